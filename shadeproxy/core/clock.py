@@ -1,0 +1,48 @@
+"""Time as a dependency, so that freshness, expiry and backoff are tested without waiting."""
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """``now_s``: Unix time. ``monotonic_s``: never goes back. ``sleep``: suspends the calling task."""
+
+    def now_s(self) -> float: ...
+
+    def monotonic_s(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told: ``advance`` steps it, ``sleep`` steps it and yields once."""
+
+    def __init__(self, now_s: float = 1_800_000_000.0) -> None:
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def advance(self, seconds: float) -> None:
+        self._now_s += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)

@@ -1,0 +1,172 @@
+"""Every error that ShadeProxy raises on purpose, as one small tree.
+
+A class here says *whose fault it is and who may see it*; nothing here knows HTTP. The S3 and control
+listeners each hold one table from these classes to answers, and a test walks this tree and fails on a
+class without a row. Foreign exceptions are translated into these where they enter (origin, tiers, state).
+"""
+
+from typing import ClassVar
+
+
+class ShadeProxyError(Exception):
+    """Root of the tree. ``str(error)`` is safe to show: it never holds a secret."""
+
+
+# --------------------------------------------------------------------------- the client's fault
+
+
+class RequestError(ShadeProxyError):
+    """The client must change the request. ``hint`` says what to change, where that helps."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InvalidRequest(RequestError):
+    """A header, query or body value that cannot be understood."""
+
+
+class MalformedBody(RequestError):
+    """The body is not the XML or JSON that the operation wants."""
+
+
+class BodyTooLarge(RequestError):
+    """The body is longer than the operation allows."""
+
+
+class BodyMismatch(RequestError):
+    """The body is not the one that was promised: wrong hash, checksum or length."""
+
+
+class MissingLength(RequestError):
+    """The operation needs a Content-Length and got none."""
+
+
+class NotSupported(RequestError):
+    """An S3 operation or option that the proxy or this origin cannot do (501, never silence)."""
+
+
+class UnknownName(RequestError):
+    """A dataset, job, sample id or operation that the control side does not know."""
+
+
+class Conflict(RequestError):
+    """The request contradicts what is registered already."""
+
+
+class RangeNotSatisfiable(RequestError):
+    """The range starts at or beyond the end of the object (RFC 9110 section 15.5.17)."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"The requested range is not satisfiable: the object has {size_bytes} bytes")
+        self.size_bytes = size_bytes
+
+
+class AuthError(RequestError):
+    """The client is not who it says, or may not do this."""
+
+
+class AccessDenied(AuthError):
+    """Authenticated or anonymous, but without the right."""
+
+
+class UnknownAccessKey(AuthError):
+    """The access key is not configured."""
+
+
+class SignatureMismatch(AuthError):
+    """The signature that was computed is not the one that was sent."""
+
+
+class ClockSkew(AuthError):
+    """The request was signed more than 15 minutes from now."""
+
+
+class RequestExpired(AuthError):
+    """A presigned URL past its expiry, or an expired session token."""
+
+
+class MalformedAuth(AuthError):
+    """The Authorization header or query parameters cannot be understood."""
+
+
+# --------------------------------------------------------------------------- the origin
+
+
+class OriginError(ShadeProxyError):
+    """The origin did not give what was asked. ``retryable``: the same request may succeed later."""
+
+    retryable: ClassVar[bool] = False
+
+
+class OriginAnswer(OriginError):
+    """The origin answered with an error of its own; it is final and goes to the client as it is.
+
+    ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body).
+    ``headers`` holds what the client may see of the origin's headers.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str = "", *, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}" if message else f"{status} {code}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+
+
+class OriginUnavailable(OriginError):
+    """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client."""
+
+    retryable: ClassVar[bool] = True
+
+
+class OriginThrottled(OriginUnavailable):
+    """The origin asked to slow down (503 SlowDown, 429)."""
+
+
+class BodyCutShort(OriginError):
+    """The origin ended a body before its announced length; what came is never published."""
+
+    retryable: ClassVar[bool] = True
+
+
+class ObjectChanged(OriginError):
+    """The object's ETag changed between two reads of one answer: the answer cannot be finished."""
+
+
+# --------------------------------------------------------------------------- inside the proxy
+
+
+class TierError(ShadeProxyError):
+    """A tier could not store or return a page. Never leaves the engine: it becomes a miss."""
+
+
+class TierFull(TierError):
+    """No room, and nothing may be freed."""
+
+
+class PeerError(ShadeProxyError):
+    """A peer proxy failed. Never leaves the engine: it becomes a miss."""
+
+
+class StateError(ShadeProxyError):
+    """Durable control state could not be read or written."""
+
+
+class Overloaded(ShadeProxyError):
+    """The memory ledger or a queue is full: come back after ``retry_after_s``."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ShuttingDown(ShadeProxyError):
+    """The proxy drains and takes no new work."""
+
+
+class ConfigError(ShadeProxyError):
+    """The configuration cannot be used; the text names the key and what to change."""

@@ -1,0 +1,62 @@
+"""Byte ranges: the one place where HTTP's inclusive ranges become half-open spans (RFC 9110 section 14)."""
+
+import re
+from typing import NamedTuple
+
+from shadeproxy.core.errors import RangeNotSatisfiable
+from shadeproxy.core.types import Span
+
+# 20 digits hold any 64-bit offset; more would only be there to make int() work.
+_RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE)
+
+
+class RangeSpec(NamedTuple):
+    """One requested range before the size is known: ``first-last``, ``first-``, or ``-suffix``."""
+
+    first: int | None
+    last: int | None
+
+    def resolve(self, size_bytes: int) -> Span:
+        """The span within an object of ``size_bytes``. Raises RangeNotSatisfiable."""
+        if self.first is None:
+            suffix = self.last or 0
+            if suffix == 0 or size_bytes == 0:
+                raise RangeNotSatisfiable(size_bytes)
+            return Span(max(0, size_bytes - suffix), size_bytes)
+        if self.first >= size_bytes:
+            raise RangeNotSatisfiable(size_bytes)
+        stop = size_bytes if self.last is None else min(self.last + 1, size_bytes)
+        return Span(self.first, stop)
+
+
+def parse_range(field: str | None) -> RangeSpec | None:
+    """The single range of a ``Range`` field, or None when the whole object is to be sent.
+
+    As S3 does, what is not exactly one valid byte range (several ranges, another unit, ``last < first``)
+    is ignored and the whole object is answered with 200.
+    """
+    match = _RANGE.fullmatch(field) if field else None
+    if match is None or (not match[1] and not match[2]):
+        return None
+    first = int(match[1]) if match[1] else None
+    last = int(match[2]) if match[2] else None
+    if first is not None and last is not None and last < first:
+        return None
+    return RangeSpec(first, last)
+
+
+def content_range(span: Span, size_bytes: int) -> str:
+    """The ``Content-Range`` value of a 206 for ``span``."""
+    return f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
+
+
+def pages_of(span: Span, page_size: int) -> range:
+    """Indices of the pages that ``span`` touches; empty for an empty span."""
+    if span.length <= 0:
+        return range(0)
+    return range(span.start // page_size, (span.stop - 1) // page_size + 1)
+
+
+def page_span(index: int, page_size: int, size_bytes: int) -> Span:
+    """The span of page ``index`` in an object of ``size_bytes``."""
+    return Span(index * page_size, min((index + 1) * page_size, size_bytes))

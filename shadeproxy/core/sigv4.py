@@ -1,0 +1,136 @@
+"""AWS Signature Version 4 as pure functions, shared by the verifier (listener) and the signer (origin).
+
+Source: "Signature Version 4 signing process" and "Authenticating Requests: Using the Authorization
+Header" in the S3 API reference. For S3 the path is encoded once and never normalised: dot segments,
+empty segments and encoded slashes are signed as they are sent.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from urllib.parse import quote, unquote_to_bytes
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_UNRESERVED = "-_.~"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key with its secret. The secret never shows in ``repr``."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Credential scope: date as YYYYMMDD, region, service."""
+
+    date: str
+    region: str
+    service: str = "s3"
+
+    def __str__(self) -> str:
+        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+
+@lru_cache(maxsize=256)
+def signing_key(secret_key: str, scope: Scope) -> bytes:
+    """The derived key: four HMACs, cached because it changes once a day (2.7 us against 44 us a request)."""
+    key = ("AWS4" + secret_key).encode()
+    for part in (scope.date, scope.region, scope.service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def encode_path(raw_path: str) -> str:
+    """Canonical URI of a path as it stands on the wire: each octet decoded once, then encoded once."""
+    return quote(unquote_to_bytes(raw_path), safe="/" + _UNRESERVED)
+
+
+def encode_query(raw_query: str, *, without: frozenset[str] = frozenset()) -> str:
+    """Canonical query string of a raw one: pairs decoded, encoded, sorted; names in ``without`` left out."""
+    pairs = []
+    for part in raw_query.split("&"):
+        if not part:
+            continue
+        name, _, value = part.partition("=")
+        decoded = unquote_to_bytes(name.replace("+", "%20"))
+        if decoded.decode("latin-1") in without:
+            continue
+        value_bytes = unquote_to_bytes(value.replace("+", "%20"))
+        pairs.append((quote(decoded, safe=_UNRESERVED), quote(value_bytes, safe=_UNRESERVED)))
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def canonical_request(
+    method: str,
+    canonical_path: str,
+    canonical_query: str,
+    headers: Iterable[tuple[str, str]],
+    payload_hash: str,
+) -> str:
+    """The canonical request over ``headers``: exactly the signed ones, lower-case names, sorted.
+
+    Values of a name that occurs several times are to be joined with "," before; runs of spaces are
+    folded here.
+    """
+    fields = [(name, " ".join(value.split())) for name, value in headers]
+    lines = "".join(f"{name}:{value}\n" for name, value in fields)
+    signed = ";".join(name for name, _ in fields)
+    return f"{method}\n{canonical_path}\n{canonical_query}\n{lines}\n{signed}\n{payload_hash}"
+
+
+def signature(secret_key: str, scope: Scope, amz_date: str, canonical: str) -> str:
+    """Hex signature of a canonical request at ``amz_date`` (YYYYMMDDTHHMMSSZ)."""
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = f"{ALGORITHM}\n{amz_date}\n{scope}\n{digest}"
+    return hmac.new(signing_key(secret_key, scope), to_sign.encode(), "sha256").hexdigest()
+
+
+def format_amz_date(now_s: float) -> str:
+    """Unix time as YYYYMMDDTHHMMSSZ."""
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def sign_request(
+    *,
+    method: str,
+    raw_path: str,
+    raw_query: str,
+    headers: Iterable[tuple[str, str]],
+    payload_hash: str,
+    credentials: Credentials,
+    region: str,
+    now_s: float,
+) -> list[tuple[str, str]]:
+    """Fields to add so that the request is signed: x-amz-date, x-amz-content-sha256, token, Authorization.
+
+    ``headers`` are the fields to sign and must hold ``host``; fields that a middle box may change
+    (user-agent, connection ...) should not be among them.
+    """
+    amz_date = format_amz_date(now_s)
+    added = [("x-amz-date", amz_date), ("x-amz-content-sha256", payload_hash)]
+    if credentials.session_token:
+        added.append(("x-amz-security-token", credentials.session_token))
+    joined: dict[str, str] = {}
+    for name, value in [*headers, *added]:
+        lowered = name.lower()
+        joined[lowered] = f"{joined[lowered]},{value}" if lowered in joined else value
+    signed = sorted(joined.items())
+    scope = Scope(amz_date[:8], region)
+    canonical = canonical_request(
+        method, encode_path(raw_path), encode_query(raw_query), signed, payload_hash
+    )
+    value = signature(credentials.secret_key, scope, amz_date, canonical)
+    names = ";".join(name for name, _ in signed)
+    credential = f"{credentials.access_key}/{scope}"
+    field_value = f"{ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={value}"
+    added.append(("Authorization", field_value))
+    return added

@@ -1,0 +1,111 @@
+"""Values that cross layers. All are immutable; identity is by value."""
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from typing import NamedTuple, NewType
+
+Upstream = NewType("Upstream", str)
+"""Name of a set of origin credentials. Two clients with one upstream have the same rights at the origin."""
+
+SHARED = Upstream("shared")
+"""The proxy's own origin credentials."""
+
+Headers = tuple[tuple[str, str], ...]
+"""HTTP header fields in wire order, names as received."""
+
+
+class ObjectRef(NamedTuple):
+    """One object at the origin, as clients name it (decoded, never normalised)."""
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+class Span(NamedTuple):
+    """Half-open byte range ``[start, stop)`` of an object. Inclusive ranges exist only in HTTP."""
+
+    start: int
+    stop: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+
+class Page(NamedTuple):
+    """Identity of a page: the unit of caching, eviction, checksum and coalescing.
+
+    ``etag`` is part of it, so a new version of an object is a new page and a reader can never see a mix.
+    """
+
+    ref: ObjectRef
+    etag: str
+    number: int
+
+
+class Intent(Enum):
+    """Why the engine is asked. DEMAND counts in hit ratios and overtakes the others."""
+
+    DEMAND = auto()
+    PREFETCH = auto()
+    PEER = auto()
+
+
+class Source(StrEnum):
+    """Where an answer came from: the value of ``x-shade-cache``."""
+
+    RAM = "ram"
+    DISK = "disk"
+    ORIGIN = "origin"
+    COALESCED = "coalesced"
+    BYPASS = "bypass"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What is known of one version of an object.
+
+    ``etag`` is the field value with its quotes, unchanged from the origin. ``size`` is the whole object's
+    length in bytes. ``headers`` are the origin's representation headers for a GET of the whole object in
+    wire order (Content-Type, Last-Modified, x-amz-meta-*, checksums ...), without ETag, Content-Length,
+    Content-Range, connection headers, dates and request ids.
+    """
+
+    etag: str
+    size: int
+    headers: Headers = ()
+
+    def header(self, name: str) -> str | None:
+        """First value of ``name`` (case-insensitive), or None."""
+        wanted = name.lower()
+        return next((value for field_name, value in self.headers if field_name.lower() == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Which job, epoch and rank a read belongs to (header ``x-shade-job: name;epoch=3;rank=0``)."""
+
+    job: str
+    epoch: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One object of a listing. ``etag`` with its quotes; ``last_modified`` as the origin wrote it."""
+
+    key: str
+    size: int
+    etag: str
+    last_modified: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Up to 1,000 entries in UTF-8 key order; ``truncated`` says that more follow the last key."""
+
+    entries: tuple[ListEntry, ...]
+    truncated: bool

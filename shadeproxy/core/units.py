@@ -1,0 +1,48 @@
+"""Sizes and times as people write them: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
+
+import re
+
+_SIZE_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("kmgtp", start=1)
+    for suffix, base in (("", 1024), ("b", 1000), ("ib", 1024))
+}
+_TIME_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of "8 GiB" (powers of 1024), "8 GB" (powers of 1000), "8G" (1024) or a plain number.
+
+    Raises ValueError with what to write instead.
+    """
+    if isinstance(text, int):
+        return text
+    match = _QUANTITY.fullmatch(text)
+    factor = _SIZE_UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f'{text!r} is not a size: write it as "8 GiB", "512 MB" or a number of bytes')
+    return int(float(match[1]) * factor)
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds of "250 ms", "2 s", "5 min", "1 h", "7 d" or a plain number of seconds.
+
+    Raises ValueError with what to write instead.
+    """
+    if isinstance(text, int | float):
+        return float(text)
+    match = _QUANTITY.fullmatch(text)
+    factor = _TIME_UNITS.get(match[2].lower() or "s") if match else None
+    if match is None or factor is None:
+        raise ValueError(f'{text!r} is not a time: write it as "250 ms", "2 s", "5 min" or "1 h"')
+    return float(match[1]) * factor
+
+
+def format_size(size_bytes: float) -> str:
+    """``size_bytes`` with a binary unit and at most one decimal: "1.5 GiB"."""
+    value, step = float(size_bytes), 0
+    while abs(value) >= 1024 and step < len(_SIZE_STEPS) - 1:
+        value, step = value / 1024, step + 1
+    return f"{value:.1f} {_SIZE_STEPS[step]}" if step else f"{int(value)} B"

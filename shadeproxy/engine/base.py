@@ -1,0 +1,93 @@
+"""What the listeners see of the engine, and nothing else.
+
+The flow of a GET: ``async with engine.open(request) as reading`` returns once the metadata is known (from
+the cache, or from the headers of the origin's answer whose body is still arriving); the listener decides
+status and span from ``reading.meta``; then ``reading.body(span)`` yields the bytes. Leaving the context
+releases everything, whatever was read.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import (
+    SHARED,
+    Intent,
+    JobContext,
+    ObjectMeta,
+    ObjectRef,
+    Source,
+    Span,
+    Upstream,
+)
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A request for bytes of one object.
+
+    ``range`` is what the client asked (None: the whole object); the engine uses it to fetch the right
+    page first. ``conditional``: preconditions are attached, so metadata is learned by HEAD rather than by
+    a body that may not be wanted. ``force_check``: ask the origin whether the cached version is current
+    (``Cache-Control: no-cache``). ``upstream``: whose rights at the origin count.
+    """
+
+    ref: ObjectRef
+    range: RangeSpec | None = None
+    upstream: Upstream = SHARED
+    intent: Intent = Intent.DEMAND
+    job: JobContext | None = None
+    conditional: bool = False
+    force_check: bool = False
+
+
+class Reading(Protocol):
+    """An opened object of one version."""
+
+    @property
+    def meta(self) -> ObjectMeta: ...
+
+    @property
+    def source(self) -> Source:
+        """Where the answer comes from: the value of ``x-shade-cache``."""
+        ...
+
+    def body(self, span: Span) -> AsyncIterator[memoryview]:
+        """The bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
+
+        Raises OriginError when the rest cannot be had (cut short, changed): what was yielded so far is
+        right, and the answer must be aborted, not finished. An empty span yields nothing.
+        """
+        ...
+
+
+class ReadPath(Protocol):
+    """The engine, as listeners use it."""
+
+    def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
+        """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
+        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known).
+        """
+        ...
+
+    async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
+        """Metadata only (HeadObject), from the cache where the freshness rule allows."""
+        ...
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        """Carry out at the origin what is not a cached read. Does not invalidate: see ``writing``."""
+        ...
+
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
+        """Wrap a write to ``refs``: cached pages and metadata are gone before the write starts, nothing
+        read meanwhile is kept, and they are gone again when the block is left, however it is left, so
+        leave it before the client sees success. An empty key stands for the whole bucket.
+        """
+        ...
+
+    def cacheable(self, ref: ObjectRef) -> bool:
+        """Whether the rules let ``ref`` be cached; False means forward its reads."""
+        ...

@@ -1,0 +1,113 @@
+"""The port to storage: what every origin, wrapper and fake guarantees.
+
+Rule 1: an origin raises only OriginError, NotSupported or InvalidRequest; a foreign exception is
+translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
+never ends early in silence. Rule 3: leaving a context manager early closes the connection behind it.
+Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
+tests/origin/conformance.py holds these sentences as tests; every implementation runs them.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
+from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRead:
+    """An open body: ``chunks`` yields the bytes of ``span`` in order, in pieces of any size.
+
+    ``meta.size`` is the length of the whole object, also when only a range was asked.
+    ``meta.headers`` of a ranged answer lacks whole-object checksums.
+    """
+
+    meta: ObjectMeta
+    span: Span
+    chunks: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRequest:
+    """An S3 request to be carried out at the origin as it stands, apart from its signature.
+
+    ``raw_path`` is percent-encoded path style ("/bucket/key", as the client encoded the key; "/" for the
+    service), ``raw_query`` without "?" and without signature parameters. ``headers`` are end-to-end
+    fields without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection.
+    ``body`` None means no body. ``payload_hash``: hex SHA-256 that the client promised (the caller
+    checks it as well), or UNSIGNED-PAYLOAD.
+    """
+
+    method: str
+    ref: ObjectRef
+    raw_path: str
+    raw_query: str = ""
+    headers: Headers = ()
+    body: AsyncIterator[bytes] | None = None
+    content_length: int | None = None
+    payload_hash: str = UNSIGNED_PAYLOAD
+    upstream: Upstream = SHARED
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResponse:
+    """The origin's answer, untouched: every end-to-end header in order, body streamed."""
+
+    status: int
+    headers: Headers
+    chunks: AsyncIterator[bytes]
+
+
+class Origin(Protocol):
+    """Remote object storage, as the engine sees it."""
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        """Metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable."""
+        ...
+
+    def open(
+        self,
+        ref: ObjectRef,
+        *,
+        span: Span | None = None,
+        if_match: str | None = None,
+        upstream: Upstream = SHARED,
+        intent: Intent = Intent.DEMAND,
+    ) -> AbstractAsyncContextManager[OriginRead]:
+        """Read ``span`` (None: the whole object) of the current version.
+
+        ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416.
+        With ``if_match`` and another current ETag: ObjectChanged. BodyCutShort may be raised by
+        ``chunks`` at any point. ``intent`` orders who goes first where a limit applies.
+        """
+        ...
+
+    async def list_objects(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        start_after: str = "",
+        max_keys: int = 1000,
+        upstream: Upstream = SHARED,
+    ) -> ListPage:
+        """Entries whose key starts with ``prefix`` and is greater than ``start_after`` (UTF-8 order)."""
+        ...
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        """Carry out any other operation. Error *answers* are responses here, not exceptions.
+
+        Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it.
+        A request with a body is sent at most once.
+        """
+        ...
+
+    async def probe(self) -> str:
+        """One cheap authenticated request; a sentence for ``shadeproxy check``. Raises as ``head``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections; idempotent."""
+        ...

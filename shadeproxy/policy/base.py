@@ -1,0 +1,57 @@
+"""The seam around eviction: what a policy sees and what it answers.
+
+A policy is one function ``key(columns) -> f64[n]``; the page with the *largest* key leaves first. The
+caller builds the columns (a random sample of residents plus the newcomer) and applies the rule that is
+the same for all policies: a newcomer is stored only when its key is strictly smaller than its victims'
+(design 6.5).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PageColumns:
+    """Facts on n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
+
+    next_use_s: seconds until the earliest announced use over all jobs; inf where none is announced.
+    weight: importance of the page, normalised so that the data set's mean is 1; nan where unknown.
+    last_use: tick of the last demand read (for a newcomer: now). admitted: tick of admission.
+    uses: demand reads since admission, the first included. size_bytes: body length.
+    idle_after: ticks without a use after which the page counts as dead; inf where not known.
+    draw: uniform random in [0, 1), one per page and call.
+    tick: now.
+    """
+
+    next_use_s: Column
+    weight: Column
+    last_use: Column
+    admitted: Column
+    uses: Column
+    size_bytes: Column
+    idle_after: Column
+    draw: Column
+    tick: float
+
+
+EvictionKey = Callable[[PageColumns], Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A named policy.
+
+    ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
+    ``staging_share``: upper bound of the share of each tier that is run by recency for newcomers that
+    did not win a place (design 6.5); 0 switches staging off.
+    """
+
+    name: str
+    key: EvictionKey
+    admits_always: bool = False
+    staging_share: float = 0.0

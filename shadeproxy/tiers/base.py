@@ -1,0 +1,107 @@
+"""The contract of a tier: bytes of pages at locations, crash-safe, never more than its capacity.
+
+Who guarantees what:
+- The *tier* guarantees that bytes read from a pinned location are the bytes written, or that
+  ``read`` raises TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash
+  ``open`` returns only records that were completely written and not erased.
+- The *caller* (engine/cache.py, on the event loop) guarantees that each reserved location is either
+  written and later released, or released; and never uses a location after releasing it.
+- ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at
+  once. ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, NewType, Protocol
+
+from shadeproxy.core.types import ObjectMeta, Page
+
+Location = NewType("Location", int)
+"""Opaque 63-bit place of a record inside one tier (fits an int64 column)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """What a record says of its page. ``validated_s``: Unix time of the last check against the origin."""
+
+    page: Page
+    meta: ObjectMeta
+    body_bytes: int
+    validated_s: float
+
+
+class Recovered(NamedTuple):
+    """One intact record found by ``open``."""
+
+    location: Location
+    header: RecordHeader
+    record_bytes: int
+
+
+class Tier(Protocol):
+    """Storage of page bodies."""
+
+    name: str
+    capacity_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes allocated now in whole file-system blocks, reservations included; <= capacity_bytes."""
+        ...
+
+    def open(self) -> Iterable[Recovered]:
+        """Lock the directory, recover, and return the intact records (blocking; call off the loop).
+
+        A directory of another format version is moved aside. Raises ConfigError when the directory is
+        locked by a live process, unwritable, or cannot hold a segment.
+        """
+        ...
+
+    def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
+        """Size of the record that ``write`` would make."""
+        ...
+
+    def reserve(self, record_bytes: int) -> Location:
+        """Room for a record. Raises TierFull (free something first) or TierError (tier switched off)."""
+        ...
+
+    def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
+        """Write body, then header (I/O). Raises TierError; the caller then releases the location."""
+        ...
+
+    def header(self, location: Location) -> RecordHeader:
+        """The header of a written record. Raises TierError when it is damaged."""
+        ...
+
+    def pin(self, location: Location) -> memoryview:
+        """A read-only view of the body that stays valid as long as the view or any slice of it is alive.
+
+        Releasing the location while views are alive keeps its bytes until the last view is gone.
+        The body is mapped, not read: for a medium that can fault, call ``is_hot`` or ``read`` first.
+        """
+        ...
+
+    def is_hot(self, location: Location) -> bool:
+        """Whether the body can be touched without waiting for the device."""
+        ...
+
+    def load(self, location: Location, *, verify: bool) -> None:
+        """Bring the body into the page cache (I/O); with ``verify`` check its hash. Raises TierError."""
+        ...
+
+    def erase(self, location: Location) -> None:
+        """Zero the header so that no reader and no recovery finds the record again (I/O, tiny)."""
+        ...
+
+    def release(self, location: Location) -> None:
+        """Erase, and free the record's blocks, now or when the last view is gone.
+
+        ``used_bytes`` falls as soon as the blocks are free to be punched; the hole itself is punched
+        through the ``submit`` given at construction, which must run in one order with ``write`` (inline
+        for RAM, one writer thread for disk), so that the medium never holds more than the capacity.
+        """
+        ...
+
+    def close(self) -> None:
+        """Flush what a warm restart needs and unlock; views that are still alive stay readable."""
+        ...
