@@ -118,9 +118,16 @@ class OriginAnswer(OriginError):
 
 
 class OriginUnavailable(OriginError):
-    """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client."""
+    """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client.
+
+    ``retry_after_s``: what the origin asked for in Retry-After, None where it did not.
+    """
 
     retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class OriginThrottled(OriginUnavailable):

@@ -59,6 +59,13 @@ class Ledger:
                 self._waiting.remove(entry)
                 self._grant()
 
+    def try_take(self, size_bytes: int) -> bool:
+        """Reserve ``size_bytes`` now, unless somebody waits or the budget does not hold them."""
+        if self._waiting or self.taken_bytes + size_bytes > self.capacity_bytes:
+            return False
+        self.taken_bytes += size_bytes
+        return True
+
     def give(self, size_bytes: int) -> None:
         """Return bytes taken before and wake who waits for them."""
         self.taken_bytes -= size_bytes

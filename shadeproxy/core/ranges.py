@@ -7,7 +7,7 @@ from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.types import Span
 
 # 20 digits hold any 64-bit offset; more would only be there to make int() work.
-_RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE)
+_RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASCII)
 
 
 class RangeSpec(NamedTuple):

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import (
     SHARED,
@@ -24,15 +25,18 @@ from shadeproxy.core.types import (
 )
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 
+NO_CONDITIONS = Conditions()
+
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
     """A request for bytes of one object.
 
     ``range`` is what the client asked (None: the whole object); the engine uses it to fetch the right
-    page first. ``conditional``: preconditions are attached, so metadata is learned by HEAD rather than by
-    a body that may not be wanted. ``force_check``: ask the origin whether the cached version is current
-    (``Cache-Control: no-cache``). ``upstream``: whose rights at the origin count.
+    page first. ``conditions``: with them metadata is learned by HEAD rather than by a body that may not
+    be wanted, and no page is fetched for an answer that will be 304 or 412. ``force_check``: ask the
+    origin whether the cached version is current (``Cache-Control: no-cache``). ``upstream``: whose rights
+    at the origin count.
     """
 
     ref: ObjectRef
@@ -40,7 +44,7 @@ class ReadRequest:
     upstream: Upstream = SHARED
     intent: Intent = Intent.DEMAND
     job: JobContext | None = None
-    conditional: bool = False
+    conditions: Conditions = NO_CONDITIONS
     force_check: bool = False
 
 

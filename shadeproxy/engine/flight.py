@@ -1,0 +1,176 @@
+"""Single-flight: one origin read per page, however many readers want it.
+
+Laws: a flight outlives its first waiter and dies with its last; it gives its ledger bytes back exactly
+once, after it ended and its last waiter left; nothing here knows tiers or HTTP. States:
+OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error``).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Upstream
+
+
+class Flight:
+    """A page on its way from the origin. ``buffer`` is filled from the front; readers follow."""
+
+    def __init__(self, ref: ObjectRef, number: int, upstream: Upstream) -> None:
+        self.ref = ref
+        self.number = number
+        self.upstream = upstream
+        self.meta: ObjectMeta | None = None
+        self.buffer = memoryview(b"")
+        self.filled = 0
+        self.waiters = 0
+        self.publishable = True
+        self.ended = False
+        self.error: BaseException | None = None
+        self.budget_bytes = 0
+        self.task: asyncio.Task[None] | None = None
+        self._progress = asyncio.Event()
+
+    @property
+    def length(self) -> int:
+        """Bytes of the page; 0 until opened."""
+        return len(self.buffer)
+
+    def open(self, meta: ObjectMeta, length: int) -> None:
+        """Metadata is known and memory is granted: readers may start."""
+        self.meta = meta
+        self.buffer = memoryview(bytearray(length))
+        self._wake()
+
+    def advance(self, chunk: bytes | memoryview) -> None:
+        """Append what arrived; what exceeds the page is dropped."""
+        count = min(len(chunk), self.length - self.filled)
+        self.buffer[self.filled : self.filled + count] = chunk[:count]
+        self.filled += count
+        self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Complete, or failed. The task may go on to store the page; readers need nothing more of it."""
+        if not self.ended:
+            self.error = error
+            self.ended = True
+            self._wake()
+
+    async def opened(self) -> ObjectMeta:
+        """Wait for the metadata. Raises the flight's error."""
+        while self.meta is None:
+            self._raise_if_failed()
+            await self._progress.wait()
+        return self.meta
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[memoryview]:
+        """Read-only pieces of ``[start, stop)`` within the page, as they arrive."""
+        position = start
+        while position < stop:
+            if self.filled > position:
+                upto = min(self.filled, stop)
+                yield self.buffer[position:upto].toreadonly()
+                position = upto
+            else:
+                self._raise_if_failed()
+                await self._progress.wait()
+
+    def _raise_if_failed(self) -> None:
+        if not self.ended:
+            return
+        if isinstance(self.error, ShadeProxyError):
+            # A fresh traceback for every waiter: one exception object is raised in many tasks.
+            raise self.error.with_traceback(None)
+        assert self.error is None, "a flight ends complete or with an error of our tree"
+
+    def _wake(self) -> None:
+        progress, self._progress = self._progress, asyncio.Event()
+        progress.set()
+
+
+Fill = Callable[[Flight], Coroutine[Any, Any, None]]
+FlightKey = tuple[ObjectRef, int]
+
+
+class SingleFlight:
+    """The table of flights. ``retire`` is called once per flight when nobody needs its memory any more."""
+
+    def __init__(self, retire: Callable[[Flight], None]) -> None:
+        self._flights: dict[FlightKey, Flight] = {}
+        self._live: set[Flight] = set()
+        self._retire = retire
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def find(self, ref: ObjectRef, number: int) -> Flight | None:
+        return self._flights.get((ref, number))
+
+    def join(self, ref: ObjectRef, number: int, upstream: Upstream, fill: Fill) -> tuple[Flight, bool]:
+        """The flight for a page, started when there is none; True when it was running already.
+
+        The caller must ``leave`` it exactly once.
+        """
+        flight = self._flights.get((ref, number))
+        coalesced = flight is not None
+        if flight is None:
+            flight = Flight(ref, number, upstream)
+            self._flights[ref, number] = flight
+            self._live.add(flight)
+            flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")
+            # A callback, not a wrapper: a task cancelled before its first step never runs a line.
+            flight.task.add_done_callback(lambda task: self._ended(flight, task))
+        flight.waiters += 1
+        return flight, coalesced
+
+    def leave(self, flight: Flight) -> None:
+        """A waiter is done or gave up; the last one to give up cancels the fill."""
+        flight.waiters -= 1
+        assert flight.waiters >= 0, "left a flight twice"
+        if flight.waiters:
+            return
+        if flight.ended:
+            self._finish(flight)
+        elif flight.task is not None:
+            # Nobody may join a flight that is being cancelled.
+            self.detach(flight)
+            flight.task.cancel()
+
+    def detach(self, flight: Flight) -> None:
+        """Let nobody join any more (its page was invalidated, stored, or it is being cancelled)."""
+        if self._flights.get((flight.ref, flight.number)) is flight:
+            del self._flights[flight.ref, flight.number]
+
+    def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
+        """What these flights bring is not to be kept, and later readers start afresh."""
+        for flight in [flight for flight in self._live if matches(flight.ref)]:
+            flight.publishable = False
+            self.detach(flight)
+
+    async def drain(self) -> None:
+        """Wait until every fill has ended."""
+        while tasks := [flight.task for flight in self._live if flight.task and not flight.task.done()]:
+            await asyncio.wait(tasks)
+
+    def _ended(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            flight.end(ShadeProxyError(f"the read of {flight.ref} was abandoned"))
+        else:
+            error = task.exception()
+            if error is not None and not isinstance(error, ShadeProxyError):
+                # A bug: waiters must not hang on it, and its traceback must be seen.
+                flight.end(ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}"))
+                context = {"message": "fill failed", "exception": error, "task": task}
+                task.get_loop().call_exception_handler(context)
+            else:
+                flight.end(error)
+        self.detach(flight)
+        if not flight.waiters:
+            self._finish(flight)
+
+    def _finish(self, flight: Flight) -> None:
+        if flight in self._live and flight.task is not None and flight.task.done():
+            # The task's own callback may come a step later than its last waiter.
+            self.detach(flight)
+            self._live.remove(flight)
+            self._retire(flight)

@@ -1,0 +1,42 @@
+"""Prefix groups: pages whose reuse is estimated together, and found together by a purge.
+
+A group is a bucket plus the first segment of the key ("train/imagenet/..." -> "imagenet/"), which is how
+data sets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes share one.
+"""
+
+from shadeproxy.core.types import ObjectRef
+
+_MAX_GROUPS = 4096
+
+
+class PrefixGroups:
+    """Dense integer ids for (bucket, first key segment)."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, str], int] = {}
+        self._names: list[tuple[str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def of(self, ref: ObjectRef) -> int:
+        """The group of ``ref``, made when new."""
+        head, slash, _ = ref.key.partition("/")
+        name = (ref.bucket, head + slash if slash else "")
+        group = self._ids.get(name)
+        if group is None:
+            if len(self._names) >= _MAX_GROUPS:
+                name = (ref.bucket, "")
+                group = self._ids.get(name)
+            if group is None:
+                group = self._ids[name] = len(self._names)
+                self._names.append(name)
+        return group
+
+    def candidates(self, bucket: str, prefix: str) -> list[int]:
+        """Groups that may hold keys of ``bucket`` under ``prefix`` (every match, perhaps more)."""
+        return [
+            group
+            for group, (name, head) in enumerate(self._names)
+            if name == bucket and (not head or head.startswith(prefix) or prefix.startswith(head))
+        ]

@@ -1,0 +1,56 @@
+"""What is known of objects: a bounded map of decoded metadata, rebuilt from record headers on demand.
+
+Laws: no I/O and no clock; the newest fact wins; of two answers about one version the richer is kept
+(a ranged answer lacks whole-object checksums). Absence is never remembered: a 404 is asked again.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from shadeproxy.core.types import ObjectMeta, ObjectRef
+
+
+@dataclass(slots=True)
+class Known:
+    """Metadata of the version that the origin had at ``validated_s`` (Unix time)."""
+
+    meta: ObjectMeta
+    validated_s: float
+
+
+class MetadataCache:
+    """Least-recently-used map from object to ``Known``."""
+
+    def __init__(self, capacity: int = 65_536) -> None:
+        self._known: OrderedDict[ObjectRef, Known] = OrderedDict()
+        self._capacity = capacity
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, ref: ObjectRef) -> Known | None:
+        known = self._known.get(ref)
+        if known is not None:
+            self._known.move_to_end(ref)
+        return known
+
+    def learn(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> Known:
+        """Record what the origin just said (or what a record header says it said)."""
+        known = self._known.get(ref)
+        if known is None or known.meta.etag != meta.etag:
+            known = self._known[ref] = Known(meta, validated_s)
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+        else:
+            if len(meta.headers) > len(known.meta.headers):
+                known.meta = meta
+            known.validated_s = max(known.validated_s, validated_s)
+        self._known.move_to_end(ref)
+        return known
+
+    def forget(self, ref: ObjectRef) -> None:
+        self._known.pop(ref, None)
+
+    def forget_prefix(self, bucket: str, prefix: str) -> None:
+        for ref in [r for r in self._known if r.bucket == bucket and r.key.startswith(prefix)]:
+            del self._known[ref]

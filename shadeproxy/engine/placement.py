@@ -1,0 +1,179 @@
+"""Who gets a place and who leaves: the policy applied to the resident table.
+
+Laws: plain defs, no I/O beyond what a tier's ``reserve`` accounts for; a victim is only named when it is
+really beaten; victims are named for a newcomer, never for the sake of it. Carrying a decision out
+(demoting, dropping, writing) is the page cache's part.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import TierFull
+from shadeproxy.engine.residents import Residents, Slots, page_hash
+from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.reuse import ReuseEstimator
+from shadeproxy.policy.select import choose_victims
+from shadeproxy.policy.staging import StagingShare
+from shadeproxy.tiers.base import Location, Tier
+
+SAMPLE = 1024
+_OBSERVATIONS_PER_BATCH = 256
+_RESERVE_TRIES = 64
+
+Evict = Callable[[int, str], None]
+"""Make a slot leave its tier, for a stated reason."""
+
+
+class WeightSource(Protocol):
+    """Importance by object: f64[n] normalised to mean 1, nan where unknown."""
+
+    def weights_of(self, object_hashes: NDArray[np.uint64]) -> Column: ...
+
+
+class Placement:
+    """Decides on places in ``tiers`` (fastest first) for the slots of ``residents``."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        tiers: Sequence[Tier],
+        *,
+        policy: Policy,
+        weights: WeightSource,
+        rng: np.random.Generator,
+    ) -> None:
+        self.tick = 0.0
+        self._residents = residents
+        self._tiers = tiers
+        self._policy = policy
+        self._weights = weights
+        self._rng = rng
+        self._reuse = ReuseEstimator()
+        self._observed: list[tuple[int, float, float]] = []
+        self._staging = StagingShare(policy.staging_share)
+
+    # ------------------------------------------------------------------ what readers do
+
+    def note_use(self, slot: int) -> None:
+        """A demand read of a resident page."""
+        self.tick += 1
+        distance = self._residents.use(slot, self.tick)
+        self._observe(int(self._residents.group[slot]), distance)
+        if self._residents.is_staged(slot):
+            self._staging.on_staged_hit()
+
+    def note_miss(self, object_hash: int, number: int, group: int) -> None:
+        """A demand read of a page that is not resident."""
+        self.tick += 1
+        self._observe(group, np.nan)
+        self._staging.on_miss(page_hash(object_hash, number), self._tiers[0].capacity_bytes)
+
+    # ------------------------------------------------------------------ decisions
+
+    def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
+        """A reserved location in tier ``index`` won against its residents by the policy, or None."""
+        tier, members = self._tiers[index], self._residents.members[index]
+        size = int(self._residents.record_bytes[slot])
+        if index == 0:
+            self._release_staged()
+        held_back = max(self._staging_bytes(index), members.staged_bytes)
+        free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
+        if free < size and not self._displace(slot, index, size - free, evict):
+            return None
+        for _ in range(_RESERVE_TRIES):
+            try:
+                return tier.reserve(size)
+            except TierFull:
+                # Blocks shared with live neighbours were not freed: more has to go.
+                if not self._displace(slot, index, size, evict):
+                    return None
+        return None
+
+    def find_staging_place(self, slot: int, evict: Evict) -> Location | None:
+        """A location in the first tier's staging share, at the cost of the least recent there."""
+        room, members = self._staging_bytes(0), self._residents.members[0]
+        size = int(self._residents.record_bytes[slot])
+        if size > room:
+            return None
+        while members.staged and members.staged_bytes + size > room:
+            self._drop_oldest_staged(evict)
+        while True:
+            try:
+                location = self._tiers[0].reserve(size)
+            except TierFull:
+                if not members.staged:
+                    return None
+                self._drop_oldest_staged(evict)
+            else:
+                self._staging.on_staged(size, self._tiers[0].capacity_bytes)
+                return location
+
+    def note_bypass(self, slot: int) -> None:
+        """A page was served without being stored."""
+        self._staging.on_bypass(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+
+    def eviction_keys(self, slots: Slots) -> Column:
+        """The policy's keys now: the largest leaves first."""
+        return self._policy.key(self._columns(slots))
+
+    # ------------------------------------------------------------------ inside
+
+    def _displace(self, slot: int, index: int, need_bytes: int, evict: Evict) -> bool:
+        members = self._residents.members[index].slots
+        if len(members) > SAMPLE:
+            drawn = np.unique(self._rng.integers(0, len(members), SAMPLE))
+            members = members[drawn]
+        newcomer = np.array([slot], dtype=np.int64)
+        chosen = choose_victims(self._policy, self._columns(members), self._columns(newcomer), need_bytes)
+        if chosen is None:
+            return False
+        for victim in members[chosen].tolist():
+            evict(victim, "policy")
+        return True
+
+    def _columns(self, slots: Slots) -> PageColumns:
+        table = self._residents
+        if self._observed:
+            self._learn()
+        return PageColumns(
+            next_use_s=np.full(len(slots), np.inf),
+            weight=self._weights.weights_of(table.object_hash[slots]),
+            last_use=table.last_use[slots],
+            admitted=table.admitted[slots],
+            uses=table.uses[slots],
+            size_bytes=table.record_bytes[slots].astype(np.float64),
+            idle_after=self._reuse.idle_after(table.group[slots]),
+            draw=self._rng.random(len(slots)),
+            tick=self.tick,
+        )
+
+    def _staging_bytes(self, index: int) -> int:
+        return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0
+
+    def _release_staged(self) -> None:
+        """With no staging share left, staged pages are residents like any other."""
+        if self._staging.share() == 0:
+            for slot in list(self._residents.members[0].staged):
+                self._residents.unstage(slot)
+
+    def _drop_oldest_staged(self, evict: Evict) -> None:
+        oldest = next(iter(self._residents.members[0].staged))
+        size = int(self._residents.record_bytes[oldest])
+        self._staging.on_bypass(self._hash_of(oldest), size)
+        evict(oldest, "staging")
+
+    def _hash_of(self, slot: int) -> int:
+        return page_hash(int(self._residents.object_hash[slot]), int(self._residents.number[slot]))
+
+    def _observe(self, group: int, distance: float) -> None:
+        self._observed.append((group, self.tick, distance))
+        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
+            self._learn()
+
+    def _learn(self) -> None:
+        groups, ticks, distances = zip(*self._observed, strict=True)
+        self._observed.clear()
+        self._reuse.observe(groups, ticks, distances)

@@ -1,0 +1,183 @@
+"""One opened object of one version, and the bytes of any span of it.
+
+Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; every flight that was
+joined is left, whatever happens; counting happens once, when bytes were asked.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, TierError
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.flight import Flight
+from shadeproxy.telemetry.stats import Stats
+
+_READ_AHEAD_PAGES = 2
+
+
+class Fills(Protocol):
+    """How a reading gets at flights (the engine provides it)."""
+
+    def join(
+        self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
+    ) -> tuple[Flight, bool]: ...
+
+    def leave(self, flight: Flight) -> None: ...
+
+
+class EngineReading:
+    """Implements engine/base.py ``Reading``."""
+
+    def __init__(
+        self, request: ReadRequest, *, cache: PageCache, fills: Fills, stats: Stats, page_size: int
+    ) -> None:
+        self.request = request
+        self._cache = cache
+        self._fills = fills
+        self._stats = stats
+        self._page_size = page_size
+        self._meta: ObjectMeta | None = None
+        self._source = Source.RAM
+        self._joined: dict[int, Flight] = {}
+        self._counted = False
+        self._loaded: tuple[int, memoryview] | None = None
+
+    @property
+    def meta(self) -> ObjectMeta:
+        assert self._meta is not None, "opened before use"
+        return self._meta
+
+    @property
+    def source(self) -> Source:
+        return self._source
+
+    async def open_unknown(self, number: int) -> ObjectMeta:
+        """Learn the metadata from the flight of the page that the client wants first."""
+        self._meta = await self._first(number)
+        return self._meta
+
+    async def open_known(self, meta: ObjectMeta, span: Span) -> None:
+        """Metadata is known; find out where ``span`` comes from and start what is missing first."""
+        self._meta = meta
+        self._source = Source.RAM
+        numbers = pages_of(span, self._page_size)
+        for number in numbers:
+            slot = self._cache.find(Page(self.request.ref, meta.etag, number))
+            source = None if slot is None else self._cache.source(slot)
+            # The first page is read now: if it proves damaged, the answer's header says "origin" too.
+            if source is None or (number == numbers.start and not await self._load_first(number)):
+                await self._first(number)
+                return
+            if source is Source.DISK:
+                self._source = source
+
+    async def body(self, span: Span) -> AsyncIterator[memoryview]:
+        """See ``Reading.body``."""
+        self._count(span)
+        numbers = pages_of(span, self._page_size)
+        for number in numbers:
+            within = page_span(number, self._page_size, self.meta.size)
+            start, stop = (
+                max(span.start, within.start) - within.start,
+                min(span.stop, within.stop) - within.start,
+            )
+            view = await self._resident(number)
+            if view is not None:
+                yield view[start:stop]
+                continue
+            self._read_ahead(number, numbers.stop)
+            flight = await self._flight(number)
+            try:
+                async for piece in flight.pieces(start, stop):
+                    yield piece
+            finally:
+                self._leave(number)
+
+    def reset(self) -> None:
+        """Nothing is known any more: the version that was opened is gone."""
+        self.close()
+        self._meta = None
+
+    def close(self) -> None:
+        """Leave every flight; idempotent."""
+        for number in list(self._joined):
+            self._leave(number)
+
+    async def _first(self, number: int) -> ObjectMeta:
+        flight, coalesced = self._join(number)
+        self._source = Source.COALESCED if coalesced else Source.ORIGIN
+        self._joined[number] = flight
+        return (await self._flight(number)).meta or self.meta
+
+    async def _flight(self, number: int) -> Flight:
+        """The opened flight of a page; one more try when it failed by another client's rights."""
+        flight = self._joined.get(number)
+        if flight is None:
+            flight, _ = self._join(number)
+            self._joined[number] = flight
+        try:
+            meta = await flight.opened()
+        except OriginAnswer:
+            if flight.upstream == self.request.upstream:
+                raise
+            self._leave(number)
+            flight, _ = self._join(number)
+            self._joined[number] = flight
+            meta = await flight.opened()
+        if self._meta is not None and meta.etag != self._meta.etag:
+            raise ObjectChanged(f"{self.request.ref} changed while it was read")
+        return flight
+
+    async def _load_first(self, number: int) -> bool:
+        view = await self._load(number)
+        if view is not None:
+            self._loaded = (number, view)
+        return view is not None
+
+    async def _resident(self, number: int) -> memoryview | None:
+        """The body of a page that is in a tier; a demand read of it."""
+        if number in self._joined:
+            return None
+        view = None
+        if self._loaded is not None and self._loaded[0] == number:
+            view = self._loaded[1]
+        self._loaded = None
+        if view is None:
+            view = await self._load(number)
+        if view is not None and self.request.intent is Intent.DEMAND:
+            self._cache.use(Page(self.request.ref, self.meta.etag, number), view)
+        return view
+
+    async def _load(self, number: int) -> memoryview | None:
+        slot = self._cache.find(Page(self.request.ref, self.meta.etag, number))
+        if slot is None:
+            return None
+        try:
+            return await self._cache.view(slot)
+        except TierError:
+            return None  # counted and dropped by the cache: a lower layer's failure is a miss
+
+    def _read_ahead(self, number: int, stop: int) -> None:
+        for ahead in range(number + 1, min(number + 1 + _READ_AHEAD_PAGES, stop)):
+            page = Page(self.request.ref, self.meta.etag, ahead)
+            if ahead not in self._joined and self._cache.find(page) is None:
+                self._joined[ahead], _ = self._join(ahead)
+
+    def _join(self, number: int) -> tuple[Flight, bool]:
+        request = self.request
+        return self._fills.join(
+            request.ref, number, upstream=request.upstream, intent=request.intent, meta=self._meta
+        )
+
+    def _leave(self, number: int) -> None:
+        self._fills.leave(self._joined.pop(number))
+
+    def _count(self, span: Span) -> None:
+        if self._counted or self.request.intent is not Intent.DEMAND:
+            return
+        self._counted = True
+        request = self.request
+        self._stats.record_read(request.ref.bucket, self._source, span.length, request.job)

@@ -1,0 +1,38 @@
+"""Policies that know only the importance of a sample.
+
+``importance`` is the middle band of the default policy alone. ``shade`` is what the public code of SHADE
+(FAST'23) does, faults included, and exists to be compared with.
+"""
+
+import numpy as np
+
+from shadeproxy.policy.base import Column, PageColumns, Policy
+
+_LEAST_WEIGHT = 1e-9
+_MOST_WEIGHT = 1e9
+
+
+def inverse_weight(weight: Column) -> Column:
+    """``1 / w``, an unknown weight counted as the mean (1); finite and positive for any input.
+
+    Weights outside [1e-9, 1e9] rank as the nearest end: 0 and negative ones last, inf first.
+    """
+    known = np.where(np.isnan(weight), 1.0, weight)
+    return 1 / known.clip(_LEAST_WEIGHT, _MOST_WEIGHT)
+
+
+def importance_key(columns: PageColumns) -> Column:
+    """The least important page leaves first; a sample that was never scored counts as the mean."""
+    return inverse_weight(columns.weight)
+
+
+def shade_key(columns: PageColumns) -> Column:
+    """The lowest weight leaves first; a sample that was never scored weighs 0.
+
+    Hence, as published, a full cache admits no unseen sample.
+    """
+    return inverse_weight(np.nan_to_num(columns.weight, nan=0.0))
+
+
+IMPORTANCE = Policy("importance", importance_key)
+SHADE = Policy("shade", shade_key)

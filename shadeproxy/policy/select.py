@@ -1,0 +1,40 @@
+"""The rule that is the same for all policies: who leaves, and whether the newcomer is worth it.
+
+Pure: the caller draws the sample of residents, leaves out what may not be evicted (pinned pages, writes
+in flight), and carries the decision out.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.base import PageColumns, Policy
+
+_NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+
+
+def choose_victims(
+    policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
+) -> NDArray[np.intp] | None:
+    """Indices into ``residents`` to evict, largest key first, that together free ``need_bytes`` or more.
+
+    ``newcomer`` has shape (1,). None: the newcomer is not to be stored and nothing is evicted, because it
+    does not beat (strictly smaller key) every page that would have to leave, or because all residents
+    together are too small. Equal keys leave in the order of the columns. Deterministic.
+    """
+    if need_bytes <= 0:
+        return _NOBODY
+    if residents.size_bytes.size == 0:
+        return None
+    keys = policy.key(residents)
+    worst = int(keys.argmax())
+    bar = -np.inf if policy.admits_always else float(policy.key(newcomer)[0])
+    if keys[worst] <= bar:
+        return None
+    if residents.size_bytes[worst] >= need_bytes:
+        return np.array([worst], dtype=np.intp)
+    order = np.flatnonzero(keys > bar)
+    order = order[np.argsort(-keys[order], kind="stable")]
+    freed = np.cumsum(residents.size_bytes[order])
+    if freed[-1] < need_bytes:
+        return None
+    return order[: int(np.searchsorted(freed, need_bytes)) + 1]

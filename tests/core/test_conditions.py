@@ -1,0 +1,58 @@
+import pytest
+
+from shadeproxy.core.conditions import Conditions, Verdict
+from shadeproxy.core.types import ObjectMeta
+
+MODIFIED = "Wed, 21 Oct 2026 07:28:00 GMT"
+EARLIER, LATER = "Wed, 21 Oct 2026 07:27:59 GMT", "Wed, 21 Oct 2026 07:28:01 GMT"
+META = ObjectMeta('"abc"', 10, (("Last-Modified", MODIFIED),))
+PROCEED, NOT_MODIFIED, FAILED = Verdict.PROCEED, Verdict.NOT_MODIFIED, Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("conditions", "verdict"),
+    [
+        ({}, PROCEED),
+        ({"if_match": '"abc"'}, PROCEED),
+        ({"if_match": "abc"}, PROCEED),
+        ({"if_match": '"x", "abc"'}, PROCEED),
+        ({"if_match": "*"}, PROCEED),
+        ({"if_match": '"x"'}, FAILED),
+        ({"if_match": 'W/"abc"'}, FAILED),
+        ({"if_none_match": '"abc"'}, NOT_MODIFIED),
+        ({"if_none_match": 'W/"abc"'}, NOT_MODIFIED),
+        ({"if_none_match": "*"}, NOT_MODIFIED),
+        ({"if_none_match": '"x"'}, PROCEED),
+        ({"if_modified_since": EARLIER}, PROCEED),
+        ({"if_modified_since": MODIFIED}, NOT_MODIFIED),
+        ({"if_modified_since": LATER}, NOT_MODIFIED),
+        ({"if_modified_since": "yesterday"}, PROCEED),
+        ({"if_unmodified_since": EARLIER}, FAILED),
+        ({"if_unmodified_since": MODIFIED}, PROCEED),
+        ({"if_unmodified_since": LATER}, PROCEED),
+        # The S3 API page: If-Match true and If-Unmodified-Since false is 200.
+        ({"if_match": '"abc"', "if_unmodified_since": EARLIER}, PROCEED),
+        # If-None-Match false and If-Modified-Since true is 304.
+        ({"if_none_match": '"abc"', "if_modified_since": EARLIER}, NOT_MODIFIED),
+        ({"if_none_match": '"x"', "if_modified_since": LATER}, PROCEED),
+        ({"if_match": '"x"', "if_none_match": '"abc"'}, FAILED),
+    ],
+)
+def test_verdicts(conditions, verdict):
+    assert Conditions(**conditions).evaluate(META) is verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "applies"),
+    [
+        (None, True),
+        ('"abc"', True),
+        ('"x"', False),
+        ('W/"abc"', False),
+        (MODIFIED, True),
+        (LATER, False),
+        ("?", False),
+    ],
+)
+def test_if_range(value, applies):
+    assert Conditions(if_range=value).range_applies(META) is applies

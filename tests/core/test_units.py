@@ -1,0 +1,43 @@
+import pytest
+
+from shadeproxy.core.units import format_size, parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        (5, 5),
+        ("12", 12),
+        ("1 KiB", 1024),
+        ("1 kB", 1000),
+        ("8GiB", 8 << 30),
+        ("1.5 MiB", 3 << 19),
+        ("2M", 2 << 20),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250 ms", 0.25), ("2 s", 2), (3, 3), ("5 min", 300), ("1 h", 3600), ("7d", 604800)]
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1 GiB", "1 XB", "1,5 GiB"])
+def test_a_bad_size_says_how_to_write_it(text):
+    with pytest.raises(ValueError, match='write it as "8 GiB"'):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2 weeks", "-1 s"])
+def test_a_bad_time_says_how_to_write_it(text):
+    with pytest.raises(ValueError, match='write it as "250 ms"'):
+        parse_duration(text)
+
+
+def test_format():
+    assert [format_size(n) for n in (0, 1023, 1536, 8 << 30)] == ["0 B", "1023 B", "1.5 KiB", "8.0 GiB"]

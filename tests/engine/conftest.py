@@ -1,0 +1,120 @@
+"""An engine over an in-memory origin and real segment stores, checked for quiescence after each test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+PAGE = 4096
+
+
+class Weights:
+    """Importance by object hash, set by tests."""
+
+    def __init__(self) -> None:
+        self.by_hash: dict[int, float] = {}
+
+    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
+        return np.array([self.by_hash.get(int(h), np.nan) for h in object_hashes], dtype=np.float64)
+
+
+@dataclass
+class Bench:
+    """One engine with everything that a test wants to look at."""
+
+    engine: Engine
+    cache: PageCache
+    origin: Any
+    stats: Stats
+    clock: ManualClock
+    ledger: Ledger
+    weights: Weights
+
+    async def get(self, key: str, *, bucket: str = "b", **kwargs: Any) -> tuple[bytes, Source]:
+        """The body of a whole or ranged GET, and where it came from."""
+        request = ReadRequest(ObjectRef(bucket, key), **kwargs)
+        async with self.engine.open(request) as reading:
+            spec = request.range or RangeSpec(0, None)
+            size = reading.meta.size
+            span = spec.resolve(size) if size else Span(0, 0)
+            return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
+
+    async def settle(self) -> None:
+        await self.cache.drain()
+
+
+MakeBench = Callable[..., Awaitable[Bench]]
+
+
+@pytest.fixture
+async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
+    benches: list[Bench] = []
+
+    async def make(
+        *,
+        origin: Origin | None = None,
+        ram_bytes: int = 1 << 20,
+        disk_bytes: int = 0,
+        policy: str = "default",
+        rules: tuple[Rule, ...] = (),
+        page_size: int = PAGE,
+        budget_bytes: int = 1 << 20,
+        verdicts: bool = False,
+        name: str = "one",
+        segment_bytes: int = 1 << 20,
+    ) -> Bench:
+        stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
+        sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
+        media = [
+            Medium(SegmentStore(tier, tmp_path / name / tier, size, segment_bytes=segment_bytes), source)
+            for tier, size, source in sizes
+            if size
+        ]
+        cache = PageCache(
+            media,
+            policy=get_policy(policy),
+            weights=weights,
+            stats=stats,
+            ledger=ledger,
+            rng=np.random.default_rng(7),
+        )
+        await asyncio.to_thread(cache.recover)
+        origin = origin or MemoryOrigin(clock=clock)
+        engine = Engine(
+            origin,
+            cache,
+            rules=Rules(rules),
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=page_size,
+            verdicts=Verdicts(60.0) if verdicts else None,
+        )
+        bench = Bench(engine, cache, origin, stats, clock, ledger, weights)
+        benches.append(bench)
+        return bench
+
+    yield make
+    for bench in benches:
+        await bench.engine.aclose()
+        bench.engine.assert_quiescent()
+        await asyncio.to_thread(bench.cache.close)

@@ -1,0 +1,175 @@
+"""Placement over two tiers, and hit ratios that only a right policy reaches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import ObjectRef, Page, Source
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.memory import MemoryOrigin
+
+SIZE = 16_000
+COUNT = 2000
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+
+
+def filled_origin(count=COUNT, size=SIZE) -> MemoryOrigin:
+    origin = MemoryOrigin()
+    for n in range(count):
+        origin.put("b", f"{n:05d}", n.to_bytes(4, "little") * (size // 4))
+    return origin
+
+
+async def epoch(bench, rng, count=COUNT) -> float:
+    """One shuffled epoch by a stock client; the hit ratio."""
+    hits = 0
+    for n in rng.permutation(count).tolist():
+        body, source = await bench.get(f"{n:05d}")
+        assert body[:4] == n.to_bytes(4, "little")
+        hits += source in (Source.RAM, Source.DISK)
+    return hits / count
+
+
+async def test_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(),
+        ram_bytes=COUNT * SIZE // 5,
+        page_size=1 << 20,
+        rules=IMMUTABLE,
+        budget_bytes=8 << 20,
+    )
+    rng = np.random.default_rng(1)
+    ratios = [await epoch(bench, rng) for _ in range(3)]
+    # Records are about 1 % longer than these small bodies; the capacity counts whole records.
+    share = len(bench.cache.residents) / COUNT
+    assert share >= 0.2 * 0.97
+    assert min(ratios[1:]) >= 0.99 * share
+
+
+async def test_lru_on_the_same_epochs_hits_its_closed_form(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(),
+        ram_bytes=COUNT * SIZE // 5,
+        page_size=1 << 20,
+        rules=IMMUTABLE,
+        policy="lru",
+        budget_bytes=8 << 20,
+    )
+    rng = np.random.default_rng(1)
+    ratios = [await epoch(bench, rng) for _ in range(3)]
+    expected = 0.2 + 0.8 * math.log(0.8)
+    assert np.mean(ratios[1:]) == pytest.approx(expected, abs=0.008)
+
+
+async def test_capacities_of_both_tiers_add_up(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(400),
+        ram_bytes=40 * 16_384,
+        disk_bytes=120 * 16_384,
+        page_size=1 << 20,
+        rules=IMMUTABLE,
+        budget_bytes=8 << 20,
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        await epoch(bench, rng, 400)
+    ram, disk = bench.cache.residents.members
+    assert ram.count >= 38
+    assert disk.count >= 115
+    assert await epoch(bench, rng, 400) == pytest.approx(0.4, abs=0.02)
+
+
+async def test_lru_demotes_to_disk_and_promotes_on_use(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(30),
+        ram_bytes=10 * 16_384,
+        disk_bytes=10 * 16_384,
+        page_size=1 << 20,
+        policy="lru",
+        budget_bytes=8 << 20,
+    )
+    for n in range(15):
+        await bench.get(f"{n:05d}")
+        await bench.settle()
+    assert (await bench.get("00014"))[1] is Source.RAM
+    assert (await bench.get("00001"))[1] is Source.DISK
+    await bench.settle()
+    assert (await bench.get("00001"))[1] is Source.RAM
+    for n in range(15, 30):
+        await bench.get(f"{n:05d}")
+        await bench.settle()
+    assert (await bench.get("00000"))[1] is Source.ORIGIN
+
+
+async def test_scores_change_what_is_evicted(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
+    )
+    for n in range(100):
+        await bench.get(f"{n:05d}")
+    wanted = range(60, 75)
+    for n in range(100):
+        bench.weights.by_hash[object_hash(ref(n))] = 5.0 if n in wanted else 0.5
+    for n in range(100):
+        await bench.get(f"{n:05d}")
+    sources = [(await bench.get(f"{n:05d}"))[1] for n in wanted]
+    assert sources == [Source.RAM] * len(wanted)
+
+
+async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_read(make_bench):
+    """A full cache of a data set that is being read, and a newcomer that is read in small pieces."""
+    bench = await make_bench(
+        origin=filled_origin(500), ram_bytes=100 * 16_384, page_size=1 << 20, rules=IMMUTABLE
+    )
+    rng = np.random.default_rng(3)
+    for _ in range(2):
+        await epoch(bench, rng, 500)
+    outsiders = [n for n in range(500) if bench.cache.find(page(bench, n)) is None]
+    reads = bench.origin.gets
+    for n in outsiders[:50]:
+        for _ in range(4):
+            await bench.get(f"{n:05d}")
+    # The first ones show that staging pays again; all others are read once.
+    assert bench.origin.gets - reads <= 50 + 4
+
+
+async def test_a_finished_data_set_drains_away_for_the_next(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(100), ram_bytes=50 * 16_384, page_size=1 << 20, rules=IMMUTABLE
+    )
+    for n in range(100):
+        bench.origin.put("b", f"next/{n}", bytes(SIZE))
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        await epoch(bench, rng, 100)
+    hits = 0
+    for _ in range(6):
+        hits = 0
+        for n in rng.permutation(100).tolist():
+            hits += (await bench.get(f"next/{n}"))[1] is Source.RAM
+    assert hits >= 45
+
+
+async def test_a_damaged_page_is_dropped_counted_and_read_again(make_bench, tmp_path):
+    bench = await make_bench(origin=filled_origin(1), page_size=1 << 20, rules=IMMUTABLE)
+    await bench.get("00000")
+    bench.cache.close()
+    for segment in (tmp_path / "one" / "ram").rglob("*.seg"):
+        data = bytearray(segment.read_bytes())
+        where = data.index(bytes(8))
+        body_at = data.index(b"\0\0\0\0" * 100)
+        data[max(where, body_at) + 50] ^= 1
+        segment.write_bytes(data)
+    again = await make_bench(origin=filled_origin(1), page_size=1 << 20, rules=IMMUTABLE)
+    assert await again.get("00000") == (bytes(SIZE), Source.ORIGIN)
+    assert await again.get("00000") == (bytes(SIZE), Source.RAM)
+
+
+def ref(n: int) -> ObjectRef:
+    return ObjectRef("b", f"{n:05d}")
+
+
+def page(bench, n: int) -> Page:
+    return Page(ref(n), bench.origin.buckets["b"][f"{n:05d}"].meta.etag, 0)

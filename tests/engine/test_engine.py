@@ -1,0 +1,423 @@
+"""The read path as its users rely on it: right bytes, one origin read, nothing left behind."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.conditions import Conditions
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    ObjectChanged,
+    OriginAnswer,
+    OriginUnavailable,
+    ShuttingDown,
+)
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+PAGE = 4096
+BODY = bytes(range(256)) * 64  # four pages
+
+
+def body_of(size: int) -> bytes:
+    return (BODY * (size // len(BODY) + 1))[:size]
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 4 * PAGE, 4 * PAGE + 7])
+async def test_whole_object_cold_then_warm(make_bench, size):
+    bench = await make_bench()
+    bench.origin.put("b", "k", body_of(size))
+    assert await bench.get("k") == (body_of(size), Source.ORIGIN)
+    reads = bench.origin.gets
+    assert await bench.get("k") == (body_of(size), Source.RAM)
+    assert bench.origin.gets == reads
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RangeSpec(0, 0),
+        RangeSpec(PAGE - 1, PAGE),
+        RangeSpec(PAGE, None),
+        RangeSpec(100, 3 * PAGE + 5),
+        RangeSpec(None, 10),
+        RangeSpec(None, 10**9),
+        RangeSpec(4 * PAGE - 1, 10**9),
+    ],
+)
+async def test_ranges_cold_then_warm(make_bench, spec):
+    bench = await make_bench()
+    bench.origin.put("b", "k", BODY)
+    span = spec.resolve(len(BODY))
+    for _ in range(2):
+        body, source = await bench.get("k", range=spec)
+        assert body == BODY[span.start : span.stop]
+    assert source is Source.RAM
+
+
+async def test_a_range_beyond_the_end_of_an_unknown_object_is_the_origins_416(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"x" * 10)
+    with pytest.raises(OriginAnswer) as caught:
+        await bench.get("k", range=RangeSpec(2 * PAGE, None))
+    assert caught.value.status == 416
+
+
+async def test_missing_object_is_404_and_is_asked_again(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "other", b"")
+    with pytest.raises(OriginAnswer) as caught:
+        await bench.get("k")
+    assert (caught.value.status, caught.value.code) == (404, "NoSuchKey")
+    bench.origin.put("b", "k", b"now")
+    assert await bench.get("k") == (b"now", Source.ORIGIN)
+
+
+async def test_many_clients_of_one_cold_object_cost_one_read_per_page(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", BODY)
+    answers = await asyncio.gather(*(bench.get("k") for _ in range(50)))
+    assert {body for body, _ in answers} == {BODY}
+    assert sorted(source for _, source in answers).count(Source.ORIGIN) == 1
+    assert bench.origin.gets == 4
+
+
+async def test_a_leader_that_hangs_up_harms_nobody(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"z" * 2000)
+    bench.origin.gate = gate = Gate()
+    leader = asyncio.create_task(bench.get("k"))
+    await gate.reached.wait()
+    follower = asyncio.create_task(bench.get("k"))
+    while bench.stats.pages.coalesced < 1:
+        await asyncio.sleep(0)
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+    gate.release()
+    assert await follower == (b"z" * 2000, Source.COALESCED)
+    assert bench.origin.gets == 1
+
+
+async def test_the_last_client_to_hang_up_ends_the_read(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"z" * 2000)
+    bench.origin.gate = gate = Gate()
+    readers = [asyncio.create_task(bench.get("k")) for _ in range(3)]
+    await gate.reached.wait()
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    bench.engine.assert_quiescent()
+    assert len(bench.cache.residents) == 0
+
+
+@pytest.mark.parametrize("steps", range(1, 40))
+async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, steps):
+    """The event loop is stepped ``steps`` times, then the client is gone."""
+    bench = await make_bench(disk_bytes=1 << 20)
+    bench.origin.put("b", "k", BODY)
+    reader = asyncio.create_task(bench.get("k"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    await bench.engine._flights.drain()
+    await asyncio.sleep(0)
+    bench.engine.assert_quiescent()
+    assert (await bench.get("k"))[0] == BODY
+
+
+class CutOrigin(MemoryOrigin):
+    """Ends a body early, without a word."""
+
+    cut_at = 1000
+
+    def open(self, ref, **kwargs):
+        origin = super()
+        from contextlib import asynccontextmanager
+        from dataclasses import replace
+
+        @asynccontextmanager
+        async def cut():
+            async with origin.open(ref, **kwargs) as read:
+
+                async def chunks():
+                    left = self.cut_at
+                    async for chunk in read.chunks:
+                        yield chunk[:left]
+                        left -= len(chunk)
+                        if left <= 0:
+                            return
+
+                yield replace(read, chunks=chunks())
+
+        return cut()
+
+
+async def test_a_body_cut_short_is_an_error_and_is_never_kept(make_bench):
+    bench = await make_bench(origin=CutOrigin())
+    bench.origin.put("b", "k", b"x" * 3000)
+    got = b""
+    with pytest.raises(BodyCutShort):
+        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+            async for piece in reading.body(Span(0, 3000)):
+                got += piece
+    assert got == b"x" * 1000
+    assert len(bench.cache.residents) == 0
+    bench.origin.cut_at = 10**9
+    assert await bench.get("k") == (b"x" * 3000, Source.ORIGIN)
+
+
+async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"old")
+    await bench.get("k")
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        bench.origin.put("b", "k", b"newer")
+    assert await bench.get("k") == (b"newer", Source.ORIGIN)
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == 5
+
+
+async def test_a_read_that_began_before_a_write_is_not_kept_after_it(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"old" * 100)
+    bench.origin.gate = gate = Gate()
+    reader = asyncio.create_task(bench.get("k"))
+    await gate.reached.wait()
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        bench.origin.put("b", "k", b"new" * 100)
+    gate.release()
+    assert (await reader)[0] == b"old" * 100  # it may see the old version: never a mix, never kept
+    assert len(bench.cache.residents) == 0
+    assert await bench.get("k") == (b"new" * 100, Source.ORIGIN)
+
+
+async def test_nothing_read_while_a_write_runs_is_kept(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"old")
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        assert (await bench.get("k"))[0] == b"old"
+        assert len(bench.cache.residents) == 0
+        bench.origin.put("b", "k", b"new")
+    assert await bench.get("k") == (b"new", Source.ORIGIN)
+
+
+async def test_a_check_that_began_before_a_write_says_nothing_after_it(make_bench):
+    bench = await make_bench(rules=(Rule(freshness=Freshness.REVALIDATE),))
+    bench.origin.put("b", "k", b"old")
+    await bench.get("k")
+    held, resume = asyncio.Event(), asyncio.Event()
+    head = bench.origin.head
+
+    async def slow_head(ref, **kwargs):
+        meta = await head(ref, **kwargs)
+        held.set()
+        await resume.wait()
+        return meta
+
+    bench.origin.head = slow_head
+    check = asyncio.create_task(bench.engine.stat(ReadRequest(ObjectRef("b", "k"))))
+    await held.wait()
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        bench.origin.put("b", "k", b"newer")
+    resume.set()
+    await check
+    bench.origin.head = head
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == 5
+
+
+async def test_a_write_to_a_bucket_forgets_all_of_it_and_nothing_else(make_bench):
+    bench = await make_bench()
+    for bucket in ("b", "c"):
+        for key in ("x/1", "y/2"):
+            bench.origin.put(bucket, key, b"1")
+            await bench.get(key, bucket=bucket)
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        pass
+    assert (await bench.get("x/1"))[1] is Source.ORIGIN
+    assert (await bench.get("y/2", bucket="c"))[1] is Source.RAM
+
+
+async def test_overwritten_behind_the_proxy_under_each_freshness_rule(make_bench):
+    rules = (
+        Rule(prefix="fixed/", freshness=Freshness.IMMUTABLE),
+        Rule(prefix="checked/", freshness=Freshness.REVALIDATE),
+        Rule(prefix="", freshness=Freshness.TTL, ttl_s=60),
+    )
+    bench = await make_bench(rules=rules)
+    keys = ("fixed/k", "checked/k", "timed/k")
+    for key in keys:
+        bench.origin.put("b", key, b"old")
+        await bench.get(key)
+        bench.origin.put("b", key, b"new")
+    assert (await bench.get("fixed/k"))[0] == b"old"
+    assert (await bench.get("checked/k"))[0] == b"new"
+    assert (await bench.get("timed/k"))[0] == b"old"
+    bench.clock.advance(61)
+    assert (await bench.get("fixed/k"))[0] == b"old"
+    assert (await bench.get("timed/k"))[0] == b"old"  # served while it is revalidated
+    while not bench.engine.idle:
+        await asyncio.sleep(0.01)
+    assert (await bench.get("timed/k"))[0] == b"new"
+
+
+async def test_a_client_can_force_a_check(make_bench):
+    bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
+    bench.origin.put("b", "k", b"old")
+    await bench.get("k")
+    bench.origin.put("b", "k", b"new")
+    assert (await bench.get("k", force_check=True))[0] == b"new"
+
+
+async def test_many_stale_objects_are_checked_by_listing(make_bench):
+    bench = await make_bench(rules=(Rule(freshness=Freshness.TTL, ttl_s=60),))
+    keys = [f"d/{n:04d}" for n in range(300)]
+    for key in keys:
+        bench.origin.put("b", key, b"1")
+        await bench.get(key)
+    bench.clock.advance(61)
+    bench.origin.put("b", keys[7], b"22")
+    for key in keys:
+        await bench.get(key)
+    while not bench.engine.idle:
+        await asyncio.sleep(0.01)
+    assert bench.origin.lists <= 3
+    assert bench.origin.heads <= 10
+    assert (await bench.get(keys[7]))[0] == b"22"
+    bench.clock.advance(30)
+    assert (await bench.get(keys[8]))[1] is Source.RAM
+
+
+async def test_origin_down_cached_objects_stay_readable_as_their_rule_allows(make_bench):
+    rules = (Rule(prefix="checked/", freshness=Freshness.REVALIDATE), Rule(ttl_s=60))
+    bench = await make_bench(rules=rules)
+    for key in ("checked/k", "timed/k"):
+        bench.origin.put("b", key, b"body")
+        await bench.get(key)
+
+    async def down(*_args, **_kwargs):
+        raise OriginUnavailable("connection refused")
+
+    bench.origin.head = down
+    bench.clock.advance(3600)
+    assert (await bench.get("timed/k"))[0] == b"body"
+    with pytest.raises(OriginUnavailable):
+        await bench.get("checked/k")
+    while not bench.engine.idle:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_change_noticed_before_anything_was_sent_is_read_anew(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"a" * 2 * PAGE)
+    await bench.get("k", range=RangeSpec(0, PAGE - 1))
+    bench.origin.put("b", "k", b"b" * 2 * PAGE)
+    assert (await bench.get("k"))[0] == b"b" * 2 * PAGE
+
+
+async def test_an_object_that_changes_between_two_pages_is_never_mixed(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"a" * 6 * PAGE)
+    await bench.get("k", range=RangeSpec(0, PAGE - 1))
+    got = b""
+    with pytest.raises(ObjectChanged):
+        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+            bench.origin.put("b", "k", b"b" * 6 * PAGE)
+            async for piece in reading.body(Span(0, 6 * PAGE)):
+                got += piece
+    assert set(got) == {ord("a")}
+    assert (await bench.get("k"))[0] == b"b" * 6 * PAGE
+
+
+async def test_metadata_that_went_old_is_replaced_before_anything_is_sent(make_bench):
+    bench = await make_bench(ram_bytes=1 << 16)
+    bench.origin.put("b", "k", b"a" * 100)
+    await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    bench.origin.put("b", "k", b"b" * 200)
+    assert (await bench.get("k"))[0] == b"b" * 200
+
+
+async def test_conditions_that_end_in_304_fetch_no_page(make_bench):
+    bench = await make_bench()
+    etag = bench.origin.put("b", "k", BODY).etag
+    request = ReadRequest(ObjectRef("b", "k"), conditions=Conditions(if_none_match=etag))
+    async with bench.engine.open(request) as reading:
+        assert reading.meta.etag == etag
+    assert (bench.origin.heads, bench.origin.gets) == (1, 0)
+
+
+async def test_a_hit_is_authorised_like_a_miss(make_bench):
+    bench = await make_bench(verdicts=True)
+    bench.origin.put("b", "k", b"secret")
+    alice, mallory = Upstream("alice"), Upstream("mallory")
+    bench.origin.denied.add(mallory)
+    assert (await bench.get("k", upstream=alice))[0] == b"secret"
+    with pytest.raises(OriginAnswer) as caught:
+        await bench.get("k", upstream=mallory)
+    assert caught.value.status == 403
+    assert await bench.get("k", upstream=alice) == (b"secret", Source.RAM)
+    # Her right is asked again when the verdict is old, and after a write that could have changed it.
+    bench.origin.denied.add(alice)
+    assert (await bench.get("k", upstream=alice))[0] == b"secret"
+    bench.clock.advance(61)
+    with pytest.raises(OriginAnswer):
+        await bench.get("k", upstream=alice)
+
+
+async def test_verdicts_fall_with_a_write(make_bench):
+    bench = await make_bench(verdicts=True)
+    bench.origin.put("b", "k", b"secret")
+    await bench.get("k", upstream=SHARED)
+    bench.origin.denied.add(SHARED)
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        pass
+    with pytest.raises(OriginAnswer):
+        await bench.get("k", upstream=SHARED)
+
+
+async def test_purge_counts_first_and_then_drops(make_bench):
+    bench = await make_bench()
+    for n in range(10):
+        bench.origin.put("b", f"p/{n}", b"12345")
+        bench.origin.put("b", f"q/{n}", b"12345")
+        await bench.get(f"p/{n}")
+        await bench.get(f"q/{n}")
+    assert bench.engine.purge("b", "p/", dry_run=True) == (10, 10, 50)
+    assert (await bench.get("p/1"))[1] is Source.RAM
+    assert bench.engine.purge("b", "p/", dry_run=False) == (10, 10, 50)
+    assert (await bench.get("p/1"))[1] is Source.ORIGIN
+    assert (await bench.get("q/1"))[1] is Source.RAM
+
+
+async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"z" * 2000)
+    bench.origin.gate = gate = Gate()
+    reader = asyncio.create_task(bench.get("k"))
+    await gate.reached.wait()
+    closing = asyncio.create_task(bench.engine.aclose())
+    await asyncio.sleep(0)
+    with pytest.raises(ShuttingDown):
+        await bench.get("k")
+    gate.release()
+    assert (await reader)[0] == b"z" * 2000
+    await closing
+
+
+async def test_hits_and_misses_are_counted_once_per_get(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", BODY)
+    await bench.get("k")
+    await bench.get("k")
+    await bench.get("k", range=RangeSpec(0, 9))
+    totals = bench.stats.snapshot()["totals"]
+    assert totals["requests"] == 3
+    assert totals["hit_ratio"] == pytest.approx(2 / 3)
+    assert totals["byte_hit_ratio"] == pytest.approx((len(BODY) + 10) / (2 * len(BODY) + 10))
