@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
@@ -30,11 +31,15 @@ RunIO = Callable[[Callable[[], None]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the name its hits carry, and how its I/O is run (None: inline, it cannot block)."""
+    """A tier, the name its hits carry, and how its I/O is run (None: inline, it cannot block).
+
+    ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
+    """
 
     tier: Tier
     source: Source
-    run: RunIO | None = None
+    write: RunIO | None = None
+    load: RunIO | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class PageCache:
             view = medium.tier.pin(location)
             verify = bool(self.residents.unverified[slot])
             if verify or not medium.tier.is_hot(location):
-                await self._io(medium, lambda: medium.tier.load(location, verify=verify))
+                await _io(medium.load, lambda: medium.tier.load(location, verify=verify))
                 if self.residents.occupant(*key) == slot:
                     self.residents.unverified[slot] = False
         except TierError as error:
@@ -137,6 +142,23 @@ class PageCache:
         if header.page.ref != ref:
             return None
         return header.meta, float(self.residents.validated_s[slot])
+
+    def resident_hashes(self) -> NDArray[np.uint64]:
+        """Hashes of the objects that have a readable page, in no order."""
+        return self.residents.object_hash[self.residents.ready()]
+
+    def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int]]:
+        """Readable pages of one version as (number, tier, bytes), in order."""
+        table = self.residents
+        return sorted(
+            (
+                int(table.number[slot]),
+                self.media[int(table.tier[slot])].tier.name,
+                int(table.body_bytes[slot]),
+            )
+            for slot in table.pages_of(object_hash(ref))
+            if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
+        )
 
     # ------------------------------------------------------------------ writing
 
@@ -281,7 +303,7 @@ class PageCache:
         tier = self.media[plan.index].tier
         stored = False
         try:
-            await self._io(self.media[plan.index], lambda: tier.write(plan.location, plan.header, plan.body))
+            await _io(self.media[plan.index].write, lambda: tier.write(plan.location, plan.header, plan.body))
             stored = wanted()
         except TierError as error:
             self._note_failure(tier, "write", error)
@@ -372,9 +394,9 @@ class PageCache:
         self._stats.record_tier_error(tier.name, kind)
         _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
 
-    @staticmethod
-    async def _io(medium: Medium, work: Callable[[], None]) -> None:
-        if medium.run is None:
-            work()
-        else:
-            await medium.run(work)
+
+async def _io(run: RunIO | None, work: Callable[[], None]) -> None:
+    if run is None:
+        work()
+    else:
+        await run(work)

@@ -6,7 +6,7 @@ way; else read it from the origin.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shadeproxy.core.clock import Clock
@@ -16,7 +16,9 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import (
     Intent,
+    JobContext,
     ListEntry,
+    ListPage,
     ObjectMeta,
     ObjectRef,
     Page,
@@ -50,8 +52,12 @@ class Engine:
         clock: Clock,
         page_size: int,
         verdicts: Verdicts | None = None,
+        job_of: Callable[[ObjectRef], str | None] = lambda _ref: None,
     ) -> None:
-        """``verdicts``: given when clients have origin credentials of their own, else None."""
+        """``verdicts``: given when clients have origin credentials of their own, else None.
+
+        ``job_of``: the job whose data set an object is in, for reads that name none.
+        """
         self.cache = cache
         self.page_size = page_size
         self._origin = origin
@@ -60,6 +66,7 @@ class Engine:
         self._stats = stats
         self._clock = clock
         self._verdicts = verdicts
+        self._job_of = job_of
         self._metadata = MetadataCache()
         self._flights = SingleFlight(self._retire)
         self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm)
@@ -74,7 +81,7 @@ class Engine:
         """See ``ReadPath.open``."""
         self._refuse_when_closing()
         reading = EngineReading(
-            request, cache=self.cache, fills=self, stats=self._stats, page_size=self.page_size
+            request, cache=self.cache, fills=self, count=self._count, page_size=self.page_size
         )
         self._readings += 1
         try:
@@ -115,6 +122,10 @@ class Engine:
                 if not self._writing[ref]:
                     del self._writing[ref]
 
+    async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
+        """A page of the origin's listing, with the proxy's own credentials."""
+        return await self._origin.list_objects(bucket, prefix, start_after=start_after)
+
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadPath.cacheable``."""
         return self._rules.of(ref).cache
@@ -130,7 +141,17 @@ class Engine:
         objects = {header.page.ref for _, header in found}
         return len(objects), len(found), sum(header.body_bytes for _, header in found)
 
+    def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int]]] | None:
+        """What is known of an object, and its resident pages as (number, tier, bytes); None: nothing."""
+        known = self._known(ref)
+        return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
+
     # ------------------------------------------------------------------ life
+
+    @property
+    def readings(self) -> int:
+        """Reads that are open now."""
+        return self._readings
 
     @property
     def idle(self) -> bool:
@@ -176,6 +197,12 @@ class Engine:
 
     def leave(self, flight: Flight) -> None:
         self._flights.leave(flight)
+
+    def _count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
+        job = request.job
+        if job is None and (name := self._job_of(request.ref)) is not None:
+            job = JobContext(name)
+        self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
     # ------------------------------------------------------------------ reading, inside
 
@@ -239,7 +266,6 @@ class Engine:
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
         whole = number == 0 and (known is None or known.size <= self.page_size)
         span = None if whole else Span(number * self.page_size, (number + 1) * self.page_size)
-        started_s = self._clock.monotonic_s()
         async with self._origin.open(
             ref,
             span=span,
@@ -259,7 +285,6 @@ class Engine:
                         break
         if flight.filled < length:
             raise BodyCutShort(f"{ref}: got {flight.filled} of {length} bytes of page {number}")
-        self._stats.record_origin("get", length, self._clock.monotonic_s() - started_s)
         flight.end()
         if flight.publishable and length:
             await self.cache.insert(
@@ -267,7 +292,7 @@ class Engine:
                 meta,
                 flight.buffer,
                 self._clock.now_s(),
-                lambda: flight.publishable and not self._being_written(ref),
+                lambda: flight.publishable,
             )
 
     def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:

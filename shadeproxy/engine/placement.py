@@ -6,6 +6,7 @@ really beaten; victims are named for a newcomer, never for the sake of it. Carry
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -54,6 +55,7 @@ class Placement:
         self._reuse = ReuseEstimator()
         self._observed: list[tuple[int, float, float]] = []
         self._staging = StagingShare(policy.staging_share)
+        self._policy_of_staging = replace(policy, admits_always=True)
 
     # ------------------------------------------------------------------ what readers do
 
@@ -93,23 +95,25 @@ class Placement:
         return None
 
     def find_staging_place(self, slot: int, evict: Evict) -> Location | None:
-        """A location in the first tier's staging share, at the cost of the least recent there."""
+        """A location in the first tier's staging share: at the cost of the least recent there, or of
+        ordinary residents that hold what belongs to the share (it shrinks to nothing, and comes back).
+        """
         room, members = self._staging_bytes(0), self._residents.members[0]
         size = int(self._residents.record_bytes[slot])
         if size > room:
             return None
         while members.staged and members.staged_bytes + size > room:
             self._drop_oldest_staged(evict)
-        while True:
+        for _ in range(_RESERVE_TRIES):
             try:
                 location = self._tiers[0].reserve(size)
             except TierFull:
-                if not members.staged:
+                if not self._displace(slot, 0, size, evict, policy=self._policy_of_staging):
                     return None
-                self._drop_oldest_staged(evict)
             else:
                 self._staging.on_staged(size, self._tiers[0].capacity_bytes)
                 return location
+        return None
 
     def note_bypass(self, slot: int) -> None:
         """A page was served without being stored."""
@@ -121,13 +125,17 @@ class Placement:
 
     # ------------------------------------------------------------------ inside
 
-    def _displace(self, slot: int, index: int, need_bytes: int, evict: Evict) -> bool:
+    def _displace(
+        self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
+    ) -> bool:
         members = self._residents.members[index].slots
         if len(members) > SAMPLE:
             drawn = np.unique(self._rng.integers(0, len(members), SAMPLE))
             members = members[drawn]
         newcomer = np.array([slot], dtype=np.int64)
-        chosen = choose_victims(self._policy, self._columns(members), self._columns(newcomer), need_bytes)
+        chosen = choose_victims(
+            policy or self._policy, self._columns(members), self._columns(newcomer), need_bytes
+        )
         if chosen is None:
             return False
         for victim in members[chosen].tolist():
@@ -136,8 +144,6 @@ class Placement:
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents
-        if self._observed:
-            self._learn()
         return PageColumns(
             next_use_s=np.full(len(slots), np.inf),
             weight=self._weights.weights_of(table.object_hash[slots]),

@@ -4,7 +4,7 @@ Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; 
 joined is left, whatever happens; counting happens once, when bytes were asked.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, TierError
@@ -13,7 +13,6 @@ from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, S
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Flight
-from shadeproxy.telemetry.stats import Stats
 
 _READ_AHEAD_PAGES = 2
 
@@ -28,16 +27,20 @@ class Fills(Protocol):
     def leave(self, flight: Flight) -> None: ...
 
 
+Count = Callable[[ReadRequest, Source, int], None]
+"""Note one demand GET: what was asked, where it came from, bytes of body."""
+
+
 class EngineReading:
     """Implements engine/base.py ``Reading``."""
 
     def __init__(
-        self, request: ReadRequest, *, cache: PageCache, fills: Fills, stats: Stats, page_size: int
+        self, request: ReadRequest, *, cache: PageCache, fills: Fills, count: Count, page_size: int
     ) -> None:
         self.request = request
         self._cache = cache
         self._fills = fills
-        self._stats = stats
+        self._count_read = count
         self._page_size = page_size
         self._meta: ObjectMeta | None = None
         self._source = Source.RAM
@@ -179,5 +182,4 @@ class EngineReading:
         if self._counted or self.request.intent is not Intent.DEMAND:
             return
         self._counted = True
-        request = self.request
-        self._stats.record_read(request.ref.bucket, self._source, span.length, request.job)
+        self._count_read(self.request, self._source, span.length)

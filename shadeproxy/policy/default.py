@@ -37,7 +37,7 @@ def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
     guess = UNANNOUNCED * (1 + inverse_weight(columns.weight))
     key: Column = np.where(idle > columns.idle_after, DEAD * (1 + idle), guess)
     if announced.any():
-        distance = np.where(announced, columns.next_use_s, 0).clip(min=0)
+        distance = np.maximum(np.where(announced, columns.next_use_s, 0), 0)
         if objective == "requests":
             distance *= columns.size_bytes
         key = np.where(announced, np.minimum(distance, UNANNOUNCED), key)

@@ -18,7 +18,9 @@ def inverse_weight(weight: Column) -> Column:
     Weights outside [1e-9, 1e9] rank as the nearest end: 0 and negative ones last, inf first.
     """
     known = np.where(np.isnan(weight), 1.0, weight)
-    return 1 / known.clip(_LEAST_WEIGHT, _MOST_WEIGHT)
+    # Half the time of ``clip``, and this runs for every choice of a victim.
+    bounded: Column = np.minimum(np.maximum(known, _LEAST_WEIGHT), _MOST_WEIGHT)
+    return 1 / bounded
 
 
 def importance_key(columns: PageColumns) -> Column:
@@ -31,7 +33,7 @@ def shade_key(columns: PageColumns) -> Column:
 
     Hence, as published, a full cache admits no unseen sample.
     """
-    return inverse_weight(np.nan_to_num(columns.weight, nan=0.0))
+    return inverse_weight(np.where(np.isnan(columns.weight), 0.0, columns.weight))
 
 
 IMPORTANCE = Policy("importance", importance_key)

@@ -103,6 +103,27 @@ async def test_lru_demotes_to_disk_and_promotes_on_use(make_bench):
     assert (await bench.get("00000"))[1] is Source.ORIGIN
 
 
+async def test_a_page_that_is_written_while_it_is_demoted_does_not_come_back(make_bench):
+    bench = await make_bench(
+        origin=filled_origin(12),
+        ram_bytes=10 * 16_384,
+        disk_bytes=10 * 16_384,
+        page_size=1 << 20,
+        policy="lru",
+        rules=IMMUTABLE,
+        budget_bytes=8 << 20,
+    )
+    for n in range(10):
+        await bench.get(f"{n:05d}")
+    await bench.get("00010")  # demotes 00000, whose write to the disk tier now waits its turn
+    async with bench.engine.writing([ref(0)]):
+        bench.origin.put("b", "00000", b"new")
+    await bench.get("00011")  # a newcomer may have got the same slot
+    await bench.settle()
+    assert await bench.get("00000") == (b"new", Source.ORIGIN)
+    assert (await bench.get("00011"))[0][:4] == (11).to_bytes(4, "little")
+
+
 async def test_scores_change_what_is_evicted(make_bench):
     bench = await make_bench(
         origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE

@@ -208,10 +208,18 @@ async def test_nothing_read_while_a_write_runs_is_kept(make_bench):
     assert await bench.get("k") == (b"new", Source.ORIGIN)
 
 
-async def test_a_check_that_began_before_a_write_says_nothing_after_it(make_bench):
-    bench = await make_bench(rules=(Rule(freshness=Freshness.REVALIDATE),))
+async def test_what_is_cached_is_gone_before_a_write_starts(make_bench):
+    """So that a crash in the middle of the write cannot leave the old version for ever."""
+    bench = await make_bench()
     bench.origin.put("b", "k", b"old")
     await bench.get("k")
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        assert len(bench.cache.residents) == 0
+
+
+async def test_a_check_that_began_before_a_write_says_nothing_after_it(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"old")
     held, resume = asyncio.Event(), asyncio.Event()
     head = bench.origin.head
 

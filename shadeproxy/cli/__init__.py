@@ -1,0 +1,1 @@
+"""The command line: arguments in, one clear line out when something is wrong. No product logic."""

@@ -1,0 +1,157 @@
+"""What ``serve`` will need, tried one by one. Each row says what was found, and if it failed what to change.
+
+Nothing is created: a directory that does not exist is judged by its nearest parent.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shadeproxy.app import build_origin
+from shadeproxy.config import Settings
+from shadeproxy.config.fields import Address
+from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
+from shadeproxy.core.units import format_size
+
+_CREDENTIAL_CODES = frozenset(
+    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One thing that was tried. ``change``: what to do about a failure."""
+
+    name: str
+    ok: bool
+    detail: str
+    change: str = ""
+
+
+def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
+    """Every check in turn; a failure does not stop the others."""
+    yield CheckRow("configuration", ok=True, detail="understood")
+    yield _check_secrets(settings)
+    if settings.s3.tls.cert:
+        yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
+    cache = settings.cache
+    yield _check_directory("cache.ram", cache.ram.path, cache.ram.capacity, 0)
+    if cache.disk.capacity:
+        yield _check_directory("cache.disk", cache.disk.path, cache.disk.capacity, cache.disk.min_free)
+    yield _check_directory("state", settings.state.path, 0, 0)
+    yield _check_port("s3.listen", settings.s3.listen)
+    yield _check_port("control.listen", settings.control.listen)
+    yield from asyncio.run(_collect(_check_origin(settings, bucket)))
+
+
+def _check_secrets(settings: Settings) -> CheckRow:
+    readers: list[Callable[[], object]] = [
+        settings.origin.credentials.resolve,
+        settings.control.resolve_token,
+    ]
+    for client in settings.auth.clients:
+        readers += [client.secret, client.upstream.resolve]
+    for read in readers:
+        try:
+            read()
+        except ConfigError as error:
+            return CheckRow("secrets", ok=False, detail=str(error), change="make the secret available")
+    return CheckRow("secrets", ok=True, detail="every reference can be read")
+
+
+def _check_tls(cert: str, key: str) -> CheckRow:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        return CheckRow(
+            "s3.tls", ok=False, detail=f"{cert}, {key}: {error}", change="name PEM files that fit each other"
+        )
+    return CheckRow("s3.tls", ok=True, detail=cert)
+
+
+def _check_directory(key: str, path: Path, capacity_bytes: int, min_free_bytes: int) -> CheckRow:
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            free_bytes = shutil.disk_usage(existing).free
+    except OSError as error:
+        return CheckRow(
+            f"{key}.path",
+            ok=False,
+            detail=f"{path} cannot be written: {error.strerror}",
+            change=f"make it writable for this user, or set {key}.path",
+        )
+    room_bytes = max(free_bytes + _allocated_bytes(path) - min_free_bytes, 0)
+    if room_bytes < capacity_bytes:
+        return CheckRow(
+            f"{key}.path",
+            ok=False,
+            detail=f"{path} has room for {format_size(room_bytes)}, not {format_size(capacity_bytes)}",
+            change=f'set {key}.capacity to at most "{room_bytes // 1024**2} MiB", or another {key}.path',
+        )
+    return CheckRow(f"{key}.path", ok=True, detail=f"{path}, {format_size(room_bytes)} free")
+
+
+def _allocated_bytes(directory: Path) -> int:
+    """What a cache that is already there occupies (holes do not count)."""
+    if not directory.is_dir():
+        return 0
+    files = (Path(parent, name) for parent, _, names in os.walk(directory) for name in names)
+    return sum(file.lstat().st_blocks * 512 for file in files)
+
+
+def _check_port(key: str, address: Address) -> CheckRow:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # As servers do, or a port that was closed a moment ago would count as taken.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address.host, address.port))
+        except OSError as error:
+            return CheckRow(
+                key,
+                ok=False,
+                detail=f"{address} cannot be bound: {error.strerror}",
+                change=f"stop what listens there (another shadeproxy?), or set {key}",
+            )
+    return CheckRow(key, ok=True, detail=f"{address} is free")
+
+
+async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckRow]:
+    name = "origin"
+    try:
+        origin = build_origin(settings)
+        try:
+            yield CheckRow(name, ok=True, detail=await origin.probe())
+            if bucket:
+                name = f"bucket {bucket}"
+                page = await origin.list_objects(bucket, "", max_keys=1)
+                yield CheckRow(name, ok=True, detail="can be listed" if page.entries else "is empty")
+        finally:
+            await origin.aclose()
+    except (OriginError, ConfigError) as error:
+        yield CheckRow(name, ok=False, detail=str(error), change=_change(error))
+
+
+def _change(error: OriginError | ConfigError) -> str:
+    if isinstance(error, ConfigError):
+        return "correct the setting"
+    if not isinstance(error, OriginAnswer):
+        return "check origin.endpoint, the network, and that the server runs"
+    if error.code in _CREDENTIAL_CODES:
+        return "correct [origin.credentials]; the origin does not know this key or its secret"
+    if error.code == "NoSuchBucket":
+        return "create the bucket at the origin, or name another"
+    if error.status in {401, 403}:
+        return "give these credentials the right to list, or choose others in [origin.credentials]"
+    return "check origin.endpoint and origin.region"
+
+
+async def _collect(rows: AsyncIterator[CheckRow]) -> list[CheckRow]:
+    return [row async for row in rows]

@@ -1,0 +1,72 @@
+"""A client of the control listener: small, blocking, standard library only. Speaks JSON."""
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
+
+_TIMEOUT_S = 30.0
+
+
+class ControlClient:
+    """One request a connection. ``token`` is sent as the bearer token and never shown."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
+        self.url = url.rstrip("/")
+        self._parts = parts
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON object at ``path``. Raises ShadeProxyError that says what to change."""
+        return self._send("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to ``body``. Raises ShadeProxyError that says what to change."""
+        return self._send("POST", path, json.dumps(body).encode())
+
+    def _send(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        https = self._parts.scheme == "https"
+        connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
+        headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
+        connection = connect(self._parts.netloc, timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, self._parts.path.rstrip("/") + path, body=body, headers=headers)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+            raise ShadeProxyError(
+                f"no control listener answers at {self.url} ({reason});"
+                " start it with `shadeproxy serve`, or name another with --url"
+            ) from None
+        finally:
+            connection.close()
+        return self._understand(response.status, text)
+
+    def _understand(self, status: int, text: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ShadeProxyError(
+                f"{self.url} answered {status}, but not as a control listener does;"
+                " name the control listener with --url (by default port 9001, S3 is 9000)"
+            )
+        if status in {401, 403}:
+            raise ShadeProxyError(
+                f"{self.url} asks for another bearer token: set control.token as the proxy has it,"
+                ' for example --set control.token="env:NAME"'
+            )
+        if status >= 400:
+            error = answer.get("error", {})
+            hint = error.get("hint")
+            raise ShadeProxyError(
+                f"{error.get('message', f'status {status}')}" + (f"; {hint}" if hint else "")
+            )
+        return answer

@@ -1,0 +1,188 @@
+"""``shadeproxy``: the commands, and how they fail.
+
+A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit
+status: 2 for configuration and usage, 1 for what failed at run time, 130 after Ctrl-C. What is not one of
+our errors is a bug and keeps its traceback. Heavy modules are imported by the command that needs them.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from shadeproxy import __version__
+from shadeproxy.cli.control import ControlClient
+from shadeproxy.config import Settings
+from shadeproxy.config.toml import write_toml
+from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
+
+
+class Commands(TyperGroup):
+    """Runs a command and explains the errors it raises."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShadeProxyError as error:
+            hint = f"; {error.hint}" if isinstance(error, RequestError) and error.hint else ""
+            typer.echo(f"error: {error}{hint}", err=True)
+            raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="S3-compatible caching proxy for training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar="SHADEPROXY_CONFIG", help="A config.toml; without it, defaults."),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting.")
+]
+UrlOption = Annotated[
+    str, typer.Option("--url", help="Control listener; by default the one of the configuration.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+_DEMO_NEEDS = {
+    "torch": "torch",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "matplotlib": "matplotlib",
+    "shadeproxy_sdk": "shadeproxy-sdk",
+}
+
+
+@app.command()
+def serve(config: ConfigOption = None, override: SetOption = None) -> None:
+    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished."""
+    settings = Settings.load(config, override or ())
+    from shadeproxy import app as composition  # noqa: PLC0415  the servers are not loaded for other commands
+
+    composition.serve(settings)
+
+
+@app.command("config")
+def show_config(config: ConfigOption = None, override: SetOption = None) -> None:
+    """Print the effective settings as TOML, with where each value comes from. Shows no secret."""
+    settings = Settings.load(config, override or ())
+    typer.echo(write_toml(settings.masked(), settings.place), nl=False)
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    override: SetOption = None,
+    bucket: Annotated[str, typer.Option(help="Also list this bucket.")] = "",
+) -> None:
+    """Try everything that `serve` will need and say what to change."""
+    settings = Settings.load(config, override or ())
+    from shadeproxy.cli.check import run_checks  # noqa: PLC0415  imports the composition root
+
+    console, failed = Console(soft_wrap=True), 0
+    for row in run_checks(settings, bucket):
+        mark = "[green]ok    [/]" if row.ok else "[bold red]failed[/]"
+        console.print(f"{mark}  {escape(row.name)}: {escape(row.detail)}", highlight=False)
+        if not row.ok:
+            failed += 1
+            console.print(f"        change: {escape(row.change)}", highlight=False)
+    if failed:
+        raise ShadeProxyError(f"{failed} of the checks failed")
+
+
+@app.command()
+def stats(
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+) -> None:
+    """Show what a running proxy has counted: per tier, bucket, job and epoch."""
+    if watch and as_json:
+        raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
+    client = _client(config, override, url)
+    from shadeproxy.cli.stats import render_stats, watch_stats  # noqa: PLC0415  rich's tables take 40 ms
+
+    if watch:
+        watch_stats(client)
+    elif as_json:
+        typer.echo(json.dumps(client.get("/v1/stats"), indent=2))
+    else:
+        Console().print(render_stats(client.get("/v1/stats")))
+
+
+@app.command()
+def purge(
+    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")],
+    *,
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop cached pages below a prefix; the origin is not touched."""
+    if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
+        raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
+    answer = _client(config, override, url).post("/v1/purge", {"uri": uri, "dry_run": dry_run})
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    counts = ", ".join(
+        f"{name} {value}"
+        for name, value in answer.items()
+        if isinstance(value, int) and not isinstance(value, bool)
+    )
+    typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {counts}")
+
+
+@app.command()
+def demo(
+    report_dir: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("demo-report"),
+    endpoint: Annotated[str, typer.Option(help="An existing S3 server instead of the built-in origin.")] = "",
+    bucket: Annotated[str, typer.Option(help="The bucket to use there.")] = "",
+) -> None:
+    """Train a small model three times: direct, through an LRU cache, and through ShadeProxy with scores."""
+    if bool(endpoint) != bool(bucket):
+        raise ConfigError("--endpoint and --bucket belong together: write both or neither")
+    missing = [name for module, name in _DEMO_NEEDS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ShadeProxyError(
+            f"the demo needs {', '.join(missing)}; install with: pip install 'shadeproxy[demo]'"
+        )
+    from shadeproxy.demo.main import run_demo  # noqa: PLC0415  brings torch
+
+    run_demo(report_dir=report_dir, endpoint=endpoint or None, bucket=bucket or None)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"shadeproxy {__version__}")
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(app())
+
+
+def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
+    settings = Settings.load(config, override or ())
+    listen = settings.control.listen
+    # A wildcard bind is reached by its own machine through loopback.
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
+    return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())

@@ -1,0 +1,97 @@
+"""The answer of ``GET /v1/stats`` as tables. Reads names that telemetry defines; computes nothing."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from shadeproxy.cli.control import ControlClient
+from shadeproxy.core.units import format_size
+
+_INTERVAL_S = 1.0
+_READS = ("requests", "hit ratio", "byte hit ratio", "ram", "disk", "coalesced", "origin", "bypass", "bytes")
+
+
+def render_stats(stats: Mapping[str, Any]) -> Group:
+    """Tables of tiers, buckets, jobs with their epochs, and the origin."""
+    tables = [_tiers(stats["tiers"]), _buckets(stats["buckets"], stats["totals"])]
+    if stats["jobs"]:
+        tables.append(_jobs(stats["jobs"]))
+    return Group(*tables, _origin(stats["origin"]))
+
+
+def watch_stats(client: ControlClient) -> None:
+    """Show the tables and refresh them every second until Ctrl-C."""
+    with Live(render_stats(client.get("/v1/stats")), auto_refresh=False) as live:
+        while True:
+            time.sleep(_INTERVAL_S)
+            live.update(render_stats(client.get("/v1/stats")), refresh=True)
+
+
+def _tiers(tiers: Mapping[str, Any]) -> Table:
+    table = _table("tiers", "tier", "used", "capacity", "pages", "hits", "hit ratio", "admitted", "evicted")
+    for name, tier in tiers.items():
+        table.add_row(
+            name,
+            format_size(tier["used_bytes"]),
+            format_size(tier["capacity_bytes"]),
+            _count(tier["pages"]),
+            _count(tier["hits"]),
+            _share(tier["hit_ratio"]),
+            _count(tier["admissions"]),
+            _count(sum(tier["evictions"].values())),
+        )
+    return table
+
+
+def _buckets(buckets: Mapping[str, Any], totals: Mapping[str, Any]) -> Table:
+    table = _table("buckets", "bucket", *_READS)
+    for name, reads in buckets.items():
+        table.add_row(name, *_reads(reads))
+    table.add_section()
+    table.add_row("all", *_reads(totals))
+    return table
+
+
+def _jobs(jobs: Mapping[str, Any]) -> Table:
+    table = _table("jobs", "job", "epoch", *_READS, "stall")
+    for name, job in jobs.items():
+        for epoch, reads in job["epochs"].items():
+            table.add_row(name, epoch, *_reads(reads), f"{reads['stall_s']:.1f} s")
+        table.add_section()
+    return table
+
+
+def _origin(origin: Mapping[str, Any]) -> Table:
+    table = _table("origin", "requests", "bytes", "errors")
+    table.add_row(_count(origin["requests"]), format_size(origin["bytes"]), _count(origin["errors"]))
+    return table
+
+
+def _reads(reads: Mapping[str, Any]) -> list[str]:
+    return [
+        _count(reads["requests"]),
+        _share(reads["hit_ratio"]),
+        _share(reads["byte_hit_ratio"]),
+        *(_count(reads[name]) for name in ("hits_ram", "hits_disk", "coalesced", "origin", "bypass")),
+        format_size(reads["bytes"]),
+    ]
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"

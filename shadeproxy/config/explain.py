@@ -1,0 +1,103 @@
+"""From pydantic's errors to lines a person can act on: where, which key, what it was, what to write.
+
+Values of unknown keys are never shown: a secret may stand behind a misspelt name.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from shadeproxy.config.layers import Key
+
+_WRITE = {
+    "value_error": "{error}",
+    "literal_error": "write {expected}",
+    "bool_parsing": "write true or false",
+    "bool_type": "write true or false",
+    "int_parsing": "write a whole number",
+    "int_type": "write a whole number",
+    "int_from_float": "write a whole number",
+    "greater_than_equal": "write {ge} or more",
+    "less_than_equal": "write {le} or less",
+    "string_type": 'write text in quotes, as in "text"',
+    "path_type": 'write text in quotes, as in "text"',
+    "tuple_type": 'write a list, as in ["a", "b"]',
+    "model_type": "is a table: write its keys below a [section] line",
+    "missing": "is missing: write it",
+}
+_SECRETIVE = ("token", "secret", "password")
+_USER_INFO = re.compile("//[^/]*@")
+
+
+def explain(error: ValidationError, model: type[BaseModel], places: Mapping[Key, str]) -> str:
+    """One line for each error."""
+    return "\n".join(_line(detail, model, places) for detail in error.errors(include_url=False))
+
+
+def dotted(key: Key) -> str:
+    """``("auth", "clients", 0, "allow")`` as ``auth.clients[0].allow``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+    return text.removeprefix(".")
+
+
+def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str]) -> str:
+    key: Key = detail["loc"]
+    place = _place(key, places)
+    where = f"{place}: " if place else ""
+    if not key:
+        return _message(detail)
+    if detail["type"] == "extra_forbidden":
+        return f"{where}{dotted(key)}: unknown key; {_suggestion(key, model)}"
+    value, name = detail["input"], str(key[-1]).lower()
+    showable = isinstance(value, str | int | float) and not any(word in name for word in _SECRETIVE)
+    shown = f" = {_toml_like(value)}" if showable else ""
+    return f"{where}{dotted(key)}{shown}: {_message(detail)}"
+
+
+def _place(key: Key, places: Mapping[Key, str]) -> str:
+    """Where the value was written; for a section or a list item, where its first value was."""
+    for length in range(len(key), 0, -1):
+        for written, place in places.items():
+            if written[:length] == key[:length]:
+                return place
+    return ""
+
+
+def _suggestion(key: Key, model: type[BaseModel]) -> str:
+    known = list(_model_at(key[:-1], model).model_fields)
+    close = difflib.get_close_matches(str(key[-1]), known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known here: {', '.join(known)}"
+
+
+def _model_at(key: Key, model: type[BaseModel]) -> type[BaseModel]:
+    for part in key:
+        if isinstance(part, str):
+            model = next(_models(model.model_fields[part].annotation))
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _toml_like(value: str | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{_USER_INFO.sub("//***@", value)}"' if isinstance(value, str) else str(value)
+
+
+def _message(detail: ErrorDetails) -> str:
+    context: Mapping[str, Any] = detail.get("ctx", {})
+    template = _WRITE.get(detail["type"])
+    if detail["type"] == "literal_error":
+        context = {"expected": context["expected"].replace("'", '"')}
+    return template.format(**context) if template else detail["msg"]

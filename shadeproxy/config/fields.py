@@ -1,0 +1,127 @@
+"""The scalar types of the configuration: how a value is written, and what it is inside.
+
+A parser here raises ValueError that says what to write instead; ``explain`` adds the key and its origin.
+Every type writes itself back exactly, so that ``shadeproxy config`` prints a file that can be used.
+"""
+
+import ipaddress
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator
+
+from shadeproxy.core.units import parse_duration, parse_size
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Section(BaseModel):
+    """A table of the configuration: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. ``host`` without brackets; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def parse_address(value: Any) -> Address:
+    """An Address of "host:port" or "[ipv6]:port". Raises ValueError."""
+    if isinstance(value, Address):
+        return value
+    host, colon, port = str(value).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError('write it as "host:port", for example "127.0.0.1:9000" or "[::1]:9000"')
+    return Address(host, int(port))
+
+
+def write_size(size_bytes: int) -> str:
+    """``size_bytes`` in the largest unit that divides it, so that nothing is rounded."""
+    step = 0
+    while size_bytes and size_bytes % 1024 == 0 and step < len(_UNITS) - 1:
+        size_bytes, step = size_bytes // 1024, step + 1
+    return f"{size_bytes} {_UNITS[step]}"
+
+
+def write_duration(seconds: float) -> str:
+    """``seconds`` as "2 h", "5 min", "2 s" or "250 ms", exactly."""
+    for unit, factor in (("h", 3600), ("min", 60)):
+        if seconds and seconds % factor == 0:
+            return f"{seconds / factor:g} {unit}"
+    if 0 < seconds < 1 and math.isclose(seconds * 1000, round(seconds * 1000)):
+        return f"{round(seconds * 1000)} ms"
+    return f"{seconds!r} s" if seconds % 1 else f"{int(seconds)} s"
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError('a size is written as "8 GiB", "512 MB" or a number of bytes')  # noqa: TRY004  pydantic explains ValueError only
+    size_bytes = parse_size(value)
+    if size_bytes < 0:
+        raise ValueError("a size is not negative")
+    return size_bytes
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError('a time is written as "250 ms", "2 s", "5 min" or "1 h"')  # noqa: TRY004  as above
+    seconds = parse_duration(value)
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError("a time is finite and not negative")
+    return seconds
+
+
+def _url(value: str) -> str:
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path not in {"", "/"}:
+        raise ValueError('write "http://host:port" or "https://host", without a path')
+    if parts.username or parts.password:
+        raise ValueError("a URL holds no credentials: use [origin.credentials]")
+    return value.rstrip("/")
+
+
+def _not_available(value: bool) -> bool:
+    if value:
+        raise ValueError("this version cannot do it yet: leave it false")
+    return value
+
+
+def path_or(default: Callable[[], Path]) -> BeforeValidator:
+    """Turns "" into the default directory and expands a leading "~"."""
+
+    def resolve(value: Any) -> Any:
+        if value is None or value == "":
+            return default()
+        return Path(value).expanduser() if isinstance(value, str) else value
+
+    return BeforeValidator(resolve)
+
+
+Listen = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
+Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
+Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
+Url = Annotated[str, AfterValidator(_url)]
+NotAvailable = Annotated[bool, AfterValidator(_not_available)]
+Right = Literal["read", "write", "list"]

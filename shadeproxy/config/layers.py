@@ -1,0 +1,116 @@
+"""Where values come from: the file, the environment, the command line, in rising order of precedence.
+
+Each layer is a nested dict of raw values; ``merge`` lays them over each other and remembers which layer
+a value came from, for error texts and ``shadeproxy config``. Nothing is validated here.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from shadeproxy.core.errors import ConfigError
+
+ENV_PREFIX = "SHADEPROXY__"
+_SEPARATOR = "__"
+
+Key = tuple[str | int, ...]
+
+
+class Layer(NamedTuple):
+    """Raw values and how to name their place: "{key}" stands for the dotted key."""
+
+    place: str
+    values: dict[str, Any]
+
+
+def read_file(path: Path) -> Layer:
+    """The values of a TOML file. Raises ConfigError."""
+    try:
+        return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; name an existing one with --config") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f'{path}: is not valid TOML: {error}; text stands in quotes, as in "8 GiB"'
+        ) from None
+
+
+def read_environment(settings: type[BaseSettings]) -> Layer:
+    """The values of SHADEPROXY__SECTION__KEY variables; lists and tables are JSON."""
+    values = dict(_Environment(settings)())
+    for name in os.environ:
+        # A section that the model does not have is not looked for; it must not pass unnoticed.
+        if name.upper().startswith(ENV_PREFIX):
+            section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
+            if section not in settings.model_fields:
+                values[section] = {key: ""}
+    return Layer(f"environment variable {ENV_PREFIX}{{env}}", values)
+
+
+def read_overrides(overrides: Iterable[str]) -> Layer:
+    """The values of ``section.key=value`` arguments; the value is TOML, or else text. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        parts = [part.strip() for part in dotted.split(".")]
+        if not equals or not all(parts):
+            raise ConfigError(f"--set {dotted}: write it as --set section.key=value")
+        table = values
+        for part in parts[:-1]:
+            inner = table.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {dotted}: {part} has a value already; it is not a section")
+            table = inner
+        table[parts[-1]] = _value(text.strip())
+    return Layer("--set {key}", values)
+
+
+def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
+    """All layers over each other, the last one on top; and the place of every leaf by its key."""
+    merged: dict[str, Any] = {}
+    places: dict[Key, str] = {}
+    for layer in layers:
+        _lay(merged, layer.values, (), layer.place, places)
+    return merged, places
+
+
+def _lay(below: dict[str, Any], above: dict[str, Any], at: Key, place: str, places: dict[Key, str]) -> None:
+    for name, value in above.items():
+        key = (*at, name)
+        if isinstance(value, dict):
+            if not isinstance(below.get(name), dict):
+                below[name] = {}
+            _lay(below[name], value, key, place, places)
+        else:
+            below[name] = value
+        if not isinstance(value, dict) or not value:
+            for covered in [old for old in places if old[: len(key)] == key]:
+                del places[covered]
+            words = [str(part) for part in key]
+            places[key] = place.format(key=".".join(words), env=_SEPARATOR.join(words).upper())
+
+
+class _Environment(EnvSettingsSource):
+    """Text that is not JSON stays text, so that validation can name the key it does not fit."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,179 @@
+"""Secrets by reference: an environment variable, a file, or the AWS chain; never a literal in the file.
+
+A reference is read only when it is needed (``serve``, ``check``), so that ``shadeproxy config`` works
+without the secrets and cannot show them. Errors name the reference, never the value.
+"""
+
+import configparser
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+
+from shadeproxy.config.fields import Section
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.sigv4 import Credentials
+
+_LITERALS = frozenset(
+    {"secret", "secret_key", "secret_access_key", "aws_secret_access_key", "password", "session_token"}
+)
+
+
+def refuse_literals(table: Any, *, instead: str) -> Any:
+    """``table`` when it holds no literal secret; raises ValueError that says what to write ``instead``."""
+    found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
+    if found:
+        raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")
+    return table
+
+
+def read_secret(what: str, *, env: str = "", file: str = "") -> str:
+    """The secret that ``env`` or ``file`` refers to, without surrounding white space.
+
+    Raises ConfigError that names ``what`` and the reference.
+    """
+    if env:
+        secret, place = os.environ.get(env), f"the environment variable {env}"
+        if secret is None:
+            raise ConfigError(f"{what}: {place} is not set; set it to the secret")
+    else:
+        place = f"the file {file}"
+        try:
+            secret = Path(file).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(f"{what}: cannot read {place}: {reason}") from None
+    if not secret.strip():
+        raise ConfigError(f"{what}: {place} is empty; it must hold the secret")
+    return secret.strip()
+
+
+class UpstreamCredentials(Section):
+    """Whose rights a client has at the origin: "shared" (the proxy's own), or a table."""
+
+    access_key: str = ""
+    secret_env: str = ""
+    secret_file: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        if value == "shared":
+            return {}
+        if isinstance(value, str):
+            raise ValueError('write "shared", or { access_key = "...", secret_env = "NAME" }')  # noqa: TRY004  pydantic explains ValueError only
+        return refuse_literals(value, instead='secret_env = "NAME" or secret_file = "PATH"')
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        references = bool(self.secret_env) + bool(self.secret_file)
+        if references != bool(self.access_key):
+            raise ValueError("write access_key and one of secret_env, secret_file")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write(self, inner: SerializerFunctionWrapHandler) -> Any:
+        return "shared" if self.is_shared else inner(self)
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.access_key
+
+    def resolve(self) -> Credentials | None:
+        """The credentials; None for "shared". Raises ConfigError."""
+        if self.is_shared:
+            return None
+        what = f"upstream credentials of {self.access_key}"
+        return Credentials(self.access_key, read_secret(what, env=self.secret_env, file=self.secret_file))
+
+
+class OriginCredentials(Section):
+    """The proxy's own credentials. At most one of: profile, the two ``_env`` names, file, "anonymous"."""
+
+    source: Literal["chain", "anonymous"] = "chain"
+    profile: str = ""
+    access_key_env: str = ""
+    secret_key_env: str = ""
+    session_token_env: str = ""
+    file: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"source": value}
+        return refuse_literals(value, instead="access_key_env and secret_key_env, a profile, or a file")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if bool(self.access_key_env) != bool(self.secret_key_env):
+            raise ValueError("access_key_env and secret_key_env belong together: write both")
+        if self.session_token_env and not self.access_key_env:
+            raise ValueError("session_token_env needs access_key_env and secret_key_env")
+        anonymous = self.source == "anonymous"
+        if bool(self.access_key_env) + bool(self.file or self.profile) + anonymous > 1:
+            raise ValueError("write only one of profile (or file), access_key_env, anonymous")
+        return self
+
+    def resolve(self) -> Credentials | None:
+        """Credentials from the environment names or the file; None: anonymous, a profile, or the chain.
+
+        ``file`` has the format of ``~/.aws/credentials``; ``profile`` picks its section ("default").
+        Raises ConfigError.
+        """
+        what = "origin.credentials"
+        if self.access_key_env:
+            token = self.session_token_env
+            return Credentials(
+                read_secret(what, env=self.access_key_env),
+                read_secret(what, env=self.secret_key_env),
+                read_secret(what, env=token) if token else None,
+            )
+        return _read_credentials_file(self.file, self.profile or "default") if self.file else None
+
+
+class SecretReference(Section):
+    """A client's secret: exactly one of an environment variable and a file."""
+
+    access_key: str
+    secret_env: str = ""
+    secret_file: str = ""
+
+    @field_validator("access_key")
+    @classmethod
+    def _not_empty(cls, value: str) -> str:
+        if not value or not value.isprintable() or set(value) & set("/, ="):
+            raise ValueError("an access key is not empty and has no spaces, slashes, commas or equal signs")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_literal(cls, value: Any) -> Any:
+        return refuse_literals(value, instead='secret_env = "NAME" or secret_file = "PATH"')
+
+    @model_validator(mode="after")
+    def _one_reference(self) -> Self:
+        if bool(self.secret_env) == bool(self.secret_file):
+            raise ValueError("write one of secret_env and secret_file")
+        return self
+
+    def secret(self) -> str:
+        """The secret key. Raises ConfigError."""
+        return read_secret(f"auth.clients {self.access_key}", env=self.secret_env, file=self.secret_file)
+
+
+def _read_credentials_file(file: str, profile: str) -> Credentials:
+    text = read_secret("origin.credentials.file", file=file)
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+        section = parser[profile]
+        access_key, secret_key = section["aws_access_key_id"], section["aws_secret_access_key"]
+    except (configparser.Error, KeyError):
+        # The parser's own text quotes the line, which may be the secret.
+        raise ConfigError(
+            f"origin.credentials.file: {file} needs a section [{profile}] with aws_access_key_id and"
+            " aws_secret_access_key, as in ~/.aws/credentials"
+        ) from None
+    return Credentials(access_key, secret_key, section.get("aws_session_token"))

@@ -1,0 +1,216 @@
+"""The tables of config.toml, one class each, with every default. Nothing is read or opened here."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shadeproxy.config.fields import (
+    Address,
+    Duration,
+    Listen,
+    NotAvailable,
+    Right,
+    Section,
+    Size,
+    Url,
+    path_or,
+)
+from shadeproxy.config.secrets import OriginCredentials, SecretReference, UpstreamCredentials, read_secret
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.policy.default import Objective
+from shadeproxy.policy.registry import get_policy
+
+_KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
+
+
+def _ram_directory() -> Path:
+    return Path("/dev/shm") / f"shadeproxy-{os.getuid()}"  # noqa: S108  tmpfs is the point; the tier makes it private
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shadeproxy"
+
+
+def _disk_directory() -> Path:
+    return _cache_home() / "disk"
+
+
+def _state_directory() -> Path:
+    return _cache_home() / "state"
+
+
+class Tls(Section):
+    cert: str = ""
+    key: str = ""
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if bool(self.cert) != bool(self.key):
+            raise ValueError("write both cert and key, or neither")
+        return self
+
+
+class S3Listener(Section):
+    listen: Listen = Address("127.0.0.1", 9000)
+    domains: tuple[str, ...] = ()
+    workers: int = 1
+    tls: Tls = Tls()
+
+    @field_validator("workers")
+    @classmethod
+    def _one(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("this version runs one worker: write 1")
+        return value
+
+
+class ControlListener(Section):
+    listen: Listen = Address("127.0.0.1", 9001)
+    token: str = ""
+
+    @field_validator("token")
+    @classmethod
+    def _is_reference(cls, value: str) -> str:
+        kind, colon, name = value.partition(":")
+        if value and not (kind in {"env", "file"} and colon and name):
+            raise ValueError('a secret does not stand in the configuration; write "env:NAME" or "file:PATH"')
+        return value
+
+    def resolve_token(self) -> str | None:
+        """The bearer token; None when none is asked for. Raises ConfigError."""
+        if not self.token:
+            return None
+        kind, _, name = self.token.partition(":")
+        return read_secret("control.token", **{kind: name})
+
+
+class Timeouts(Section):
+    connect: Duration = 5.0
+    read: Duration = 30.0
+
+
+class Retry(Section):
+    attempts: Annotated[int, Field(ge=1, le=20)] = 4
+    backoff: Duration = 0.1
+    max_backoff: Duration = 5.0
+
+
+class OriginSection(Section):
+    kind: Literal["s3", "file"] = "s3"
+    endpoint: Url = ""
+    region: str = ""
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    max_connections: Annotated[int, Field(ge=1, le=4096)] = 64
+    ca_file: str = ""
+    path: str = ""
+    delay: Duration = 0.0
+    credentials: OriginCredentials = OriginCredentials()
+    timeouts: Timeouts = Timeouts()
+    retry: Retry = Retry()
+
+    @model_validator(mode="after")
+    def _file_needs_path(self) -> Self:
+        if self.kind == "file" and not self.path:
+            raise ValueError('kind = "file" needs path: the directory whose sub-directories are the buckets')
+        if self.kind == "s3" and self.path:
+            raise ValueError('path belongs to kind = "file"; an S3 origin is named by endpoint')
+        return self
+
+
+class Client(SecretReference):
+    upstream: UpstreamCredentials = UpstreamCredentials()
+    buckets: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    allow: tuple[Right, ...] = ("read", "write", "list")
+
+
+class Auth(Section):
+    anonymous: bool = True
+    verdict_ttl: Duration = 60.0
+    clients: tuple[Client, ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        keys = [client.access_key for client in self.clients]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"clients: the access key {twice[0]} is there twice; give each client its own")
+        if not self.anonymous and not keys:
+            raise ValueError("anonymous = false and no client: nobody could connect; add [[auth.clients]]")
+        return self
+
+
+class RuleSection(Section):
+    bucket: str = "*"
+    prefix: str = ""
+    freshness: Literal["immutable", "ttl", "revalidate"] = "ttl"
+    ttl: Duration = 3600.0
+    cache: bool = True
+    pin: NotAvailable = False
+
+
+class RamCache(Section):
+    path: Annotated[Path, path_or(_ram_directory)] = Field(default="", validate_default=True)
+    capacity: Size = 1 * _GIB
+
+    @field_validator("capacity")
+    @classmethod
+    def _some(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("the RAM tier cannot be switched off: give it some bytes")
+        return value
+
+
+class DiskCache(Section):
+    path: Annotated[Path, path_or(_disk_directory)] = Field(default="", validate_default=True)
+    capacity: Size = 8 * _GIB
+    min_free: Size = 1 * _GIB
+
+
+class Cache(Section):
+    page_size: Size = 4 * _MIB
+    inflight: Size = 256 * _MIB
+    ram: RamCache = Field(default_factory=RamCache)
+    disk: DiskCache = Field(default_factory=DiskCache)
+
+    @field_validator("page_size")
+    @classmethod
+    def _blocks(cls, value: int) -> int:
+        if value % (4 * _KIB) or not 4 * _KIB <= value <= _GIB:
+            raise ValueError("a page is a multiple of 4 KiB, from 4 KiB to 1 GiB")
+        return value
+
+    @model_validator(mode="after")
+    def _room_for_reads(self) -> Self:
+        if self.inflight < 2 * self.page_size:
+            raise ValueError("inflight must hold at least two pages (2 x page_size)")
+        return self
+
+
+class StateSection(Section):
+    path: Annotated[Path, path_or(_state_directory)] = Field(default="", validate_default=True)
+
+
+class PolicySection(Section):
+    name: str = "default"
+    objective: Objective = "bytes"
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return get_policy(value).name
+        except ConfigError as error:
+            raise ValueError(str(error).removeprefix("policy.name: ")) from None
+
+
+class Prefetch(Section):
+    enabled: NotAvailable = False
+
+
+class Telemetry(Section):
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    access_log: bool = False

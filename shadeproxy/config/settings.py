@@ -1,0 +1,111 @@
+"""The whole configuration, checked as a whole. ``Settings.load`` raises ConfigError and nothing else."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from shadeproxy.config.explain import explain
+from shadeproxy.config.layers import ENV_PREFIX, Key, merge, read_environment, read_file, read_overrides
+from shadeproxy.config.sections import (
+    Auth,
+    Cache,
+    ControlListener,
+    OriginSection,
+    PolicySection,
+    Prefetch,
+    RuleSection,
+    S3Listener,
+    StateSection,
+    Telemetry,
+)
+from shadeproxy.core.errors import ConfigError
+
+
+class Settings(BaseSettings):
+    """What ``config.toml`` describes. ``Settings()`` is the defaults alone, whatever the environment."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
+    )
+
+    s3: S3Listener = S3Listener()
+    control: ControlListener = ControlListener()
+    origin: OriginSection = OriginSection()
+    auth: Auth = Auth()
+    rules: tuple[RuleSection, ...] = ()
+    cache: Cache = Field(default_factory=Cache)
+    state: StateSection = Field(default_factory=StateSection)
+    policy: PolicySection = PolicySection()
+    prefetch: Prefetch = Prefetch()
+    telemetry: Telemetry = Telemetry()
+
+    _places: dict[Key, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None = None, overrides: Iterable[str] = ()) -> Self:
+        """Flags over environment over file over defaults. ``overrides``: "section.key=value".
+
+        Raises ConfigError: a line for each error, with the place, the key and what to write.
+        """
+        files = [read_file(path)] if path is not None else []
+        values, places = merge([*files, read_environment(cls), read_overrides(overrides)])
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, cls, places)) from None
+        settings._places.update(places)
+        return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is passed in: ``load`` reads the layers itself, to know where a value came from."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _safe_to_bind(self) -> Self:
+        s3, control = self.s3.listen, self.control.listen
+        if not s3.is_loopback and self.auth.anonymous:
+            raise ValueError(
+                f"s3.listen = {s3} can be reached from other machines, and auth.anonymous = true lets anybody"
+                " read and write with the proxy's credentials: set auth.anonymous = false and add"
+                " [[auth.clients]], or listen on 127.0.0.1"
+            )
+        if not control.is_loopback and not self.control.token:
+            raise ValueError(
+                f"control.listen = {control} can be reached from other machines, and no token is asked for:"
+                ' set control.token = "env:NAME" or "file:PATH", or listen on 127.0.0.1'
+            )
+        if s3 == control and s3.port:
+            raise ValueError(f"s3.listen and control.listen are both {s3}: give each its own port")
+        return self
+
+    @model_validator(mode="after")
+    def _own_directories(self) -> Self:
+        paths = {"cache.ram.path": self.cache.ram.path, "state.path": self.state.path}
+        if self.cache.disk.capacity:
+            paths["cache.disk.path"] = self.cache.disk.path
+        taken: dict[Path, str] = {}
+        for key, path in paths.items():
+            other = taken.setdefault(path.absolute(), key)
+            if other != key:
+                raise ValueError(f"{other} and {key} are both {path}: give each its own directory")
+        return self
+
+    def masked(self) -> dict[str, Any]:
+        """The effective values as TOML types. Secrets are references here, so none can be shown."""
+        return self.model_dump(mode="json")
+
+    def place(self, key: Key) -> str:
+        """Where the value of ``key`` was written: a file, a variable, a flag; "" for a default."""
+        return self._places.get(key, "")

@@ -1,0 +1,162 @@
+"""Datasets, jobs and scores as bytes, for a store that keeps bytes by kind and name.
+
+Laws: little-endian columns in msgpack, with a version; what does not fit together raises StateError and
+is never half used. Changing a field here means a new VERSION: older blobs are then refused, and the
+clients register again.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import StateError
+from shadeproxy.engine.knowledge.datasets import Dataset, Entries, Groups, Hashes
+from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.scoreboard import Scores
+
+VERSION = 1
+
+Stored = TypeVar("Stored")
+
+
+class _StoredDataset(msgspec.Struct):
+    version: int
+    name: str
+    digest: str
+    count: int
+    buckets: tuple[str, ...]
+    bucket_of: bytes
+    blob: bytes
+    ends: bytes
+    entry_of: bytes | None
+    offset: bytes | None
+    length: bytes | None
+    hashes: bytes
+    members: bytes
+    starts: bytes | None
+
+
+class _StoredJob(msgspec.Struct):
+    version: int
+    job: Job
+
+
+class _StoredScores(msgspec.Struct):
+    version: int
+    dataset: str | None
+    values: bytes
+    hashes: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresOf:
+    """A score column with what it belongs to: the digest of a dataset, or the hashes of scored objects."""
+
+    digest: str | None
+    values: Scores
+    hashes: Hashes | None
+
+
+def dump_dataset(dataset: Dataset) -> bytes:
+    entries, groups = dataset.entries, dataset.groups
+    return msgspec.msgpack.encode(
+        _StoredDataset(
+            version=VERSION,
+            name=dataset.name,
+            digest=dataset.digest,
+            count=dataset.count,
+            buckets=entries.buckets,
+            bucket_of=_pack(entries.bucket_of, "<u2"),
+            blob=entries.blob,
+            ends=_pack(entries.ends, "<u8"),
+            entry_of=_pack_some(dataset.entry_of, "<u4"),
+            offset=_pack_some(dataset.offset, "<i8"),
+            length=_pack_some(dataset.length, "<i8"),
+            hashes=_pack(groups.hashes, "<u8"),
+            members=_pack(groups.members, "<u4"),
+            starts=_pack_some(groups.starts, "<i8"),
+        )
+    )
+
+
+def load_dataset(blob: bytes) -> Dataset:
+    """Raises StateError."""
+    stored = _decode(blob, _StoredDataset)
+    count = stored.count
+    entries = len(stored.bucket_of) // 2
+    groups = len(stored.hashes) // 8
+    return Dataset(
+        name=stored.name,
+        digest=stored.digest,
+        count=count,
+        entries=Entries(
+            stored.buckets,
+            _unpack(stored.bucket_of, "<u2", entries),
+            stored.blob,
+            _unpack(stored.ends, "<u8", entries + 1),
+        ),
+        entry_of=_unpack_some(stored.entry_of, "<u4", count),
+        offset=_unpack_some(stored.offset, "<i8", count),
+        length=_unpack_some(stored.length, "<i8", count),
+        groups=Groups(
+            _unpack(stored.hashes, "<u8", groups),
+            _unpack(stored.members, "<u4", count),
+            _unpack_some(stored.starts, "<i8", groups + 1),
+        ),
+    )
+
+
+def dump_job(job: Job) -> bytes:
+    return msgspec.msgpack.encode(_StoredJob(VERSION, job))
+
+
+def load_job(blob: bytes) -> Job:
+    """Raises StateError."""
+    return _decode(blob, _StoredJob).job
+
+
+def dump_scores(scores: ScoresOf) -> bytes:
+    values = _pack(scores.values, "<f4")
+    return msgspec.msgpack.encode(
+        _StoredScores(VERSION, scores.digest, values, _pack_some(scores.hashes, "<u8"))
+    )
+
+
+def load_scores(blob: bytes) -> ScoresOf:
+    """Raises StateError."""
+    stored = _decode(blob, _StoredScores)
+    count = len(stored.values) // 4
+    values = _unpack(stored.values, "<f4", count)
+    return ScoresOf(stored.dataset, values, _unpack_some(stored.hashes, "<u8", count))
+
+
+def _decode(blob: bytes, kind: type[Stored]) -> Stored:
+    try:
+        stored = msgspec.msgpack.decode(blob, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StateError(f"stored state is damaged: {error}") from None
+    version = getattr(stored, "version", None)
+    if version != VERSION:
+        raise StateError(f"stored state has version {version}, this proxy reads {VERSION}")
+    return stored
+
+
+def _pack(column: NDArray[Any], dtype: str) -> bytes:
+    return column.astype(dtype, copy=False).tobytes()
+
+
+def _pack_some(column: NDArray[Any] | None, dtype: str) -> bytes | None:
+    return None if column is None else _pack(column, dtype)
+
+
+def _unpack(data: bytes, dtype: str, count: int) -> NDArray[Any]:
+    if len(data) != count * np.dtype(dtype).itemsize:
+        raise StateError(f"stored state is damaged: {len(data)} bytes for {count} items of {dtype}")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _unpack_some(data: bytes | None, dtype: str, count: int) -> NDArray[Any] | None:
+    return None if data is None else _unpack(data, dtype, count)

@@ -1,0 +1,118 @@
+"""Jobs: who trains on what, how much that counts, and when it was last heard of.
+
+Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting, and counts again
+at its next sign of life; one that stays silent FORGET_AFTER times as long is forgotten with its scores.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+
+MAX_JOBS = 256
+DEFAULT_EXPIRES_S = 3600.0
+FORGET_AFTER = 168  # a week, with the default expiry
+
+
+class Progress(NamedTuple):
+    """Where one rank is: ``position`` samples into ``epoch``."""
+
+    epoch: int
+    position: int
+
+
+@dataclass(slots=True)
+class Job:
+    """``dataset`` None: the job scores by key, and its samples are numbered as they come."""
+
+    name: str
+    dataset: str | None = None
+    world_size: int = 1
+    weight: float = 1.0
+    expires_s: float = DEFAULT_EXPIRES_S
+    seen_s: float = 0.0
+    live: bool = True
+    progress: dict[int, Progress] = field(default_factory=dict)
+
+
+class Jobs:
+    """The registered jobs by name."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._jobs
+
+    def get(self, name: str) -> Job:
+        """The job. Raises UnknownName."""
+        job = self._jobs.get(name)
+        if job is None:
+            raise UnknownName(f"job {name!r} is not registered", hint=f"register it: PUT /v1/jobs/{name}")
+        return job
+
+    def put(self, job: Job, now_s: float) -> Job:
+        """Register ``job``, or update one of that name; every rank may do it.
+
+        The dataset of a registered job cannot change: its scores belong to it. Raises Conflict, also
+        when there are MAX_JOBS jobs.
+        """
+        known = self._jobs.get(job.name)
+        if known is None:
+            if len(self._jobs) >= MAX_JOBS:
+                raise Conflict(
+                    f"{MAX_JOBS} jobs are registered already",
+                    hint="delete finished ones: DELETE /v1/jobs/NAME",
+                )
+            known = self._jobs[job.name] = job
+        elif known.dataset != job.dataset:
+            raise Conflict(
+                f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
+                hint="delete the job first, or choose another name",
+            )
+        known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
+        known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
+        self._hear(known, now_s)
+        return known
+
+    def delete(self, name: str) -> Job:
+        """Forget the job. Raises UnknownName."""
+        job = self.get(name)
+        del self._jobs[name]
+        return job
+
+    def touch(self, name: str, now_s: float) -> None:
+        """A sign of life of ``name``; nothing happens when it is not registered."""
+        job = self._jobs.get(name)
+        if job is not None:
+            self._hear(job, now_s)
+
+    def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
+        """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
+        job = self.get(name)
+        if rank >= job.world_size:
+            raise InvalidRequest(
+                f"rank {rank} of job {name!r}, whose world size is {job.world_size}",
+                hint="register the job with its real world_size",
+            )
+        job.progress[rank] = progress
+        self._hear(job, now_s)
+        return job
+
+    def expire(self, now_s: float) -> list[Job]:
+        """Let silent jobs stop counting; returns those that are forgotten, already removed."""
+        for job in self._jobs.values():
+            job.live = now_s - job.seen_s < job.expires_s
+        forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
+        for job in forgotten:
+            del self._jobs[job.name]
+        return forgotten
+
+    @staticmethod
+    def _hear(job: Job, now_s: float) -> None:
+        job.seen_s = now_s
+        job.live = True

@@ -1,0 +1,315 @@
+"""Everything that is known of coming reads, as the engine and the control listener see it.
+
+Laws: no I/O and no clock; plain defs on the event loop, but for the methods that say otherwise. Every
+call checks first and changes afterwards, so a refused call changes nothing. What must survive a restart
+is announced through ``dirty(kind, name)``; the composition root then asks ``export`` and stores the bytes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from shadeproxy.core.errors import Conflict, InvalidRequest, StateError, UnknownName
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.knowledge import durable
+from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.engine.knowledge.growing import GrowingSet
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
+from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
+
+KINDS = ("datasets", "jobs", "scores")
+"""Kinds of durable state, in the order in which ``restore`` wants them."""
+
+MAX_DATASETS = 256
+
+Space = Dataset | GrowingSet
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Scores that were checked and wait to be applied: by sample ids, or by hashes of a growing set."""
+
+    space: Space
+    scores: Scores
+    ids: Ids | None = None
+    hashes: list[int] | None = None
+
+
+def _nobody(_kind: str, _name: str) -> None:
+    return
+
+
+class Knowledge:
+    """Datasets, jobs and the scoreboard."""
+
+    def __init__(self, *, dirty: Callable[[str, str], None] = _nobody) -> None:
+        self.datasets: dict[str, Dataset] = {}
+        self.jobs = Jobs()
+        self.scoreboard: dict[str, ScoreColumn] = {}
+        self._growing: dict[str, GrowingSet] = {}
+        self._dirty = dirty
+
+    # ------------------------------------------------------------------ datasets
+
+    def dataset(self, name: str) -> Dataset:
+        """Raises UnknownName."""
+        dataset = self.datasets.get(name)
+        if dataset is None:
+            hint = f"register it: PUT /v1/datasets/{name}"
+            raise UnknownName(f"dataset {name!r} is not registered", hint=hint)
+        return dataset
+
+    def put_dataset(self, dataset: Dataset) -> bool:
+        """Register; whether it is new here. The same manifest again changes nothing.
+
+        Raises Conflict when another manifest of that name is in use by a job.
+        """
+        known = self.datasets.get(dataset.name)
+        if known is not None and known.digest == dataset.digest:
+            return False
+        if known is None and len(self.datasets) >= MAX_DATASETS:
+            hint = "delete unused ones: DELETE /v1/datasets/NAME"
+            raise Conflict(f"{MAX_DATASETS} datasets are registered already", hint=hint)
+        self._refuse_if_used(dataset.name)
+        self.datasets[dataset.name] = dataset
+        self._dirty("datasets", dataset.name)
+        return True
+
+    def delete_dataset(self, name: str) -> None:
+        """Raises UnknownName, and Conflict when a job uses it."""
+        self.dataset(name)
+        self._refuse_if_used(name)
+        del self.datasets[name]
+        self._dirty("datasets", name)
+
+    def _refuse_if_used(self, name: str) -> None:
+        users = [job.name for job in self.jobs if job.dataset == name]
+        if users:
+            raise Conflict(
+                f"dataset {name!r} is in use by job {users[0]!r}",
+                hint=f"delete the job first (DELETE /v1/jobs/{users[0]}), or use another dataset name",
+            )
+
+    # ------------------------------------------------------------------ jobs
+
+    def put_job(self, job: Job, now_s: float) -> Job:
+        """Register or update. Raises UnknownName (the dataset), Conflict."""
+        if job.dataset is not None:
+            self.dataset(job.dataset)
+        known = self.jobs.put(job, now_s)
+        if known.dataset is None:
+            self._growing.setdefault(known.name, GrowingSet(f"job:{known.name}"))
+        self._dirty("jobs", known.name)
+        return known
+
+    def delete_job(self, name: str) -> None:
+        """Forget the job and its scores. Raises UnknownName."""
+        self._forget(self.jobs.delete(name))
+
+    def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
+        """Raises UnknownName, InvalidRequest."""
+        self.jobs.report(name, rank, progress, now_s)
+        self._dirty("jobs", name)
+
+    def touch(self, name: str, now_s: float) -> None:
+        """A read on behalf of job ``name``: it is alive."""
+        self.jobs.touch(name, now_s)
+
+    def expire(self, now_s: float) -> None:
+        """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""
+        for job in self.jobs.expire(now_s):
+            self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        self.scoreboard.pop(job.name, None)
+        self._growing.pop(job.name, None)
+        self._dirty("jobs", job.name)
+        self._dirty("scores", job.name)
+
+    def space(self, name: str) -> Space:
+        """The samples of job ``name``: its dataset, or what it has scored. Raises UnknownName."""
+        job = self.jobs.get(name)
+        return self._growing[name] if job.dataset is None else self.datasets[job.dataset]
+
+    # ------------------------------------------------------------------ scores
+
+    def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
+        """Any thread. Raises UnknownName (job, id), InvalidRequest."""
+        space = self.space(name)
+        column = check_scores(scores, len(ids), what="ids")
+        return Batch(space, column, ids=check_ids(ids, space.count, dataset=_title(space)))
+
+    def check_by_keys(self, name: str, scores: dict[str, float]) -> Batch:
+        """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
+        space = self.space(name)
+        column = check_scores(list(scores.values()), len(scores), what="keys")
+        refs = [_ref(path) for path in scores]
+        if isinstance(space, GrowingSet):
+            return Batch(space, column, hashes=[object_hash(ref) for ref in refs])
+        found = space.samples_at(refs)
+        for ref, samples in zip(refs, found, strict=True):
+            if not samples:
+                hint = "scores name objects of the job's dataset, as BUCKET/KEY"
+                raise UnknownName(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
+        sizes = [len(samples) for samples in found]
+        ids = np.array([item for samples in found for item in samples], dtype=np.int64)
+        return Batch(space, np.repeat(column, sizes), ids=ids)
+
+    def apply(self, name: str, batch: Batch, now_s: float) -> int:
+        """Write checked scores; how many were written. Ranks change at once.
+
+        Raises UnknownName or Conflict when the job was deleted or registered anew since the check, and
+        InvalidRequest when a job without a dataset scores too many objects.
+        """
+        if self.space(name) is not batch.space:
+            raise Conflict(f"job {name!r} was registered anew meanwhile", hint="send the scores again")
+        ids = batch.ids
+        if batch.hashes is not None:
+            assert isinstance(batch.space, GrowingSet)
+            ids = batch.space.add(batch.hashes)
+        assert ids is not None
+        column = self._column(name, batch.space)
+        if len(ids):
+            column.set(ids, batch.scores)
+            self._dirty("scores", name)
+        self.touch(name, now_s)
+        return len(ids)
+
+    def scores(self, name: str) -> Scores:
+        """A copy of the job's scores: f32[n] over its samples, nan where unknown. Raises UnknownName."""
+        count, column = self.space(name).count, self.scoreboard.get(name)
+        return np.full(count, np.nan, dtype=np.float32) if column is None else column.values[:count].copy()
+
+    def _column(self, name: str, space: Space) -> ScoreColumn:
+        column = self.scoreboard.get(name)
+        if column is None:
+            groups = space.groups if isinstance(space, Dataset) else None
+            column = self.scoreboard[name] = ScoreColumn(space.count, groups)
+        column.grow(space.count)
+        return column
+
+    # ------------------------------------------------------------------ what the engine asks
+
+    def weights_of(self, object_hashes: Hashes) -> Weights:
+        """Weight of each object, 1 being a job's mean: f64[k], nan where no live job scored it.
+
+        An object of several samples has the largest of their weights. Jobs on one dataset are averaged
+        by their own weight; over several datasets the largest counts. 1,024 of 1 M: see bench/results.md.
+        """
+        weights = np.full(len(object_hashes), np.nan)
+        for space, jobs in self._scored():
+            if isinstance(space, Dataset):
+                places = space.groups.find(object_hashes)
+            else:
+                places = space.find(object_hashes)
+            weights = np.fmax(weights, self._average(jobs, places))
+        return weights
+
+    def job_of(self, object_hashed: int) -> str | None:
+        """The live job whose dataset holds the object, when there is exactly one (about 3 us a dataset)."""
+        wanted = np.array([object_hashed], dtype=np.uint64)
+        readers = [
+            job.name
+            for job in self.jobs
+            if job.live and job.dataset is not None
+            if self.datasets[job.dataset].groups.find(wanted)[0] >= 0
+        ]
+        return readers[0] if len(readers) == 1 else None
+
+    def residency(self, name: str) -> Callable[[Hashes], Bits]:
+        """A function from resident hashes to one bit a sample, for any thread. Raises UnknownName."""
+        space = self.space(name)
+        return space.residency if isinstance(space, Dataset) else partial(np.isin, space.hashes)
+
+    def _scored(self) -> Iterator[tuple[Space, list[Job]]]:
+        by_space: dict[int, tuple[Space, list[Job]]] = {}
+        for job in self.jobs:
+            column = self.scoreboard.get(job.name)
+            if job.live and column is not None and column.known:
+                space = self.space(job.name)
+                by_space.setdefault(id(space), (space, []))[1].append(job)
+        return iter(by_space.values())
+
+    def _average(self, jobs: list[Job], places: Ids) -> Weights:
+        if len(jobs) == 1:
+            return self.scoreboard[jobs[0].name].group_weights(places)
+        total, share = np.zeros(len(places)), np.zeros(len(places))
+        for job in jobs:
+            weights = self.scoreboard[job.name].group_weights(places)
+            known = ~np.isnan(weights)
+            total[known] += weights[known] * job.weight
+            share[known] += job.weight
+        average = np.full(len(places), np.nan)
+        np.divide(total, share, out=average, where=share > 0)
+        return average
+
+    # ------------------------------------------------------------------ durable state
+
+    def export(self, kind: str, name: str) -> bytes | None:
+        """The state under (kind, name), None when it is gone. Datasets: any thread; else the loop."""
+        if kind == "datasets":
+            dataset = self.datasets.get(name)
+            return None if dataset is None else durable.dump_dataset(dataset)
+        if name not in self.jobs:
+            return None
+        if kind == "jobs":
+            return durable.dump_job(self.jobs.get(name))
+        assert kind == "scores", kind
+        if name not in self.scoreboard:
+            return None
+        space = self.space(name)
+        if isinstance(space, Dataset):
+            return durable.dump_scores(durable.ScoresOf(space.digest, self.scores(name), None))
+        return durable.dump_scores(durable.ScoresOf(None, self.scores(name), space.hashes))
+
+    def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
+        """Take back what ``export`` gave, kinds in the order of KINDS. Raises StateError, changing nothing.
+
+        A restored job counts as heard of now: it may have been silent only because the proxy was.
+        """
+        if kind == "datasets":
+            self.datasets[name] = durable.load_dataset(blob)
+        elif kind == "jobs":
+            self._restore_job(durable.load_job(blob), now_s)
+        else:
+            assert kind == "scores", kind
+            self._restore_scores(name, durable.load_scores(blob))
+
+    def _restore_job(self, job: Job, now_s: float) -> None:
+        if job.dataset is not None and job.dataset not in self.datasets:
+            raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
+        self.jobs.put(job, now_s)
+        if job.dataset is None:
+            self._growing[job.name] = GrowingSet(f"job:{job.name}")
+
+    def _restore_scores(self, name: str, stored: durable.ScoresOf) -> None:
+        if name not in self.jobs:
+            raise StateError(f"stored scores of {name!r}, which is not a stored job")
+        space = self.space(name)
+        if isinstance(space, Dataset):
+            fits = stored.digest == space.digest and len(stored.values) == space.count
+        else:
+            fits = stored.hashes is not None
+        if not fits:
+            raise StateError(f"stored scores of job {name!r} are of another dataset")
+        if isinstance(space, GrowingSet) and stored.hashes is not None:
+            space.add(stored.hashes.tolist())
+        self._column(name, space).restore(stored.values)
+
+
+def _title(space: Space) -> str:
+    if isinstance(space, GrowingSet):
+        return f"the scored objects of {space.name.removeprefix('job:')!r}"
+    return f"dataset {space.name!r}"
+
+
+def _ref(path: str) -> ObjectRef:
+    bucket, slash, key = path.partition("/")
+    if not bucket or not slash or not key:
+        raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')
+    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
+        raise InvalidRequest(f"{path[:80]!r} is not valid Unicode", hint='write keys as "bucket/key"')
+    return ObjectRef(bucket, key)

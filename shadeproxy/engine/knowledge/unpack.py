@@ -1,0 +1,86 @@
+"""A manifest body as it arrives: unpacked if it is gzip, cut into lines, given to the builder.
+
+Laws: recognises gzip by its magic number (JSON lines never start with it), so it does not matter which
+header announced it or who unpacked it before; unpacks at most ``max_bytes``, a piece at a time, so a
+small body cannot become a big one in memory. CPU-bound: call on a pool.
+"""
+
+import zlib
+
+from shadeproxy.core.errors import BodyTooLarge, MalformedBody
+from shadeproxy.engine.knowledge.datasets import Dataset
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+
+MAX_BYTES = 1 << 34
+MAX_LINE_BYTES = 16 * 1024
+_PIECE_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 31
+
+
+class ManifestReader:
+    """Feeds a ManifestBuilder. ``feed`` in order, then ``finish`` once."""
+
+    def __init__(self, builder: ManifestBuilder, *, max_bytes: int = MAX_BYTES) -> None:
+        self._builder = builder
+        self._max_bytes = max_bytes
+        self._seen_bytes = 0
+        self._head = b""
+        self._gzip: zlib._Decompress | None = None
+        self._started = False
+        self._rest = b""
+        self._lines = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body. Raises MalformedBody, InvalidRequest, BodyTooLarge."""
+        if not self._started:
+            chunk = self._head + chunk
+            if len(chunk) < len(_GZIP_MAGIC):
+                self._head = chunk
+                return
+            self._started = True
+            if chunk.startswith(_GZIP_MAGIC):
+                self._gzip = zlib.decompressobj(_GZIP_WINDOW)
+        if self._gzip is None:
+            self._split(chunk)
+        else:
+            self._unpack(chunk)
+
+    def finish(self) -> Dataset:
+        """The dataset. Raises as ``feed`` does, and when a gzip body is cut short."""
+        if not self._started:
+            self._split(self._head)
+        if self._gzip is not None and not self._gzip.eof:
+            raise MalformedBody("the gzip body ends early", hint="send the whole file")
+        if self._rest:
+            self._split(b"\n")
+        return self._builder.finish()
+
+    def _unpack(self, chunk: bytes) -> None:
+        assert self._gzip is not None
+        try:
+            while chunk:
+                if self._gzip.eof:
+                    self._gzip = zlib.decompressobj(_GZIP_WINDOW)
+                self._split(self._gzip.decompress(chunk, _PIECE_BYTES))
+                chunk = self._gzip.unconsumed_tail or self._gzip.unused_data
+        except zlib.error as error:
+            raise MalformedBody(f"the gzip body is damaged: {error}") from None
+
+    def _split(self, data: bytes) -> None:
+        self._seen_bytes += len(data)
+        if self._seen_bytes > self._max_bytes:
+            raise BodyTooLarge(
+                f"the manifest is longer than {self._max_bytes} bytes unpacked",
+                hint="split the dataset, or let the proxy list it: {bucket, prefix}",
+            )
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._lines += 1
+            if line.strip():
+                self._builder.add_line(line, self._lines)
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise MalformedBody(
+                f"line {self._lines + 1} is longer than {MAX_LINE_BYTES} bytes",
+                hint="send one JSON object a line",
+            )

@@ -1,0 +1,212 @@
+"""The one object that counts: who records what, and the JSON of ``GET /v1/stats``.
+
+The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything.
+Hit ratios have demand GETs, and nothing else, in the denominator.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from shadeproxy.core.types import JobContext, Source
+from shadeproxy.telemetry.counters import (
+    OTHER,
+    Capped,
+    Counters,
+    JobReads,
+    OriginCounters,
+    PageCounters,
+    PrefetchCounters,
+    Reads,
+    TierCounters,
+    TierGauges,
+)
+
+MAX_BUCKETS = 256
+MAX_JOBS = 64
+MAX_EPOCHS = 256
+MAX_KINDS = 64
+
+# Bound once: an attribute of an Enum class costs as much as the increment it would select.
+_RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
+
+
+Group = TypeVar("Group", bound=Counters)
+
+
+class JobEpochs:
+    """The reads of one job by epoch (None: the reader named none; the oldest are folded into "other")."""
+
+    def __init__(self) -> None:
+        self.recent = False
+        self.epochs: Capped[int | str | None, JobReads] = Capped(JobReads, cap=MAX_EPOCHS, other=OTHER)
+
+    def add(self, other: "JobEpochs") -> None:
+        for reads in other.epochs.values():
+            self.epochs[OTHER].add(reads)
+
+    def totals(self) -> JobReads:
+        return _sum(JobReads(), self.epochs.values())
+
+    def as_json(self) -> dict[str, Any]:
+        epochs = {
+            "unknown" if epoch is None else str(epoch): reads.as_json()
+            for epoch, reads in self.epochs.items()
+        }
+        return self.totals().as_json() | {"epochs": epochs}
+
+
+class Stats:
+    """Counters of one proxy since it started. Event loop only; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.buckets: Capped[str, Reads] = Capped(Reads, cap=MAX_BUCKETS, other=OTHER)
+        self.jobs: Capped[str, JobEpochs] = Capped(JobEpochs, cap=MAX_JOBS, other=OTHER)
+        self.tiers: Capped[str, TierCounters] = Capped(TierCounters, cap=MAX_KINDS, other=OTHER)
+        self.origin: Capped[str, OriginCounters] = Capped(OriginCounters, cap=MAX_KINDS, other=OTHER)
+        self.origin_errors: dict[str, int] = {}
+        self.pages = PageCounters()
+        self.prefetch = PrefetchCounters()
+        self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
+        self.gauges: dict[str, Callable[[], float]] = {}
+
+    # ------------------------------------------------------------------ what the others record
+
+    def record_read(
+        self, ref_bucket: str, source: Source, size_bytes: int, job: JobContext | None = None
+    ) -> None:
+        """One demand GET was answered with ``size_bytes`` of body."""
+        _count(self.buckets[ref_bucket], source, size_bytes)
+        if job is not None:
+            epochs = self.jobs[job.job]
+            epochs.recent = bool(epochs.epochs)
+            _count(epochs.epochs[job.epoch], source, size_bytes)
+
+    def record_origin(self, kind: str, size_bytes: int, latency_s: float) -> None:
+        """The origin answered a request of ``kind`` ("get", "head", "list", "forward" ...)."""
+        self.origin[kind].observe(size_bytes, latency_s)
+
+    def record_origin_error(self, kind: str) -> None:
+        """A request to the origin failed; ``kind`` names the failure."""
+        _increment(self.origin_errors, kind)
+
+    def record_admission(self, tier: str) -> None:
+        self.tiers[tier].admissions += 1
+
+    def record_eviction(self, tier: str, reason: str) -> None:
+        """A page left ``tier``: "capacity", "demoted", "invalidated", "purged", "stale" ..."""
+        _increment(self.tiers[tier].evictions, reason)
+
+    def record_tier_error(self, tier: str, kind: str) -> None:
+        """A failure of ``tier`` that became a miss."""
+        _increment(self.tiers[tier].errors, kind)
+
+    def record_bypass(self) -> None:
+        """A page was served without being stored, because it would not have been worth its victim."""
+        self.pages.bypassed += 1
+
+    def record_coalesced(self) -> None:
+        """A read of a page joined a fill that was already under way."""
+        self.pages.coalesced += 1
+
+    def record_prefetch(self, outcome: str) -> None:
+        """``outcome``: "issued", "used" or "wasted"."""
+        match outcome:
+            case "issued":
+                self.prefetch.issued += 1
+            case "used":
+                self.prefetch.used += 1
+            case _:
+                assert outcome == "wasted", outcome
+                self.prefetch.wasted += 1
+
+    def record_stall(self, job: str, epoch: int | None, stall_s: float) -> None:
+        """Training of ``job`` waited ``stall_s`` seconds for data since it last said so."""
+        self.jobs[job].epochs[epoch].stall_s += stall_s
+
+    def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
+        """Ask ``gauges`` for the state of tier ``name`` whenever somebody looks."""
+        self.tier_gauges[name] = gauges
+        self.tiers[name].recent = True
+
+    def watch(self, name: str, gauge: Callable[[], float]) -> None:
+        """Show ``gauge()`` as ``name`` (snake_case, with its unit as suffix) whenever somebody looks."""
+        self.gauges[name] = gauge
+
+    # ------------------------------------------------------------------ what the others see
+
+    def totals(self) -> Reads:
+        return _sum(Reads(), self.buckets.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """The JSON of ``GET /v1/stats``; its fields are described in docs/metrics.md."""
+        totals, origin = self.totals(), _sum(OriginCounters(), self.origin.values())
+        tiers = {name: tier.as_json() | self._tier_now(name, totals) for name, tier in self.tiers.items()}
+        stall_s = sum(job.totals().stall_s for job in self.jobs.values())
+        origin_totals = {"origin_requests": origin.requests, "origin_bytes": origin.bytes, "stall_s": stall_s}
+        return {
+            "totals": totals.as_json() | origin_totals,
+            "tiers": tiers,
+            "buckets": {name: reads.as_json() for name, reads in self.buckets.items()},
+            "jobs": {name: job.as_json() for name, job in self.jobs.items()},
+            "origin": origin.as_json()
+            | {
+                "by_kind": {kind: counters.as_json() for kind, counters in self.origin.items()},
+                "errors": sum(self.origin_errors.values()),
+                "errors_by_kind": dict(self.origin_errors),
+            },
+            "evictions": self._evictions(),
+            "pages": self.pages.as_json(),
+            "prefetch": self.prefetch.as_json(),
+            "gauges": {name: gauge() for name, gauge in self.gauges.items()},
+        }
+
+    def _tier_now(self, name: str, totals: Reads) -> dict[str, Any]:
+        hits = getattr(totals, f"hits_{name}", 0)
+        hit_bytes = getattr(totals, f"hit_bytes_{name}", 0)
+        now = self.tier_gauges.get(name, lambda: TierGauges(0, 0, 0))()
+        return {
+            "hits": hits,
+            "hit_bytes": hit_bytes,
+            "hit_ratio": hits / totals.requests if totals.requests else 0.0,
+            "byte_hit_ratio": hit_bytes / totals.bytes if totals.bytes else 0.0,
+            "used_bytes": now.used_bytes,
+            "capacity_bytes": now.capacity_bytes,
+            "pages": now.pages,
+        }
+
+    def _evictions(self) -> dict[str, int]:
+        by_reason: dict[str, int] = {}
+        for tier in self.tiers.values():
+            for reason, count in tier.evictions.items():
+                by_reason[reason] = by_reason.get(reason, 0) + count
+        return by_reason
+
+
+def _count(reads: Reads, source: Source, size_bytes: int) -> None:
+    reads.recent = reads.requests > 0
+    reads.requests += 1
+    reads.bytes += size_bytes
+    if source is _RAM:
+        reads.hits_ram += 1
+        reads.hit_bytes_ram += size_bytes
+    elif source is _DISK:
+        reads.hits_disk += 1
+        reads.hit_bytes_disk += size_bytes
+    elif source is _ORIGIN:
+        reads.origin += 1
+    elif source is _COALESCED:
+        reads.coalesced += 1
+    else:
+        reads.bypass += 1
+
+
+def _increment(counts: dict[str, int], name: str) -> None:
+    if name not in counts and len(counts) >= MAX_KINDS:
+        name = OTHER
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _sum(total: Group, groups: Iterable[Counters]) -> Group:
+    for group in groups:
+        total.add(group)
+    return total

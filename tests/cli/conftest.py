@@ -1,0 +1,90 @@
+"""A command line without a composition root: ``shadeproxy.app`` is replaced by what a test puts there."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+import shadeproxy
+from shadeproxy.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, tmp_path):
+    for name in os.environ:
+        if name.upper().startswith("SHADEPROXY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def shade():
+    """Runs ``shadeproxy ARGUMENTS``; a traceback is a failure of the test."""
+
+    def shade(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return shade
+
+
+@pytest.fixture
+def composition(monkeypatch):
+    """The stand-in for ``shadeproxy.app``: set ``serve`` and ``build_origin`` on it."""
+    module = ModuleType("shadeproxy.app")
+    monkeypatch.setitem(sys.modules, "shadeproxy.app", module)
+    monkeypatch.setattr(shadeproxy, "app", module, raising=False)
+    monkeypatch.delitem(sys.modules, "shadeproxy.cli.check", raising=False)
+    yield module
+    sys.modules.pop("shadeproxy.cli.check", None)
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def control():
+    """A control listener that answers with ``control.answer`` (status, body) and notes the requests."""
+    noted = SimpleNamespace(answer=(200, "{}"), requests=[])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.reply()
+
+        def do_POST(self):
+            self.reply()
+
+        def reply(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            noted.requests.append(
+                (self.command, self.path, self.headers.get("Authorization"), json.loads(body or b"null"))
+            )
+            status, text = noted.answer
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *arguments):
+            """Keep the output of the tests clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        noted.port = server.server_port
+        noted.url = f"http://127.0.0.1:{server.server_port}"
+        yield noted
+        server.shutdown()
+        thread.join()

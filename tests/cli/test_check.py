@@ -1,0 +1,174 @@
+"""check: every row that can fail says what to change."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginUnavailable
+from shadeproxy.core.types import ListEntry, ListPage
+
+EMPTY = ListPage((), truncated=False)
+
+
+class FakeOrigin:
+    def __init__(self, *, probe=None, listing=EMPTY):
+        self.outcome, self.listing, self.closed = probe, listing, False
+
+    async def probe(self):
+        if self.outcome is not None:
+            raise self.outcome
+        return "2 buckets at http://origin"
+
+    async def list_objects(self, _bucket, _prefix, **_options):
+        if isinstance(self.listing, Exception):
+            raise self.listing
+        return self.listing
+
+    async def aclose(self):
+        self.closed = True
+
+
+@pytest.fixture
+def check(shade, composition, tmp_path):
+    """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
+    setup = SimpleNamespace(origin=FakeOrigin())
+    composition.build_origin = lambda _settings: setup.origin
+
+    def run(*arguments):
+        return shade(
+            "check",
+            *("--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=1 MiB"),
+            *("--set", "cache.disk.capacity=1 MiB", "--set", "cache.disk.min_free=0"),
+            *("--set", "s3.listen=127.0.0.1:0", "--set", "control.listen=127.0.0.1:0"),
+            *arguments,
+        )
+
+    setup.run = run
+    return setup
+
+
+def failures(result):
+    """(name: detail, what to change) of the failed rows."""
+    lines = result.stdout.splitlines()
+    return [
+        (line.removeprefix("failed  "), lines[number + 1].strip().removeprefix("change: "))
+        for number, line in enumerate(lines)
+        if line.startswith("failed")
+    ]
+
+
+def test_all_is_well_and_nothing_was_created(check, tmp_path):
+    result = check.run("--bucket", "train")
+    assert result.exit_code == 0, result.stdout
+    names = [line.removeprefix("ok      ").partition(":")[0] for line in result.stdout.splitlines()]
+    assert names == [
+        "configuration",
+        "secrets",
+        "cache.ram.path",
+        "cache.disk.path",
+        "state.path",
+        "s3.listen",
+        "control.listen",
+        "origin",
+        "bucket train",
+    ]
+    assert "origin: 2 buckets at http://origin" in result.stdout
+    assert check.origin.closed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "detail", "change"),
+    [
+        (
+            OriginUnavailable("connection refused"),
+            "connection refused",
+            "check origin.endpoint, the network, and",
+        ),
+        (
+            OriginAnswer(403, "SignatureDoesNotMatch"),
+            "403 SignatureDoesNotMatch",
+            "correct [origin.credentials]; the",
+        ),
+        (
+            OriginAnswer(403, "InvalidAccessKeyId"),
+            "403 InvalidAccessKeyId",
+            "correct [origin.credentials]; the",
+        ),
+        (OriginAnswer(403, "AccessDenied"), "403 AccessDenied", "give these credentials the right to list"),
+        (
+            OriginAnswer(301, "PermanentRedirect"),
+            "301 PermanentRedirect",
+            "check origin.endpoint and origin.region",
+        ),
+        (ConfigError("no credentials found"), "no credentials found", "correct the setting"),
+    ],
+)
+def test_origin_failures(check, error, detail, change):
+    check.origin = FakeOrigin(probe=error)
+    result = check.run()
+    assert result.exit_code == 1
+    ((found, advice),) = failures(result)
+    assert found == f"origin: {detail}"
+    assert advice.startswith(change)
+    assert result.stderr == "error: 1 of the checks failed\n"
+    assert check.origin.closed
+
+
+def test_bucket(check):
+    check.origin = FakeOrigin(listing=OriginAnswer(404, "NoSuchBucket"))
+    expected = ("bucket b: 404 NoSuchBucket", "create the bucket at the origin, or name another")
+    assert failures(check.run("--bucket", "b")) == [expected]
+    check.origin = FakeOrigin(listing=ListPage((ListEntry("k", 1, '"e"'),), truncated=True))
+    assert "bucket b: can be listed" in check.run("--bucket", "b").stdout
+
+
+def test_missing_secret(check):
+    result = check.run("--set", 'auth.clients=[{access_key="a", secret_env="NOT_SET"}]')
+    text = "secrets: auth.clients a: the environment variable NOT_SET is not set; set it to the secret"
+    assert failures(result) == [(text, "make the secret available")]
+
+
+def test_taken_ports(check, taken_port):
+    result = check.run("--set", f"s3.listen=127.0.0.1:{taken_port}")
+    assert failures(result) == [
+        (
+            f"s3.listen: 127.0.0.1:{taken_port} cannot be bound: Address already in use",
+            "stop what listens there (another shadeproxy?), or set s3.listen",
+        )
+    ]
+
+
+def test_directory_that_is_none(check, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = check.run("--set", f"state.path={tmp_path / 'file'}")
+    expected = f"state.path: {tmp_path / 'file'} cannot be written: Not a directory"
+    assert failures(result) == [(expected, "make it writable for this user, or set state.path")]
+
+
+def test_too_little_room(check, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=5 * 1024**2))
+    result = check.run("--set", "cache.disk.capacity=10 MiB", "--set", "cache.disk.min_free=2 MiB")
+    ((found, advice),) = failures(result)
+    assert found.endswith("has room for 3.0 MiB, not 10.0 MiB")
+    assert advice == 'set cache.disk.capacity to at most "3 MiB", or another cache.disk.path'
+
+
+def test_a_cache_that_is_there_counts_as_room(check, tmp_path, monkeypatch):
+    (tmp_path / "ram").mkdir()
+    (tmp_path / "ram" / "segment").write_bytes(bytes(2 * 1024**2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1024**2))
+    assert check.run("--set", "cache.ram.capacity=3 MiB").exit_code == 0
+    assert check.run("--set", "cache.ram.capacity=4 MiB").exit_code == 1
+
+
+def test_disk_switched_off_is_not_checked(check):
+    assert "cache.disk" not in check.run("--set", "cache.disk.capacity=0").stdout
+
+
+def test_tls_files(check, tmp_path):
+    result = check.run("--set", "s3.tls.cert=/none.pem", "--set", "s3.tls.key=/none.key")
+    ((found, advice),) = failures(result)
+    assert found.startswith("s3.tls: /none.pem, /none.key: [Errno 2] No such file or directory")
+    assert advice == "name PEM files that fit each other"

@@ -1,0 +1,135 @@
+"""serve, config, demo, version: how they start, and the one line they end with when they cannot."""
+
+import subprocess
+import sys
+import tomllib
+from types import ModuleType
+
+import pytest
+
+from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError, NotSupported, ShadeProxyError
+
+
+def test_version(shade):
+    assert shade("version").stdout == "shadeproxy 0.1.0\n"
+
+
+def test_help_lists_the_commands_that_exist(shade):
+    result = shade("--help")
+    for command in ("serve", "config", "check", "stats", "purge", "demo", "version"):
+        assert command in result.stdout
+
+
+def test_config_prints_the_effective_settings_and_their_places(shade, tmp_path, monkeypatch):
+    path = tmp_path / "c.toml"
+    path.write_text('[policy]\nname = "lru"\n')
+    monkeypatch.setenv("SHADEPROXY__ORIGIN__REGION", "eu-1")
+    result = shade(
+        "config", "--config", path, "--set", "cache.ram.capacity=2 GiB", "--set", "control.token=env:T"
+    )
+    assert result.exit_code == 0
+    assert f'name = "lru"  # {path}\n' in result.stdout
+    assert 'region = "eu-1"  # environment variable SHADEPROXY__ORIGIN__REGION\n' in result.stdout
+    assert 'capacity = "2 GiB"  # --set cache.ram.capacity\n' in result.stdout
+    assert tomllib.loads(result.stdout)["control"]["token"] == "env:T"
+
+
+def test_the_configuration_may_be_named_by_the_environment(shade, tmp_path, monkeypatch):
+    path = tmp_path / "c.toml"
+    path.write_text('[policy]\nname = "fifo"\n')
+    monkeypatch.setenv("SHADEPROXY_CONFIG", str(path))
+    assert 'name = "fifo"' in shade("config").stdout
+
+
+def test_serve_hands_the_settings_over(shade, composition):
+    served = []
+    composition.serve = served.append
+    assert shade("serve", "--set", "policy.name=lru").exit_code == 0
+    assert isinstance(served[0], Settings)
+    assert served[0].policy.name == "lru"
+
+
+@pytest.mark.parametrize("command", ["serve", "config", "check", "stats", "purge"])
+def test_a_bad_configuration_is_one_line_and_status_2(shade, composition, command):
+    arguments = [command, *(["s3://b/"] if command == "purge" else []), "--set", "cache.ram.capcity=1"]
+    result = shade(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: --set cache.ram.capcity: cache.ram.capcity: unknown key; did you mean capacity?\n"
+    )
+
+
+def test_serving_the_world_without_authentication_is_refused(shade, composition):
+    result = shade("serve", "--set", "s3.listen=0.0.0.0:9000")
+    assert result.exit_code == 2
+    assert "can be reached from other machines" in result.stderr
+    assert "set auth.anonymous = false and add [[auth.clients]], or listen on 127.0.0.1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ConfigError("cache.ram.path: locked"), 2, "error: cache.ram.path: locked\n"),
+        (ShadeProxyError("s3.listen: port taken"), 1, "error: s3.listen: port taken\n"),
+        (NotSupported("cannot", hint="do this"), 1, "error: cannot; do this\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_serve_raises_becomes_one_line(shade, composition, error, status, text):
+    def serve(_settings):
+        raise error
+
+    composition.serve = serve
+    result = shade("serve")
+    assert (result.exit_code, result.stderr) == (status, text)
+
+
+def test_a_bug_keeps_its_traceback(shade, composition):
+    def serve(_settings):
+        raise KeyError("bug")
+
+    composition.serve = serve
+    with pytest.raises(KeyError):
+        shade("serve")
+
+
+def test_demo_hands_its_options_over(shade, monkeypatch, tmp_path):
+    ran = []
+    module = ModuleType("shadeproxy.demo.main")
+    module.run_demo = lambda **options: ran.append(options)
+    monkeypatch.setitem(sys.modules, "shadeproxy.demo.main", module)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert shade("demo", "--report-dir", tmp_path, "--endpoint", "http://h", "--bucket", "b").exit_code == 0
+    assert shade("demo").exit_code == 0
+    assert ran[0] == {"report_dir": tmp_path, "endpoint": "http://h", "bucket": "b"}
+    assert (ran[1]["endpoint"], ran[1]["bucket"], str(ran[1]["report_dir"])) == (None, None, "demo-report")
+
+
+def test_demo_without_its_libraries_says_how_to_install_them(shade, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in {"torch", "PIL"} else name)
+    result = shade("demo")
+    assert result.exit_code == 1
+    assert (
+        result.stderr == "error: the demo needs torch, pillow; install with: pip install 'shadeproxy[demo]'\n"
+    )
+
+
+def test_demo_wants_endpoint_and_bucket_together(shade):
+    result = shade("demo", "--endpoint", "http://h")
+    assert result.exit_code == 2
+    assert result.stderr == "error: --endpoint and --bucket belong together: write both or neither\n"
+
+
+def test_the_console_script_ends_with_the_status():
+    def status(*arguments):
+        code = "import sys; sys.argv[0] = 'shadeproxy'; from shadeproxy.cli.main import run; run()"
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        )
+
+    bad = status("config", "--set", "policy.name=x")
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("error: --set policy.name: ")
+    assert status("version").stdout == "shadeproxy 0.1.0\n"
+    assert status("no-such-command").returncode == 2

@@ -1,0 +1,154 @@
+"""stats and purge: what they ask the control listener, what they show, and how they fail."""
+
+import json
+
+import pytest
+
+from shadeproxy.core.types import JobContext, Source
+from shadeproxy.telemetry.counters import TierGauges
+from shadeproxy.telemetry.stats import Stats
+
+
+@pytest.fixture
+def counted():
+    """The real thing's snapshot, so that a renamed number breaks a test here."""
+    stats = Stats()
+    job = JobContext("resnet", epoch=3)
+    stats.record_read("train", Source.RAM, 1024, job)
+    stats.record_read("train", Source.ORIGIN, 3 * 1024, job)
+    stats.record_origin("get", 3 * 1024, 0.02)
+    stats.record_origin_error("timeout")
+    stats.record_stall("resnet", 3, 1.25)
+    stats.watch_tier("ram", lambda: TierGauges(used_bytes=2048, capacity_bytes=1024**3, pages=7))
+    stats.record_admission("ram")
+    stats.record_eviction("ram", "capacity")
+    stats.record_eviction("ram", "purged")
+    return stats.snapshot()
+
+
+def cells(text, first):
+    """The cells of the row that begins with ``first``."""
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines()]
+    return next(row for row in rows if row[0] == first)
+
+
+def test_stats_tables(shade, control, counted):
+    control.answer = (200, json.dumps(counted))
+    result = shade("stats", "--url", control.url)
+    assert result.exit_code == 0
+    assert control.requests == [("GET", "/v1/stats", None, None)]
+    assert cells(result.stdout, "ram") == ["ram", "2.0 KiB", "1.0 GiB", "7", "1", "50.0%", "1", "2"]
+    reads = ["2", "50.0%", "25.0%", "1", "0", "0", "1", "0", "4.0 KiB"]
+    assert cells(result.stdout, "train") == ["train", *reads]
+    assert cells(result.stdout, "all") == ["all", *reads]
+    assert cells(result.stdout, "resnet") == ["resnet", "3", *reads, "1.2 s"]
+    assert cells(result.stdout, "1") == ["1", "3.0 KiB", "1"]
+
+
+def test_stats_before_any_job_or_read(shade, control):
+    control.answer = (200, json.dumps(Stats().snapshot()))
+    result = shade("stats", "--url", control.url)
+    assert result.exit_code == 0
+    assert "jobs" not in result.stdout
+
+
+def test_stats_as_json(shade, control, counted):
+    control.answer = (200, json.dumps(counted))
+    assert json.loads(shade("stats", "--json", "--url", control.url).stdout) == counted
+
+
+def test_stats_watch_refreshes_until_interrupted(shade, control, counted, monkeypatch):
+    control.answer = (200, json.dumps(counted))
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    result = shade("stats", "--watch", "--url", control.url)
+    assert result.exit_code == 130
+    assert len(control.requests) == 3
+
+
+def test_address_and_token_come_from_the_configuration(shade, control, monkeypatch):
+    control.answer = (200, json.dumps(Stats().snapshot()))
+    monkeypatch.setenv("SHADE_TOKEN", "hunter2")
+    listen = ("--set", f"control.listen=0.0.0.0:{control.port}", "--set", "control.token=env:SHADE_TOKEN")
+    assert shade("stats", *listen).exit_code == 0
+    assert control.requests[0][2] == "Bearer hunter2"
+
+
+def test_purge_asks_and_tells(shade, control):
+    control.answer = (200, json.dumps({"uri": "s3://b/p", "dry_run": False, "objects": 3, "pages": 5}))
+    result = shade("purge", "s3://b/p", "--url", control.url)
+    assert result.stdout == "purged s3://b/p: objects 3, pages 5\n"
+    assert control.requests == [("POST", "/v1/purge", None, {"uri": "s3://b/p", "dry_run": False})]
+
+
+def test_purge_dry_run_and_json(shade, control):
+    answer = {"dry_run": True, "pages": 5}
+    control.answer = (200, json.dumps(answer))
+    assert (
+        shade("purge", "s3://b", "--dry-run", "--url", control.url).stdout == "would purge s3://b: pages 5\n"
+    )
+    assert control.requests[0][3] == {"uri": "s3://b", "dry_run": True}
+    assert json.loads(shade("purge", "s3://b", "--json", "--url", control.url).stdout) == answer
+
+
+@pytest.mark.parametrize("uri", ["b/p", "s3://", "s3:///p", "http://b/p"])
+def test_purge_of_what_is_no_s3_uri(shade, uri):
+    result = shade("purge", uri)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {uri!r} names nothing: write s3://bucket or s3://bucket/prefix\n"
+
+
+def test_nobody_listens(shade, taken_port):
+    """A port that was just free: nothing answers there."""
+    result = shade("stats", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: no control listener answers at http://127.0.0.1:1 (Connection refused);"
+        " start it with `shadeproxy serve`, or name another with --url\n"
+    )
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9001", "ftp://h", "http://"])
+def test_a_url_that_is_none(shade, url):
+    result = shade("stats", "--url", url)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: --url {url}: write it as http://127.0.0.1:9001\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            (403, "<Error><Code>AccessDenied</Code></Error>"),
+            "answered 403, but not as a control listener does",
+        ),
+        ((200, "[]"), "answered 200, but not as a control listener does"),
+        (
+            (401, '{"error": {"message": "no"}}'),
+            "asks for another bearer token: set control.token as the proxy",
+        ),
+        (
+            (404, '{"error": {"code": "x", "message": "no dataset d", "hint": "PUT it"}}'),
+            "no dataset d; PUT it",
+        ),
+        ((500, '{"error": {"code": "x", "message": "broken"}}'), "error: broken\n"),
+        ((500, "{}"), "error: status 500\n"),
+    ],
+)
+def test_what_the_listener_refuses_is_told(shade, control, answer, text):
+    control.answer = answer
+    result = shade("stats", "--url", control.url)
+    assert result.exit_code == 1
+    assert text in result.stderr
+
+
+def test_watch_and_json_exclude_each_other(shade):
+    result = shade("stats", "--watch", "--json")
+    assert result.exit_code == 2
+    assert result.stderr == "error: --watch and --json do not go together: poll GET /v1/stats instead\n"

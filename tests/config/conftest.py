@@ -1,0 +1,38 @@
+import os
+
+import pytest
+
+from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in os.environ:
+        if name.upper().startswith("SHADEPROXY"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a configuration file and returns its path."""
+
+    def write(text):
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def refused(write):
+    """The text with which a file (and overrides) is refused; "{file}" stands for its path."""
+
+    def refused(text="", *overrides):
+        path = write(text)
+        with pytest.raises(ConfigError) as caught:
+            Settings.load(path, overrides)
+        return str(caught.value).replace(str(path), "{file}")
+
+    return refused

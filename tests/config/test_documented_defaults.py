@@ -1,0 +1,51 @@
+"""config.toml is the documented default: it says all there is, and says the truth."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from shadeproxy.config import Settings
+from shadeproxy.config.sections import Client, RuleSection
+
+CONFIG = Path(__file__).parents[2] / "config.toml"
+
+
+def keys(table, at=()):
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from keys(value, (*at, name))
+        else:
+            yield (*at, name)
+
+
+def examples():
+    """The settings with the commented examples ("#key = ...", no space) switched on."""
+    return tomllib.loads(re.sub(r"(?m)^#(?=[a-z\[])", "", CONFIG.read_text()))
+
+
+def test_every_value_is_the_default_in_code():
+    assert Settings.load(CONFIG).model_dump() == Settings().model_dump()
+
+
+def test_every_key_is_there():
+    written = set(keys(tomllib.loads(CONFIG.read_text())))
+    lists_of_tables = {("rules",), ("auth", "clients")}
+    assert written == set(keys(Settings().masked())) - lists_of_tables
+
+
+def test_every_key_has_a_comment():
+    # A run of keys may share the comment above it.
+    for block in CONFIG.read_text().split("\n\n"):
+        for section in re.split(r"(?m)^#?\[.*\]$", block)[1:]:
+            assert section.lstrip().startswith(("#", "access_key")), section
+
+
+def test_examples_of_clients_and_rules_are_complete_and_valid():
+    values = examples()
+    client, rule = values["auth"]["clients"][0], values["rules"][0]
+    assert set(client) == set(Client.model_fields)
+    assert set(rule) == set(RuleSection.model_fields)
+    assert RuleSection(**rule) == RuleSection()
+    assert Client(**client).model_copy(update={"buckets": ()}) == Client(
+        access_key="trainer", secret_env="TRAINER_SECRET"
+    )

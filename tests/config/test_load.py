@@ -1,0 +1,204 @@
+"""Precedence, and what a person reads when a setting is wrong."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.config import Settings
+from shadeproxy.config.toml import write_toml
+from shadeproxy.core.errors import ConfigError
+
+
+def test_flags_over_environment_over_file_over_defaults(write, monkeypatch):
+    path = write('[cache.ram]\ncapacity = "1 MiB"\npath = "/f"\n[cache]\npage_size = "64 KiB"\n')
+    monkeypatch.setenv("SHADEPROXY__CACHE__RAM__CAPACITY", "2 MiB")
+    monkeypatch.setenv("SHADEPROXY__CACHE__PAGE_SIZE", "128 KiB")
+    settings = Settings.load(path, ["cache.ram.capacity=3 MiB"])
+    assert settings.cache.ram.capacity == 3 * 1024**2
+    assert settings.cache.page_size == 128 * 1024
+    assert settings.cache.ram.path == Path("/f")
+    assert settings.cache.disk.capacity == 8 * 1024**3
+    assert settings.place(("cache", "ram", "capacity")) == "--set cache.ram.capacity"
+    assert settings.place(("cache", "page_size")) == "environment variable SHADEPROXY__CACHE__PAGE_SIZE"
+    assert settings.place(("cache", "ram", "path")) == str(path)
+    assert not settings.place(("cache", "disk", "capacity"))
+
+
+def test_defaults_ignore_the_environment(monkeypatch):
+    monkeypatch.setenv("SHADEPROXY__POLICY__NAME", "lru")
+    assert Settings().policy.name == "default"
+    assert Settings.load().policy.name == "lru"
+
+
+def test_overrides_may_be_text_or_toml():
+    settings = Settings.load(
+        None,
+        [
+            "origin.region=eu-1",
+            'rules=[{bucket="a", cache=false}]',
+            "telemetry.access_log=true",
+            "origin.delay = 20 ms",
+        ],
+    )
+    assert settings.origin.region == "eu-1"
+    assert [(rule.bucket, rule.cache) for rule in settings.rules] == [("a", False)]
+    assert settings.telemetry.access_log
+    assert settings.origin.delay == 0.02
+
+
+def test_lists_in_the_environment_are_json(monkeypatch):
+    monkeypatch.setenv("SHADEPROXY__S3__DOMAINS", '["s3.local"]')
+    monkeypatch.setenv("SHADEPROXY__AUTH__CLIENTS", '[{"access_key": "a", "secret_env": "A"}]')
+    monkeypatch.setenv("SHADEPROXY__ORIGIN__CREDENTIALS", "anonymous")
+    settings = Settings.load()
+    assert settings.s3.domains == ("s3.local",)
+    assert settings.auth.clients[0].access_key == "a"
+    assert settings.origin.credentials.source == "anonymous"
+
+
+def test_directories_follow_the_user(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    settings = Settings.load(None, ["cache.ram.path=~/ram"])
+    assert settings.cache.disk.path == Path("/somewhere/shadeproxy/disk")
+    assert settings.state.path == Path("/somewhere/shadeproxy/state")
+    assert settings.cache.ram.path == Path.home() / "ram"
+    assert str(Settings().cache.ram.path).startswith("/dev/shm/shadeproxy-")
+
+
+UNREADABLE = [
+    ("[cache.ram]\ncapcity = 1", "{file}: cache.ram.capcity: unknown key; did you mean capacity?"),
+    ("[cach]\nx = 1", "{file}: cach: unknown key; did you mean cache?"),
+    ("[prefetch]\nzzz = 1", "{file}: prefetch.zzz: unknown key; known here: enabled"),
+    ("[[rules]]\nbuket = 'a'", "{file}: rules[0].buket: unknown key; did you mean bucket?"),
+    (
+        '[cache.ram]\ncapacity = "lots"',
+        '{file}: cache.ram.capacity = "lots": \'lots\' is not a size: write it as "8 GiB"',
+    ),
+    ("[cache.ram]\ncapacity = -1", "{file}: cache.ram.capacity = -1: a size is not negative"),
+    ("[cache.ram]\ncapacity = true", '{file}: cache.ram.capacity = true: a size is written as "8 GiB"'),
+    ("[cache.ram]\ncapacity = 0", "{file}: cache.ram.capacity = 0: the RAM tier cannot be switched off"),
+    ('[cache]\npage_size = "5 KB"', '{file}: cache.page_size = "5 KB": a page is a multiple of 4 KiB'),
+    (
+        '[origin]\ndelay = "soon"',
+        '{file}: origin.delay = "soon": \'soon\' is not a time: write it as "250 ms"',
+    ),
+    ("[origin]\ndelay = inf", "{file}: origin.delay = inf: a time is finite"),
+    ("[origin]\ndelay = []", '{file}: origin.delay: a time is written as "250 ms"'),
+    ('[origin]\nkind = "gcs"', '{file}: origin.kind = "gcs": write "s3" or "file"'),
+    (
+        '[origin]\nkind = "file"',
+        '{file}: origin: kind = "file" needs path: the directory whose sub-directories',
+    ),
+    ('[origin]\npath = "/data"', '{file}: origin: path belongs to kind = "file"'),
+    ('[origin]\nendpoint = "rgw:7480"', '{file}: origin.endpoint = "rgw:7480": write "http://host:port"'),
+    (
+        '[origin]\nendpoint = "http://h/b"',
+        '{file}: origin.endpoint = "http://h/b": write "http://host:port" or',
+    ),
+    ("[origin]\nmax_connections = 0", "{file}: origin.max_connections = 0: write 1 or more"),
+    ("[origin.retry]\nattempts = 99", "{file}: origin.retry.attempts = 99: write 20 or less"),
+    ('[origin.retry]\nattempts = "x"', '{file}: origin.retry.attempts = "x": write a whole number'),
+    ("[origin.retry]\nattempts = 1.5", "{file}: origin.retry.attempts = 1.5: write a whole number"),
+    ("[origin]\nregion = 5", '{file}: origin.region = 5: write text in quotes, as in "text"'),
+    ('[s3]\nlisten = "9000"', '{file}: s3.listen = "9000": write it as "host:port"'),
+    ('[s3]\nlisten = "a:99999"', '{file}: s3.listen = "a:99999": write it as "host:port"'),
+    ('[s3]\ndomains = "a"', '{file}: s3.domains = "a": write a list, as in ["a", "b"]'),
+    ("[s3]\nworkers = 4", "{file}: s3.workers = 4: this version runs one worker: write 1"),
+    ('[s3.tls]\ncert = "a"', "{file}: s3.tls: write both cert and key, or neither"),
+    ("s3 = 3", "{file}: s3 = 3: is a table: write its keys below a [section] line"),
+    (
+        '[policy]\nname = "lur"',
+        "{file}: policy.name = \"lur\": no policy is called 'lur'; choose one of default, lru",
+    ),
+    ("[prefetch]\nenabled = true", "{file}: prefetch.enabled = true: this version cannot do it yet"),
+    ("[[rules]]\npin = true", "{file}: rules[0].pin = true: this version cannot do it yet"),
+    ('[telemetry]\naccess_log = "maybe"', '{file}: telemetry.access_log = "maybe": write true or false'),
+    ("[cache.ram]\npath = 3", '{file}: cache.ram.path = 3: write text in quotes, as in "text"'),
+    ("[s3", "{file}: is not valid TOML: "),
+    (
+        '[cache.ram]\npath = "/a"\n[state]\npath = "/a"',
+        "cache.ram.path and state.path are both /a: give each its own",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), UNREADABLE)
+def test_a_bad_file_is_explained(refused, text, expected):
+    assert refused(text).startswith(expected)
+
+
+def test_every_error_is_told_at_once(refused):
+    assert len(refused("[s3]\nworkers = 2\nlisten = 5\n[nope]\na = 1").splitlines()) == 3
+
+
+def test_bad_environment_names_the_variable(monkeypatch):
+    def text(name, value):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError) as caught:
+            Settings.load()
+        monkeypatch.delenv(name)
+        return str(caught.value)
+
+    variable = "environment variable SHADEPROXY__"
+    assert (
+        text("SHADEPROXY__CACH__RAM", "1") == f"{variable}CACH__RAM: cach: unknown key; did you mean cache?"
+    )
+    assert text("SHADEPROXY__CACHE__RAMM__X", "1").startswith(
+        f"{variable}CACHE__RAMM__X: cache.ramm: unknown key"
+    )
+    assert text("SHADEPROXY__RULES", "x") == f'{variable}RULES: rules = "x": write a list, as in ["a", "b"]'
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("cache.ram.capacity", "--set cache.ram.capacity: write it as --set section.key=value"),
+        ("=3", "--set : write it as --set section.key=value"),
+        ("cache..x=3", "--set cache..x: write it as --set section.key=value"),
+        ("policy.nmae=lru", "--set policy.nmae: policy.nmae: unknown key; did you mean name?"),
+        ("policy.name=x", "--set policy.name: policy.name = \"x\": no policy is called 'x'"),
+    ],
+)
+def test_bad_overrides_are_explained(refused, override, expected):
+    assert refused("", override).startswith(expected)
+
+
+def test_override_below_a_value_is_explained(refused):
+    assert refused("", "policy.name=lru", "policy.name.x=1") == (
+        "--set policy.name.x: name has a value already; it is not a section"
+    )
+
+
+def test_unreadable_files_are_explained(tmp_path):
+    def text(path):
+        with pytest.raises(ConfigError) as caught:
+            Settings.load(path)
+        return str(caught.value)
+
+    missing = tmp_path / "none.toml"
+    assert text(missing) == f"{missing}: there is no such file; name an existing one with --config"
+    assert text(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert text(binary) == f"{binary}: is not UTF-8 text"
+
+
+def test_written_settings_read_back_the_same(write):
+    own = '{access_key="a", secret_env="A", upstream={access_key="u", secret_file="/s"}}'
+    shared = '{access_key="b", secret_file="/b", allow=["read"], prefixes=["p/"]}'
+    settings = Settings.load(
+        None,
+        [
+            f"auth.clients=[{own}, {shared}]",
+            'rules=[{bucket="x*", freshness="immutable", ttl="90 s"}]',
+            "origin.delay=1500 ms",
+            "cache.ram.capacity=1234567",
+            'origin.region=quo"te\\',
+            "s3.listen=[::1]:9",
+        ],
+    )
+    text = write_toml(settings.masked(), settings.place)
+    assert Settings.load(write(text)).model_dump() == settings.model_dump()
+    assert tomllib.loads(text)["cache"]["ram"]["capacity"] == "1234567 B"
+    assert 'delay = "1.5 s"  # --set origin.delay' in text

@@ -1,0 +1,251 @@
+"""Engine and tiers against a dict: whatever is written, read, purged or restarted, every byte is right."""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import POLICIES, get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+PAGE = 4096
+KEYS = st.sampled_from([f"k{n}" for n in range(12)])
+SIZES = st.one_of(
+    st.integers(0, 3 * PAGE), st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE, 5 * PAGE + 1])
+)
+
+
+async def slowly(work):
+    """I/O on a pool thread, as the loop sees it: something else may run before and after."""
+    await asyncio.sleep(0)
+    work()
+    await asyncio.sleep(0)
+
+
+class Weights:
+    def __init__(self):
+        self.by_hash = {}
+
+    def weights_of(self, hashes):
+        return np.array([self.by_hash.get(int(h), np.nan) for h in hashes], dtype=np.float64)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The model: what the origin holds. Under "fixed/" nothing changes behind the proxy's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp())
+        self.model = {}
+        self.seed = 0
+        self.weights = Weights()
+        self.clock = ManualClock()
+        self.origin = MemoryOrigin(chunk_bytes=1000, clock=self.clock)
+        self.origin.buckets["b"] = {}
+
+    def run(self, coroutine):
+        return self.loop.run_until_complete(coroutine)
+
+    @initialize(policy=st.sampled_from(sorted(POLICIES)), disk=st.booleans())
+    def start(self, policy, disk):
+        self.policy, self.disk = policy, disk
+        self.open()
+
+    def open(self):
+        stats, self.ledger = Stats(), Ledger(1 << 16)
+        sizes = [("ram", 12 * PAGE, Source.RAM), ("disk", 24 * PAGE if self.disk else 0, Source.DISK)]
+        self.cache = PageCache(
+            [
+                Medium(
+                    SegmentStore(name, self.directory / name, size, segment_bytes=16 * PAGE),
+                    source,
+                    write=slowly if name == "disk" else None,
+                    load=slowly if name == "disk" else None,
+                )
+                for name, size, source in sizes
+                if size
+            ],
+            policy=get_policy(self.policy),
+            weights=self.weights,
+            stats=stats,
+            ledger=self.ledger,
+            rng=np.random.default_rng(0),
+        )
+        self.cache.recover()
+        rules = Rules(
+            (Rule(prefix="fixed/", freshness=Freshness.IMMUTABLE),), Rule(freshness=Freshness.REVALIDATE)
+        )
+        self.engine = Engine(
+            self.origin,
+            self.cache,
+            rules=rules,
+            ledger=self.ledger,
+            stats=stats,
+            clock=self.clock,
+            page_size=PAGE,
+        )
+
+    def body(self, size):
+        self.seed += 1
+        return np.random.default_rng(self.seed).bytes(size)
+
+    @rule(key=KEYS, size=SIZES, fixed=st.booleans())
+    def write_through_the_proxy(self, key, size, fixed):
+        key, body = f"fixed/{key}" if fixed else key, self.body(size)
+
+        async def write():
+            async with self.engine.writing([ObjectRef("b", key)]):
+                self.origin.put("b", key, body)
+
+        self.run(write())
+        self.model[key] = body
+
+    @rule(key=KEYS, size=SIZES)
+    def write_behind_its_back(self, key, size):
+        self.model[key] = body = self.body(size)
+        self.origin.put("b", key, body)
+
+    @rule(key=KEYS, size=SIZES, before=st.integers(0, 30), within=st.integers(0, 10))
+    def write_while_it_is_read(self, key, size, before, within):
+        """A reader sees the old version or the new one; afterwards everybody sees the new one."""
+        key, body = f"fixed/{key}", self.body(size)
+        old = self.model.get(key)
+
+        async def read():
+            try:
+                async with self.engine.open(ReadRequest(ObjectRef("b", key))) as reading:
+                    span = Span(0, reading.meta.size)
+                    assert b"".join([bytes(p) async for p in reading.body(span)]) in (old, body)
+            except ObjectChanged:
+                pass
+            except OriginAnswer:
+                assert old is None
+
+        async def both():
+            reader = asyncio.create_task(read())
+            for _ in range(before):
+                await asyncio.sleep(0)
+            async with self.engine.writing([ObjectRef("b", key)]):
+                for _ in range(within):
+                    await asyncio.sleep(0)
+                second = asyncio.create_task(read())
+                self.origin.put("b", key, body)
+            self.model[key] = body
+            await self.check_read(key, None)
+            await asyncio.gather(reader, second)
+
+        self.run(both())
+
+    @rule(key=KEYS)
+    def delete_through_the_proxy(self, key):
+        async def delete():
+            async with self.engine.writing([ObjectRef("b", key)]):
+                self.origin.buckets["b"].pop(key, None)
+
+        self.run(delete())
+        self.model.pop(key, None)
+
+    @rule(
+        key=KEYS,
+        fixed=st.booleans(),
+        first=st.integers(0, 6 * PAGE),
+        length=st.integers(0, 3 * PAGE),
+        whole=st.booleans(),
+    )
+    def read(self, key, fixed, first, length, whole):
+        key = f"fixed/{key}" if fixed else key
+        self.run(self.check_read(key, None if whole else RangeSpec(first, first + length)))
+
+    async def check_read(self, key, spec):
+        expected = self.model.get(key)
+        try:
+            async with self.engine.open(ReadRequest(ObjectRef("b", key), spec)) as reading:
+                size = reading.meta.size
+                span = Span(0, size) if spec is None or spec.first >= size else spec.resolve(size)
+                got = b"".join([bytes(piece) async for piece in reading.body(span)])
+                assert expected is not None
+                assert size == len(expected)
+                assert got == expected[span.start : span.stop]
+        except OriginAnswer as answer:
+            if answer.status == 416:
+                assert spec is not None
+                assert spec.first >= len(expected)
+            else:
+                assert answer.status == 404
+                assert expected is None
+
+    @rule(keys=st.lists(KEYS, min_size=2, max_size=6))
+    def read_at_once(self, keys):
+        async def read_all():
+            await asyncio.gather(*(self.check_read(key, None) for key in keys))
+
+        self.run(read_all())
+
+    @rule(key=KEYS, steps=st.integers(0, 25))
+    def hang_up(self, key, steps):
+        async def cancel():
+            task = asyncio.create_task(self.check_read(key, None))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self.run(cancel())
+
+    @rule(key=KEYS, weight=st.floats(0, 10))
+    def score(self, key, weight):
+        self.weights.by_hash[object_hash(ObjectRef("b", key))] = weight
+
+    @rule(prefix=st.sampled_from(["", "fixed/", "k1"]))
+    def purge(self, prefix):
+        self.engine.purge("b", prefix, dry_run=False)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean):
+        if clean:
+            self.run(self.engine.aclose())
+        else:
+            self.run(self.settle())
+        self.cache.close()
+        self.open()
+
+    async def settle(self):
+        await self.engine._flights.drain()
+        await self.cache.drain()
+        await asyncio.sleep(0)
+
+    @precondition(lambda self: hasattr(self, "engine"))
+    @invariant()
+    def books_balance(self):
+        self.run(self.settle())
+        self.engine.assert_quiescent()
+
+    def teardown(self):
+        if hasattr(self, "engine"):
+            self.run(self.engine.aclose())
+            self.engine.assert_quiescent()
+            self.cache.close()
+        self.loop.close()
+        shutil.rmtree(self.directory)
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
