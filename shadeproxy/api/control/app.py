@@ -1,0 +1,62 @@
+"""The control listener as an aiohttp application: the table, the guard and the errors put together."""
+
+import re
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler as WebHandler
+
+from shadeproxy.api.control.bodies import JSON, NAME_PATTERN
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.errors import translate_errors
+from shadeproxy.api.control.guard import check_caller
+from shadeproxy.api.control.openapi import describe
+from shadeproxy.api.control.routes import ROUTES, Handler, Route
+from shadeproxy.core.errors import InvalidRequest
+
+_NAME = re.compile(NAME_PATTERN)
+_OPENAPI = "/openapi.json"
+
+
+def make_control_app(context: ControlContext) -> web.Application:
+    """The application; start it with any aiohttp runner. Needs no client_max_size: bodies are bounded."""
+    routes = (*ROUTES, _openapi_route(context.version))
+    open_paths = frozenset(route.path for route in routes if route.probe)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            check_caller(request, token=context.token, allowed_hosts=context.allowed_hosts)
+        return await handler(request)
+
+    app = web.Application(middlewares=[translate_errors, guard])
+    for route in routes:
+        # Keys hold slashes; every other parameter is one segment.
+        app.router.add_route(
+            route.method, route.path.replace("{key}", "{key:.+}"), _bind(route.handler, context)
+        )
+    return app
+
+
+def _bind(handler: Handler, context: ControlContext) -> WebHandler:
+    async def bound(request: web.Request) -> web.StreamResponse:
+        for kind in ("dataset", "job"):
+            name = request.match_info.get(kind)
+            if name is not None and not _NAME.match(name):
+                raise InvalidRequest(
+                    f"{name[:80]!r} cannot be the name of a {kind}",
+                    hint="names are 1 to 128 of A-Z a-z 0-9 . _ @ + = - and start with a letter or digit",
+                )
+        return await handler(context, request)
+
+    return bound
+
+
+def _openapi_route(version: str) -> Route:
+    async def openapi(_context: ControlContext, _request: web.Request) -> web.Response:
+        return web.Response(body=document, content_type=JSON)
+
+    content: dict[str, type[msgspec.Struct] | None] = {JSON: None}
+    route = Route("GET", _OPENAPI, "This document", openapi, answers={200: ("OK", content)})
+    document = msgspec.json.encode(describe((*ROUTES, route), version))
+    return route

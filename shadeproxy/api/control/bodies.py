@@ -1,0 +1,207 @@
+"""Bodies: their shapes, their limits, and how they are read. What is too long or wrong is refused here.
+
+The structs are the wire format: /openapi.json is made from them, and unknown fields are errors, so a
+misspelt field is told instead of ignored.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from shadeproxy.api.control.errors import UnsupportedMediaType
+from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
+from shadeproxy.engine.knowledge.jobs import DEFAULT_EXPIRES_S
+
+JSON = "application/json"
+SCORES = "application/vnd.shadeproxy.scores"
+LINES = "application/x-ndjson"
+OCTETS = "application/octet-stream"
+LINES_TYPES = frozenset(
+    {LINES, "application/jsonl", "application/x-jsonlines", "application/gzip", "application/x-gzip"}
+)
+
+MAX_JSON_BYTES = 64 * 1024
+MAX_SCORES_BYTES = 32 * 1024 * 1024
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+
+Body = TypeVar("Body")
+
+
+class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
+    """Samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/"."""
+
+    bucket: Annotated[str, msgspec.Meta(min_length=1)]
+    prefix: str = ""
+
+
+class DatasetSummary(msgspec.Struct):
+    dataset: str
+    digest: str
+    count: int
+
+
+class DatasetList(msgspec.Struct):
+    datasets: list[DatasetSummary]
+
+
+class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A job. Without ``dataset`` it scores by key. ``weight``: how much it counts among jobs."""
+
+    dataset: str | None = None
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 1
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
+    expires_s: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = DEFAULT_EXPIRES_S
+
+
+class RankProgress(msgspec.Struct):
+    epoch: int
+    position: int
+
+
+class ScoreSummary(msgspec.Struct):
+    known: int
+    mean: float | None
+
+
+class JobSummary(msgspec.Struct):
+    job: str
+    dataset: str | None
+    digest: str | None
+    count: int
+    world_size: int
+    weight: float
+    expires_s: float
+    silent_s: float
+    live: bool
+    scores: ScoreSummary
+    progress: dict[str, RankProgress]
+
+
+class JobList(msgspec.Struct):
+    jobs: list[JobSummary]
+
+
+class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Either ``ids`` and ``scores``, of one length, or ``keys``: scores by "bucket/key".
+
+    By key, every sample in the object gets the score.
+    """
+
+    ids: list[SampleId] | None = None
+    scores: list[float] | None = None
+    keys: dict[str, float] | None = None
+
+
+class ScoresApplied(msgspec.Struct):
+    applied: int
+
+
+class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
+    """``stall_s``: seconds that training waited for data since the last report."""
+
+    epoch: Count
+    rank: Count
+    position: Count
+    stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+
+class PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``uri``: s3://bucket/prefix; s3://bucket alone is the whole bucket."""
+
+    uri: str
+    dry_run: bool = False
+
+
+class PurgeAnswer(msgspec.Struct):
+    objects: int
+    pages: int
+    bytes: int
+
+
+class PageSummary(msgspec.Struct):
+    number: int
+    tier: str
+    bytes: int
+
+
+class ObjectSummary(msgspec.Struct):
+    uri: str
+    etag: str
+    size: int
+    headers: list[tuple[str, str]]
+    validated_s: float | None
+    pages: list[PageSummary]
+    weight: float | None
+
+
+class Status(msgspec.Struct):
+    status: str
+
+
+_CURL_DEFAULT = "application/x-www-form-urlencoded"
+
+
+def require_type(request: web.Request, *types: str) -> str:
+    """The content type, which must be one of ``types``. Raises UnsupportedMediaType."""
+    sent = request.content_type
+    if sent == _CURL_DEFAULT and JSON in types:
+        # What curl says of any -d. A web page of another origin cannot use it: see guard.py.
+        return JSON
+    if sent not in types:
+        raise UnsupportedMediaType(
+            f"Content-Type {sent} is not taken here", hint=f"send it as {' or '.join(types)}"
+        )
+    return sent
+
+
+async def read_pieces(request: web.Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it arrives, at most ``limit`` bytes. Raises BodyTooLarge."""
+    seen = 0
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
+    async for piece in request.content.iter_any():
+        seen += len(piece)
+        if seen > limit:
+            raise _too_large(limit)
+        yield piece
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body. Raises BodyTooLarge."""
+    return b"".join([piece async for piece in read_pieces(request, limit)])
+
+
+def decode(data: bytes, kind: type[Body]) -> Body:
+    """JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (not of that shape)."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the JSON body is not right: {error}", hint=_shape(kind)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = "the body is JSON in UTF-8; NaN and Infinity are not JSON"
+        raise MalformedBody(f"the body is no JSON: {error}", hint=hint) from None
+
+
+async def read_json(request: web.Request, kind: type[Body]) -> Body:
+    """A small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and as ``decode``."""
+    require_type(request, JSON)
+    return decode(await read_body(request, MAX_JSON_BYTES), kind)
+
+
+def answer_json(body: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type=JSON)
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is longer than {limit} bytes", hint="send it in pieces")
+
+
+def _shape(kind: object) -> str:
+    fields = getattr(kind, "__struct_fields__", ())
+    return f"fields: {', '.join(fields)}" if fields else "see /openapi.json"

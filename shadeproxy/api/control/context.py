@@ -1,0 +1,107 @@
+"""What the control listener needs of the rest, given by the composition root; nothing is looked up.
+
+``CacheAdmin`` is the part of the engine that administration touches. All of it lives on the event loop;
+``pool`` runs what would hold the loop (manifests, big JSON bodies, bitmaps).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.telemetry.metrics import Metrics
+from shadeproxy.telemetry.stats import Stats
+
+READY = "ready"
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge removed, or with ``dry_run`` would remove."""
+
+    objects: int
+    pages: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPage:
+    number: int
+    tier: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    """``validated_s``: Unix time of the last check against the origin, None where it is not known."""
+
+    meta: ObjectMeta
+    pages: tuple[CachedPage, ...]
+    validated_s: float | None = None
+
+
+class CacheAdmin(Protocol):
+    """Administration of what is cached."""
+
+    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> Purged:
+        """Drop pages and metadata of every object whose key starts with ``prefix`` ("" for the bucket).
+
+        What is being read keeps its bytes until its readers are done. The origin is not touched.
+        """
+        ...
+
+    async def inspect(self, ref: ObjectRef) -> CachedObject | None:
+        """What is cached of one object; None when nothing is known of it."""
+        ...
+
+
+class ObjectLister(Protocol):
+    """``Origin.list_objects`` under the proxy's own credentials. Raises OriginError."""
+
+    async def __call__(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlContext:
+    """Everything a handler may use.
+
+    info: what GET /v1/info shows: "s3_endpoint", "page_size" and what else clients may want to know.
+    readiness: READY, or why not ("starting", "draining"). resident_hashes: a fresh u64 array of the object
+    hashes of resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
+    allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
+    has no token (a guard against DNS rebinding).
+    """
+
+    version: str
+    knowledge: Knowledge
+    stats: Stats
+    clock: Clock
+    pool: Executor
+    admin: CacheAdmin
+    list_objects: ObjectLister
+    resident_hashes: Callable[[], NDArray[np.uint64]]
+    readiness: Callable[[], str]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    token: str | None = field(default=None, repr=False)
+    allowed_hosts: frozenset[str] = frozenset()
+    metrics: Metrics = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", Metrics(self.stats))
+
+    async def in_pool(
+        self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
+    ) -> Result:
+        """Run ``function`` off the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, lambda: function(*args, **kwargs))

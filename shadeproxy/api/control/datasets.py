@@ -1,0 +1,100 @@
+"""Calls about datasets: register a manifest or a listing, show it, forget it."""
+
+from aiohttp import web
+
+from shadeproxy.api.control.bodies import (
+    JSON,
+    LINES,
+    LINES_TYPES,
+    DatasetFromListing,
+    DatasetList,
+    DatasetSummary,
+    answer_json,
+    read_json,
+    read_pieces,
+    require_type,
+)
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, UnknownName
+from shadeproxy.core.types import ListEntry, ObjectRef
+from shadeproxy.engine.knowledge.datasets import Dataset
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
+from shadeproxy.engine.knowledge.unpack import MAX_BYTES, ManifestReader
+
+
+async def list_datasets(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(DatasetList([_summary(dataset) for dataset in context.knowledge.datasets.values()]))
+
+
+async def put_dataset(context: ControlContext, request: web.Request) -> web.Response:
+    name = request.match_info["dataset"]
+    if require_type(request, JSON, LINES, *sorted(LINES_TYPES - {LINES})) == JSON:
+        dataset = await _listed(context, name, await read_json(request, DatasetFromListing))
+    else:
+        dataset = await _uploaded(context, name, request)
+    context.knowledge.put_dataset(dataset)
+    return answer_json(_summary(dataset))
+
+
+async def get_dataset(context: ControlContext, request: web.Request) -> web.StreamResponse:
+    dataset = context.knowledge.dataset(request.match_info["dataset"])
+    form = request.query.get("format", "summary")
+    if form == "summary":
+        return answer_json(_summary(dataset))
+    if form != "jsonl":
+        raise InvalidRequest(f"format {form!r} is not known", hint="format=summary or format=jsonl")
+    if any(tag.value in {dataset.digest, "*"} for tag in request.if_none_match or ()):
+        return web.Response(status=304, headers={"ETag": f'"{dataset.digest}"'})
+    response = web.StreamResponse(headers={"ETag": f'"{dataset.digest}"', "Content-Type": LINES})
+    await response.prepare(request)
+    pieces = write_lines(dataset)
+    while piece := await context.in_pool(next, pieces, b""):
+        await response.write(piece)
+    await response.write_eof()
+    return response
+
+
+async def delete_dataset(context: ControlContext, request: web.Request) -> web.Response:
+    context.knowledge.delete_dataset(request.match_info["dataset"])
+    return web.Response(status=204)
+
+
+async def _uploaded(context: ControlContext, name: str, request: web.Request) -> Dataset:
+    reader = ManifestReader(ManifestBuilder(name))
+    async for piece in read_pieces(request, MAX_BYTES):
+        await context.in_pool(reader.feed, piece)
+    return await context.in_pool(reader.finish)
+
+
+async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing) -> Dataset:
+    builder = ManifestBuilder(name)
+    start_after, truncated = "", True
+    while truncated:
+        try:
+            page = await context.list_objects(wanted.bucket, wanted.prefix, start_after=start_after)
+        except OriginAnswer as error:
+            _explain(error, wanted.bucket)
+            raise
+        for entry in page.entries:
+            if not _is_folder(entry):
+                builder.add(ObjectRef(wanted.bucket, entry.key))
+        truncated = page.truncated and bool(page.entries)
+        if page.entries:
+            start_after = page.entries[-1].key
+    return await context.in_pool(builder.finish)
+
+
+def _is_folder(entry: ListEntry) -> bool:
+    return entry.size == 0 and entry.key.endswith("/")
+
+
+def _explain(error: OriginAnswer, bucket: str) -> None:
+    if error.status == 404:
+        raise UnknownName(f"the origin has no bucket {bucket!r}", hint="check its name") from error
+    if error.status == 403:
+        hint = "grant it to the proxy's own origin credentials, or upload the manifest as JSON lines"
+        raise AccessDenied(f"the origin refused to list bucket {bucket!r}", hint=hint) from error
+
+
+def _summary(dataset: Dataset) -> DatasetSummary:
+    return DatasetSummary(dataset.name, dataset.digest, dataset.count)

@@ -1,0 +1,109 @@
+"""Errors as the control side shows them: ``{"error": {"code", "message", "hint"}}``.
+
+The one table from error classes to answers; a test walks the tree of core/errors.py and fails on a class
+without a row. Nothing else in this package chooses a status.
+"""
+
+import msgspec
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from shadeproxy.core import errors as core
+
+_log = structlog.get_logger("shadeproxy.control")
+
+
+class UnsupportedMediaType(core.InvalidRequest):
+    """The Content-Type is none that the call takes."""
+
+
+STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
+    core.ShadeProxyError: (500, "internal"),
+    core.RequestError: (400, "bad_request"),
+    core.InvalidRequest: (400, "invalid_request"),
+    UnsupportedMediaType: (415, "unsupported_media_type"),
+    core.MalformedBody: (400, "malformed_body"),
+    core.BodyTooLarge: (413, "body_too_large"),
+    core.BodyMismatch: (400, "body_mismatch"),
+    core.MissingLength: (411, "missing_length"),
+    core.NotSupported: (501, "not_supported"),
+    core.UnknownName: (404, "unknown_name"),
+    core.Conflict: (409, "conflict"),
+    core.RangeNotSatisfiable: (416, "range_not_satisfiable"),
+    core.AuthError: (401, "unauthorized"),
+    core.AccessDenied: (403, "access_denied"),
+    core.UnknownAccessKey: (403, "access_denied"),
+    core.SignatureMismatch: (403, "access_denied"),
+    core.ClockSkew: (403, "access_denied"),
+    core.RequestExpired: (403, "access_denied"),
+    core.MalformedAuth: (401, "malformed_auth"),
+    core.OriginError: (502, "origin_failed"),
+    core.OriginAnswer: (502, "origin_refused"),
+    core.OriginUnavailable: (503, "origin_unavailable"),
+    core.OriginThrottled: (503, "origin_throttled"),
+    core.BodyCutShort: (502, "origin_failed"),
+    core.ObjectChanged: (409, "object_changed"),
+    core.TierError: (500, "internal"),
+    core.TierFull: (500, "internal"),
+    core.PeerError: (500, "internal"),
+    core.StateError: (500, "state_failed"),
+    core.Overloaded: (503, "overloaded"),
+    core.ShuttingDown: (503, "shutting_down"),
+    core.ConfigError: (500, "internal"),
+}
+
+
+class ErrorBody(msgspec.Struct):
+    """``code``: stable, for programs. ``message``: what happened. ``hint``: what to change, or ""."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
+
+
+def answer_error(error: core.ShadeProxyError) -> web.Response:
+    """The answer that tells ``error``."""
+    status, code = STATUS[type(error)]
+    hint = error.hint if isinstance(error, core.RequestError) else ""
+    response = _answer(status, code, str(error), hint)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = 'Basic realm="shadeproxy", Bearer realm="shadeproxy"'
+    if isinstance(error, core.Overloaded):
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    elif status == 503:
+        response.headers["Retry-After"] = "1"
+    return response
+
+
+@web.middleware
+async def translate_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn what a handler raises into the one form of error."""
+    try:
+        return await handler(request)
+    except core.ShadeProxyError as error:
+        return answer_error(error)
+    except web.RequestPayloadError as error:
+        return _answer(400, "malformed_body", f"the body could not be read: {error}", "check its encoding")
+    except web.HTTPException as error:
+        response = _answer(
+            error.status,
+            error.reason.lower().replace(" ", "_"),
+            f"{request.method} {request.path}: {error.reason}",
+            "GET /openapi.json lists every call",
+        )
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
+        _log.exception("control call failed", method=request.method, path=request.path)
+        return _answer(500, "internal", "the proxy failed; its log has the details", "")
+
+
+def _answer(status: int, code: str, message: str, hint: str) -> web.Response:
+    body = ErrorAnswer(ErrorBody(code, message, hint))
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")

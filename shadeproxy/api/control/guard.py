@@ -1,0 +1,64 @@
+"""Who may call the control side.
+
+With a token: every call but the probes needs it, as ``Authorization: Bearer`` or, so that a browser can
+show the dashboard, as the password of ``Authorization: Basic``. Without one the listener is for loopback
+only (the composition root sees to that), and a web page must not reach it through the user's browser: it
+must be called by address or by a known name (DNS rebinding), and never changed from another origin.
+"""
+
+import base64
+import binascii
+import hmac
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from shadeproxy.core.errors import AccessDenied, AuthError
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
+    """Raises AuthError (no token, or a wrong one) and AccessDenied (a foreign web page)."""
+    # Not request.host: without the field it would ask the resolver, on the event loop.
+    host = request.headers.get("Host", "")
+    if token is not None:
+        _check_token(request, token)
+    elif not _is_known(host, allowed_hosts):
+        raise AccessDenied(
+            f"the control listener is not known as {host!r}",
+            hint="call it by IP address or localhost, or set a control token",
+        )
+    origin = request.headers.get("Origin")
+    if origin is not None and request.method not in _SAFE_METHODS and origin.partition("//")[2] != host:
+        raise AccessDenied("a page of another origin may not change anything here")
+
+
+def _check_token(request: web.Request, token: str) -> None:
+    field = request.headers.get("Authorization")
+    if field is None:
+        raise AuthError("this call needs the control token", hint="send Authorization: Bearer TOKEN")
+    scheme, _, value = field.partition(" ")
+    sent = value.strip()
+    if scheme.lower() == "basic":
+        sent = _password(sent)
+    elif scheme.lower() != "bearer":
+        sent = ""
+    if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), token.encode()):
+        raise AuthError("the control token is wrong", hint="send the token that [control] token is set to")
+
+
+def _password(value: str) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name in allowed_hosts or bool(ip_address(name))
+    except ValueError:
+        return False

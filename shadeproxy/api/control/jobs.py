@@ -1,0 +1,150 @@
+"""Calls about jobs: register, look, progress, residency, scores."""
+
+import math
+
+import numpy as np
+import xxhash
+from aiohttp import web
+
+from shadeproxy.api.control.bodies import (
+    JSON,
+    MAX_SCORES_BYTES,
+    OCTETS,
+    SCORES,
+    JobList,
+    JobSpec,
+    JobSummary,
+    ProgressReport,
+    RankProgress,
+    ScoresApplied,
+    ScoresBody,
+    ScoreSummary,
+    answer_json,
+    decode,
+    read_body,
+    read_json,
+    require_type,
+)
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.engine.knowledge.datasets import Dataset
+from shadeproxy.engine.knowledge.jobs import Job, Progress
+from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
+
+_COUNT_BYTES = 4
+_PAIR_BYTES = 8
+# JSON up to this length is decoded where it stands: a hop to the pool costs more.
+_INLINE_BYTES = 32 * 1024
+
+
+async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(JobList([_summary(context, job) for job in context.knowledge.jobs]))
+
+
+async def put_job(context: ControlContext, request: web.Request) -> web.Response:
+    spec = await read_json(request, JobSpec)
+    job = Job(
+        request.match_info["job"],
+        dataset=spec.dataset,
+        world_size=spec.world_size,
+        weight=spec.weight,
+        expires_s=spec.expires_s,
+    )
+    return answer_json(_summary(context, context.knowledge.put_job(job, context.clock.now_s())))
+
+
+async def get_job(context: ControlContext, request: web.Request) -> web.Response:
+    return answer_json(_summary(context, context.knowledge.jobs.get(request.match_info["job"])))
+
+
+async def delete_job(context: ControlContext, request: web.Request) -> web.Response:
+    context.knowledge.delete_job(request.match_info["job"])
+    return web.Response(status=204)
+
+
+async def post_progress(context: ControlContext, request: web.Request) -> web.Response:
+    name, report = request.match_info["job"], await read_json(request, ProgressReport)
+    progress = Progress(report.epoch, report.position)
+    context.knowledge.report_progress(name, report.rank, progress, context.clock.now_s())
+    if report.stall_s:
+        context.stats.record_stall(name, report.epoch, report.stall_s)
+    return web.Response(status=204)
+
+
+async def post_scores(context: ControlContext, request: web.Request) -> web.Response:
+    name, knowledge = request.match_info["job"], context.knowledge
+    form = require_type(request, JSON, SCORES)
+    knowledge.jobs.get(name)
+    data = await read_body(request, MAX_SCORES_BYTES)
+    if form == SCORES:
+        batch = _check_binary(knowledge, name, data)
+    elif len(data) <= _INLINE_BYTES:
+        batch = _check_json(knowledge, name, data)
+    else:
+        batch = await context.in_pool(_check_json, knowledge, name, data)
+    return answer_json(ScoresApplied(knowledge.apply(name, batch, context.clock.now_s())))
+
+
+async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
+    column = context.knowledge.scores(request.match_info["job"])
+    return web.Response(body=column.astype("<f4", copy=False).tobytes(), content_type=OCTETS)
+
+
+async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
+    residency = context.knowledge.residency(request.match_info["job"])
+    bits = await context.in_pool(residency, context.resident_hashes())
+    body = await context.in_pool(lambda: np.packbits(bits, bitorder="little").tobytes())
+    tag = xxhash.xxh3_128_hexdigest(body)
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
+    if any(sent.value in {tag, "*"} for sent in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type=OCTETS, headers=headers)
+
+
+def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
+    if len(data) < _COUNT_BYTES:
+        raise InvalidRequest(
+            f"{len(data)} bytes hold no count",
+            hint="the body is u32 count, u32 ids[count], f32 scores[count]",
+        )
+    count = int.from_bytes(data[:_COUNT_BYTES], "little")
+    wanted = _COUNT_BYTES + count * _PAIR_BYTES
+    if len(data) != wanted:
+        raise InvalidRequest(
+            f"count {count} makes {wanted} bytes, but {len(data)} came",
+            hint="the body is little-endian: u32 count, u32 ids[count], f32 scores[count]",
+        )
+    ids = np.frombuffer(data, dtype="<u4", count=count, offset=_COUNT_BYTES)
+    scores = np.frombuffer(data, dtype="<f4", count=count, offset=_COUNT_BYTES + 4 * count)
+    return knowledge.check_by_ids(name, ids.astype(np.int64), scores)
+
+
+def _check_json(knowledge: Knowledge, name: str, data: bytes) -> Batch:
+    body = decode(data, ScoresBody)
+    if body.keys is not None and body.ids is None and body.scores is None:
+        return knowledge.check_by_keys(name, body.keys)
+    if body.ids is None or body.scores is None or body.keys is not None:
+        raise InvalidRequest(
+            "send either ids and scores, or keys",
+            hint='{"ids": [0, 1], "scores": [0.5, 2]} or {"keys": {"bucket/key": 0.5}}',
+        )
+    return knowledge.check_by_ids(name, body.ids, body.scores)
+
+
+def _summary(context: ControlContext, job: Job) -> JobSummary:
+    space = context.knowledge.space(job.name)
+    column = context.knowledge.scoreboard.get(job.name)
+    mean = column.mean if column is not None else math.nan
+    return JobSummary(
+        job=job.name,
+        dataset=job.dataset,
+        digest=space.digest if isinstance(space, Dataset) else None,
+        count=space.count,
+        world_size=job.world_size,
+        weight=job.weight,
+        expires_s=job.expires_s,
+        silent_s=max(0.0, context.clock.now_s() - job.seen_s),
+        live=job.live,
+        scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),
+        progress={str(rank): RankProgress(*at) for rank, at in sorted(job.progress.items())},
+    )

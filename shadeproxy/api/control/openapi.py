@@ -1,0 +1,75 @@
+"""/openapi.json (OpenAPI 3.1), made from the route table and the structs of bodies.py."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from shadeproxy.api.control.bodies import JSON, NAME_PATTERN
+from shadeproxy.api.control.errors import ErrorAnswer
+from shadeproxy.api.control.routes import Content, Route
+
+_PARAMETER = re.compile(r"{(\w+)}")
+_NAMED = frozenset({"dataset", "job"})
+_ERROR = {"$ref": "#/components/responses/Error"}
+
+
+def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
+    """The document. /openapi.json itself is described too."""
+    routes = tuple(routes)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    shapes = {shape for route in routes for shape in _shapes(route)} | {ErrorAnswer}
+    ordered = sorted(shapes, key=lambda shape: shape.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    error = {"description": "What went wrong and what to change", "content": _content({JSON: ErrorAnswer})}
+    schemes = {"token": {"type": "http", "scheme": "bearer"}, "browser": {"type": "http", "scheme": "basic"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "ShadeProxy control API", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas, "responses": {"Error": error}, "securitySchemes": schemes},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    path = [
+        {"name": name, "in": "path", "required": True, "schema": _path_schema(name)}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    query = [
+        {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in route.query.items()
+    ]
+    answers: dict[str, Any] = {
+        str(status): {"description": text, "content": _content(content)}
+        for status, (text, content) in route.answers.items()
+    }
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": route.handler.__name__,
+        "parameters": path + query,
+        "responses": answers | {"default": _ERROR},
+        "security": [{}] if route.probe else [{"token": []}, {"browser": []}, {}],
+    }
+    if route.body:
+        operation["requestBody"] = {"required": True, "content": _content(route.body)}
+    return operation
+
+
+def _path_schema(name: str) -> dict[str, str]:
+    return {"type": "string", "pattern": NAME_PATTERN} if name in _NAMED else {"type": "string"}
+
+
+def _content(content: Content) -> dict[str, Any]:
+    return {
+        kind: {} if shape is None else {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}
+        for kind, shape in content.items()
+    }
+
+
+def _shapes(route: Route) -> Iterable[type[msgspec.Struct]]:
+    contents = [route.body, *(content for _, content in route.answers.values())]
+    return (shape for content in contents for shape in content.values() if shape is not None)

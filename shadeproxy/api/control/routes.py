@@ -1,0 +1,135 @@
+"""Every call of the control side, one line each; /openapi.json is made from this table.
+
+A new call is a new line here, a handler, and structs in bodies.py.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from aiohttp import web
+
+from shadeproxy.api.control import admin, datasets, jobs, service
+from shadeproxy.api.control import bodies as wire
+from shadeproxy.api.control.context import ControlContext
+
+Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
+Content = dict[str, type[msgspec.Struct] | None]
+"""Content type -> shape; None: not JSON, told by the type alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``answers``: status -> (what it means, its content). Errors are the same everywhere and left out.
+
+    ``probe``: answered without token and whatever the Host, for load balancers.
+    """
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    body: Content = field(default_factory=dict)
+    answers: dict[int, tuple[str, Content]] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict)
+    probe: bool = False
+
+
+def _ok(shape: type[msgspec.Struct] | None = None, kind: str = wire.JSON) -> dict[int, tuple[str, Content]]:
+    return {200: ("OK", {kind: shape})}
+
+
+_GONE: dict[int, tuple[str, Content]] = {204: ("Done", {})}
+_UNCHANGED: tuple[str, Content] = ("Not changed since the ETag in If-None-Match", {})
+_NOT_READY: tuple[str, Content] = ("Starting or draining", {wire.JSON: wire.Status})
+_MANIFEST: Content = dict.fromkeys(sorted(wire.LINES_TYPES)) | {wire.JSON: wire.DatasetFromListing}
+_BITMAP: dict[int, tuple[str, Content]] = {
+    200: ("One bit a sample, bit i of byte j is sample 8 j + i", {wire.OCTETS: None}),
+    304: _UNCHANGED,
+}
+_DATASET: dict[int, tuple[str, Content]] = {
+    200: ("Summary, or the manifest as JSON lines", {wire.JSON: wire.DatasetSummary, wire.LINES: None}),
+    304: _UNCHANGED,
+}
+_COLUMN: dict[int, tuple[str, Content]] = {
+    200: ("Little-endian f32 a sample, nan where unknown", {wire.OCTETS: None})
+}
+_FORM = {"format": "summary (default) or jsonl"}
+
+ROUTES = (
+    Route("GET", "/healthz", "Liveness", service.healthz, answers=_ok(wire.Status), probe=True),
+    Route(
+        "GET",
+        "/readyz",
+        "Readiness: 503 while starting or draining",
+        service.readyz,
+        answers={**_ok(wire.Status), 503: _NOT_READY},
+        probe=True,
+    ),
+    Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
+    Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
+    Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
+    Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
+    Route("GET", "/v1/datasets", "Every dataset", datasets.list_datasets, answers=_ok(wire.DatasetList)),
+    Route(
+        "PUT",
+        "/v1/datasets/{dataset}",
+        "Register a manifest: JSON lines, may be gzip, or a prefix that the proxy lists in key order",
+        datasets.put_dataset,
+        body=_MANIFEST,
+        answers=_ok(wire.DatasetSummary),
+    ),
+    Route(
+        "GET",
+        "/v1/datasets/{dataset}",
+        "Digest and count, or the manifest",
+        datasets.get_dataset,
+        answers=_DATASET,
+        query=_FORM,
+    ),
+    Route("DELETE", "/v1/datasets/{dataset}", "Forget a dataset", datasets.delete_dataset, answers=_GONE),
+    Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(wire.JobList)),
+    Route(
+        "PUT",
+        "/v1/jobs/{job}",
+        "Register a job, or update it; every rank may",
+        jobs.put_job,
+        body={wire.JSON: wire.JobSpec},
+        answers=_ok(wire.JobSummary),
+    ),
+    Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(wire.JobSummary)),
+    Route("DELETE", "/v1/jobs/{job}", "Forget a job and its scores", jobs.delete_job, answers=_GONE),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/scores",
+        "Report importance scores; all of them or none are applied, ranks change at once",
+        jobs.post_scores,
+        body={wire.JSON: wire.ScoresBody, wire.SCORES: None},
+        answers=_ok(wire.ScoresApplied),
+    ),
+    Route("GET", "/v1/jobs/{job}/scores", "The score column of a job", jobs.get_scores, answers=_COLUMN),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/progress",
+        "Tell where a rank is and how long it waited",
+        jobs.post_progress,
+        body={wire.JSON: wire.ProgressReport},
+        answers=_GONE,
+    ),
+    Route("GET", "/v1/jobs/{job}/residency", "Bitmap of cached samples", jobs.get_residency, answers=_BITMAP),
+    Route(
+        "POST",
+        "/v1/purge",
+        "Drop what is cached under a prefix; with dry_run only count it",
+        admin.purge,
+        body={wire.JSON: wire.PurgeRequest},
+        answers=_ok(wire.PurgeAnswer),
+    ),
+    Route(
+        "GET",
+        "/v1/objects/{bucket}/{key}",
+        "What is cached of one object",
+        admin.get_object,
+        answers=_ok(wire.ObjectSummary),
+    ),
+)

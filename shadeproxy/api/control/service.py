@@ -1,0 +1,50 @@
+"""Calls about the proxy itself: probes, statistics, metrics, dashboard."""
+
+from importlib.resources import files
+
+import msgspec
+from aiohttp import web
+
+from shadeproxy.api.control.bodies import JSON, Status, answer_json
+from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.telemetry.metrics import CONTENT_TYPE
+
+_DASHBOARD = files("shadeproxy.api.control").joinpath("dashboard.html").read_bytes()
+# No asset comes from elsewhere, and the page may talk to its own listener only.
+_DASHBOARD_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+async def healthz(_context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(Status("ok"))
+
+
+async def readyz(context: ControlContext, _request: web.Request) -> web.Response:
+    status = context.readiness()
+    response = answer_json(Status(status))
+    if status != READY:
+        response.set_status(503)
+    return response
+
+
+async def metrics(context: ControlContext, _request: web.Request) -> web.Response:
+    return web.Response(body=context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def dashboard(_context: ControlContext, _request: web.Request) -> web.Response:
+    headers = {
+        "Content-Security-Policy": _DASHBOARD_POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+    return web.Response(body=_DASHBOARD, content_type="text/html", charset="utf-8", headers=headers)
+
+
+async def stats(context: ControlContext, _request: web.Request) -> web.Response:
+    return web.Response(body=msgspec.json.encode(context.stats.snapshot()), content_type=JSON)
+
+
+async def info(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json({"version": context.version, **context.info})

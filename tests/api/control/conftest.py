@@ -1,0 +1,115 @@
+"""A control listener on a loopback socket, with everything behind it in memory."""
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from shadeproxy.api.control.app import make_control_app
+from shadeproxy.api.control.context import READY, CachedObject, ControlContext, Purged
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.types import ListEntry, ListPage
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.telemetry.stats import Stats
+
+
+@dataclass
+class Backend:
+    """What the listener is given in place of engine and origin."""
+
+    objects: dict = field(default_factory=dict)
+    listing: dict = field(default_factory=dict)
+    purges: list = field(default_factory=list)
+    resident: list = field(default_factory=list)
+    readiness: str = READY
+    refusal: Exception | None = None
+    list_calls: int = 0
+
+    async def purge(self, bucket, prefix, *, dry_run):
+        self.purges.append((bucket, prefix, dry_run))
+        return Purged(objects=2, pages=3, size_bytes=4096)
+
+    async def inspect(self, ref) -> CachedObject | None:
+        return self.objects.get(ref)
+
+    async def list_objects(self, bucket, prefix, *, start_after=""):
+        self.list_calls += 1
+        if self.refusal is not None:
+            raise self.refusal
+        keys = sorted(key for key in self.listing[bucket] if key.startswith(prefix) and key > start_after)
+        entries = tuple(ListEntry(key, self.listing[bucket][key], '"e"') for key in keys[:2])
+        return ListPage(entries, truncated=len(keys) > 2)
+
+    def resident_hashes(self):
+        return np.array([object_hash(ref) for ref in self.resident], dtype=np.uint64)
+
+
+@pytest.fixture
+def backend():
+    return Backend()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def context(backend, clock):
+    with ThreadPoolExecutor(2, thread_name_prefix="control") as pool:
+        yield ControlContext(
+            version="9.9.9",
+            knowledge=Knowledge(),
+            stats=Stats(),
+            clock=clock,
+            pool=pool,
+            admin=backend,
+            list_objects=backend.list_objects,
+            resident_hashes=backend.resident_hashes,
+            readiness=lambda: backend.readiness,
+            info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
+        )
+
+
+@pytest.fixture
+async def client(context) -> AsyncIterator[TestClient]:
+    async with TestClient(TestServer(make_control_app(context))) as client:
+        yield client
+
+
+@pytest.fixture
+async def guarded(context) -> AsyncIterator[TestClient]:
+    """The same listener with the token "s3cret"."""
+    async with TestClient(TestServer(make_control_app(replace(context, token="s3cret")))) as client:
+        yield client
+
+
+@pytest.fixture
+async def job(client):
+    """Job "resnet" on dataset "train" of the objects b/k0 .. b/k9."""
+    lines = "".join(f'{{"bucket": "b", "key": "k{number}"}}\n' for number in range(10))
+    headers = {"Content-Type": "application/x-ndjson"}
+    answer = await client.put("/v1/datasets/train", data=lines, headers=headers)
+    assert answer.status == 200, await answer.text()
+    answer = await client.put("/v1/jobs/resnet", json={"dataset": "train", "world_size": 2})
+    assert answer.status == 200, await answer.text()
+    return "/v1/jobs/resnet"
+
+
+@pytest.fixture
+def refused():
+    """Checks that an answer is an error of the one form, and returns its message and hint."""
+
+    async def check(answer, status, code):
+        body = await answer.json()
+        assert answer.status == status, body
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"code", "message", "hint"}
+        assert body["error"]["code"] == code
+        return f"{body['error']['message']} | {body['error']['hint']}"
+
+    return check

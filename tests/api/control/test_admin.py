@@ -1,0 +1,65 @@
+import pytest
+
+from shadeproxy.api.control.context import CachedObject, CachedPage
+from shadeproxy.core.types import ObjectMeta, ObjectRef
+
+
+@pytest.mark.parametrize(
+    ("uri", "prefix"), [("s3://b/a/1", "a/1"), ("s3://b/", ""), ("s3://b", ""), ("s3://b//x", "/x")]
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_purge_names_bucket_and_prefix(client, backend, uri, prefix, dry_run):
+    answer = await client.post("/v1/purge", json={"uri": uri, "dry_run": dry_run})
+    assert await answer.json() == {"objects": 2, "pages": 3, "bytes": 4096}
+    assert backend.purges == [("b", prefix, dry_run)]
+
+
+@pytest.mark.parametrize("uri", ["b/a", "s3://", "s3:///a", "http://b/a", ""])
+async def test_purge_refuses_what_is_no_uri(client, backend, refused, uri):
+    answer = await client.post("/v1/purge", json={"uri": uri})
+    assert "write s3://bucket/prefix" in await refused(answer, 400, "invalid_request")
+    assert backend.purges == []
+
+
+async def test_a_misspelt_dry_run_purges_nothing(client, backend, refused):
+    answer = await client.post("/v1/purge", json={"uri": "s3://b", "dryrun": True})
+    assert "dryrun" in await refused(answer, 400, "invalid_request")
+    assert backend.purges == []
+
+
+@pytest.mark.parametrize("key", ["k1", "a//b", "a/../b", "with space", "ünï/x%2F", "a?b#c"])
+async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
+    from urllib.parse import quote
+
+    backend.objects[ObjectRef("b", key)] = CachedObject(
+        ObjectMeta('"e"', 10, (("Content-Type", "image/png"),)),
+        (CachedPage(0, "ram", 10),),
+        validated_s=12.5,
+    )
+    await client.put("/v1/jobs/free", json={})
+    await client.post("/v1/jobs/free/scores", json={"keys": {f"b/{key}": 3, "b/else": 1}})
+    from yarl import URL
+
+    path = URL(f"http://127.0.0.1:{client.port}/v1/objects/b/{quote(key)}", encoded=True)
+    answer = await client.session.get(path)
+    assert await answer.json() == {
+        "uri": f"s3://b/{key}",
+        "etag": '"e"',
+        "size": 10,
+        "headers": [["Content-Type", "image/png"]],
+        "validated_s": 12.5,
+        "pages": [{"number": 0, "tier": "ram", "bytes": 10}],
+        "weight": 1.5,
+    }
+
+
+async def test_an_object_without_scores_has_no_weight(client, backend):
+    backend.objects[ObjectRef("b", "k")] = CachedObject(ObjectMeta('"e"', 10), ())
+    shown = await (await client.get("/v1/objects/b/k")).json()
+    assert shown["weight"] is None
+    assert shown["pages"] == []
+
+
+async def test_an_object_that_is_not_cached_is_told(client, refused):
+    text = await refused(await client.get("/v1/objects/b/k"), 404, "unknown_name")
+    assert "nothing of s3://b/k is cached" in text

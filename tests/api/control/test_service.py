@@ -1,0 +1,146 @@
+import json
+import re
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from shadeproxy.api.control.app import make_control_app
+from shadeproxy.core.types import JobContext, Source
+
+
+async def test_probes(client, backend):
+    assert await (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.get("/readyz")).status == 200
+    backend.readiness = "draining"
+    answer = await client.get("/readyz")
+    assert answer.status == 503
+    assert await answer.json() == {"status": "draining"}
+    assert (await client.get("/healthz")).status == 200
+
+
+async def test_stats_are_the_snapshot(client, context):
+    context.stats.record_read("train", Source.RAM, 10, JobContext("resnet", 3))
+    assert await (await client.get("/v1/stats")).json() == json.loads(json.dumps(context.stats.snapshot()))
+
+
+async def test_metrics_are_prometheus_text(client, context):
+    context.stats.record_read("train", Source.RAM, 10)
+    answer = await client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert 'shadeproxy_bucket_requests_total{bucket="train"} 1.0' in await answer.text()
+
+
+async def test_info_tells_the_sdk_where_to_read(client):
+    info = await (await client.get("/v1/info")).json()
+    assert info == {"version": "9.9.9", "s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20}
+
+
+async def test_the_dashboard_needs_nothing_from_elsewhere_and_writes_text_only(client):
+    answer = await client.get("/")
+    page = await answer.text()
+    assert answer.content_type == "text/html"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert not re.findall(r"https?://|//[a-z]|@import|<link|src=", page.replace("// Names", ""))
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page)
+
+
+async def test_openapi_lists_exactly_the_routes(client):
+    document = await (await client.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1")
+    described = {
+        (method.upper(), path) for path, operations in document["paths"].items() for method in operations
+    }
+    served = set()
+    for resource in client.app.router.resources():
+        for route in resource:
+            served.add((route.method, resource.canonical))
+    assert described == served
+    assert ("POST", "/v1/jobs/{job}/scores") in described
+    assert not [path for _, path in described if re.search("order|batch|locate|warm|pin", path)]
+
+
+async def test_openapi_references_resolve_and_parameters_are_declared(client):
+    document = await (await client.get("/openapi.json")).json()
+    for reference in re.findall(r'"\$ref": ?"#/([^"]+)"', json.dumps(document)):
+        target = document
+        for step in reference.split("/"):
+            target = target[step]
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            declared = [item["name"] for item in operation["parameters"] if item["in"] == "path"]
+            assert declared == re.findall(r"{(\w+)}", path)
+            assert operation["responses"]
+
+
+async def test_unknown_paths_and_methods_are_errors_of_the_same_form(client, refused):
+    text = await refused(await client.get("/v1/nothing"), 404, "not_found")
+    assert "GET /v1/nothing" in text
+    assert "/openapi.json" in text
+    answer = await client.delete("/v1/stats")
+    await refused(answer, 405, "method_not_allowed")
+    assert answer.headers["Allow"] == "GET"
+
+
+# ------------------------------------------------------------------ who may call
+
+EVERY_CALL = ["/metrics", "/", "/v1/stats", "/v1/info", "/v1/jobs", "/openapi.json", "/v1/objects/b/k", "/x"]
+
+
+@pytest.mark.parametrize("path", EVERY_CALL)
+async def test_with_a_token_every_call_needs_it(guarded, refused, path):
+    answer = await guarded.get(path)
+    assert "Authorization: Bearer TOKEN" in await refused(answer, 401, "unauthorized")
+    assert "Basic" in answer.headers["WWW-Authenticate"]
+    for wrong in ("Bearer no", "Bearer ", "Bearer s3cret2", "Token s3cret", "Basic !!", "Basic czNjcmV0"):
+        text = await refused(await guarded.get(path, headers={"Authorization": wrong}), 401, "unauthorized")
+        assert "the control token is wrong" in text
+        assert "s3cret" not in text
+
+
+async def test_probes_are_open(guarded):
+    assert (await guarded.get("/healthz")).status == 200
+    assert (await guarded.get("/readyz")).status == 200
+    assert (await guarded.get("/healthz", headers={"Host": "evil.example"})).status == 200
+
+
+@pytest.mark.parametrize("field", ["Bearer s3cret", "bearer s3cret", "Basic YW55Om15LXMzY3JldA=="])
+async def test_the_token_opens_as_bearer_or_as_a_browsers_password(context, guarded, field):
+    if field.startswith("Basic"):
+        field = "Basic YW55OnMzY3JldA=="  # any:s3cret
+    answer = await guarded.get("/v1/stats", headers={"Authorization": field, "Host": "proxy.cluster:9001"})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9001", "localhost.evil.example", "[bad", ""])
+async def test_without_a_token_a_rebound_name_is_refused(client, refused, host):
+    text = await refused(await client.get("/v1/stats", headers={"Host": host}), 403, "access_denied")
+    assert "set a control token" in text
+
+
+@pytest.mark.parametrize("host", ["localhost:9001", "127.0.0.1", "[::1]:9001", "10.0.0.7:9001"])
+async def test_without_a_token_addresses_and_localhost_are_served(client, host):
+    assert (await client.get("/v1/stats", headers={"Host": host})).status == 200
+
+
+async def test_an_allowed_name_is_served(context):
+    from dataclasses import replace
+
+    app = make_control_app(replace(context, allowed_hosts=frozenset({"proxy"})))
+    async with TestClient(TestServer(app)) as client:
+        assert (await client.get("/v1/stats", headers={"Host": "proxy:9001"})).status == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+async def test_a_page_of_another_origin_changes_nothing(client, refused, backend, origin):
+    body = {"uri": "s3://b/"}
+    answer = await client.post("/v1/purge", json=body, headers={"Origin": origin})
+    assert "another origin" in await refused(answer, 403, "access_denied")
+    assert backend.purges == []
+    own = f"http://127.0.0.1:{client.port}"
+    assert (await client.post("/v1/purge", json=body, headers={"Origin": own})).status == 200
+
+
+def test_the_context_does_not_show_its_token(context):
+    from dataclasses import replace
+
+    assert "s3cret" not in repr(replace(context, token="s3cret"))
