@@ -1,12 +1,123 @@
-"""What every test gets: a blocking call of product code on the event loop fails the test that made it."""
+"""What every test gets: a blocking call of product code on the event loop fails the test that made it.
 
-from collections.abc import Iterator
+And what tests of the whole product share: ``serve``, a real ``shadeproxy serve`` in its own process.
+"""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
 import pytest
 from blockbuster import blockbuster_ctx
+from botocore import UNSIGNED
+from botocore.config import Config
 
 
 @pytest.fixture(autouse=True)
 def _blockbuster() -> Iterator[None]:
-    with blockbuster_ctx("shadeproxy"):
+    with blockbuster_ctx("shadeproxy") as blocked:
+        for function in blocked.functions.values():
+            # A loop of its own, in a thread that is there to block.
+            function.can_block_in("origin/credentials.py", "_resolve")
         yield
+
+
+@dataclass
+class Served:
+    """One proxy process."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    s3: str = ""
+    control: str = ""
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
+        with self.log.open("ab") as log:
+            start = log.tell()
+            self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            lines = self.log.read_bytes()[start:].splitlines()
+            ready = [entry for line in lines if (entry := _parse(line)).get("event") == "ready"]
+            if ready:
+                self.s3, self.control = ready[0]["s3"], ready[0]["control"]
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(30)
+
+    def client(self, **kwargs: Any) -> Any:
+        """A boto3 client; unsigned unless keys are given."""
+        config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
+        return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.control + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def stats(self) -> dict[str, Any]:
+        return self.get("/v1/stats")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {}
+
+
+MakeServed = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[MakeServed]:
+    """Start a proxy; by keyword, ``cache_ram_capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
+    running: list[Served] = []
+
+    def start(
+        config: Path | None = None, environment: dict[str, str] | None = None, **settings: str
+    ) -> Served:
+        name = tmp_path / f"proxy{len(running)}"
+        name.mkdir()
+        values = {
+            "s3.listen": "127.0.0.1:0",
+            "control.listen": "127.0.0.1:0",
+            "cache.ram.path": str(name / "ram"),
+            "cache.ram.capacity": "32 MiB",
+            "cache.disk.path": str(name / "disk"),
+            "cache.disk.capacity": "0",
+            "cache.disk.min_free": "0",
+            "state.path": str(name / "state"),
+            "telemetry.log_format": "json",
+        } | {key.replace("__", "."): value for key, value in settings.items()}
+        arguments = [item for key, value in values.items() for item in ("--set", f"{key}={value}")]
+        if config is not None:
+            arguments = ["--config", str(config), *arguments]
+        served = Served(arguments, environment or {}, name / "log")
+        running.append(served)
+        served.start()
+        return served
+
+    yield start
+    for served in running:
+        served.stop(signal.SIGKILL)

@@ -11,7 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.conditions import Verdict
-from shadeproxy.core.errors import BodyCutShort, ObjectChanged, RangeNotSatisfiable, ShuttingDown
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    ObjectChanged,
+    OriginAnswer,
+    RangeNotSatisfiable,
+    ShuttingDown,
+)
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import (
@@ -213,6 +219,18 @@ class Engine:
             # Nothing was sent yet, and the old version was forgotten: once more, with the new one.
             reading.reset()
             await self._open(reading)
+        except OriginAnswer as answer:
+            if answer.code:
+                raise
+            raise await self._explained(reading.request, answer) from None
+
+    async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
+        """The error that a GET gets where a HEAD, which has no body, was answered with a bare status."""
+        try:
+            async with self._origin.open(request.ref, span=Span(0, 1), upstream=request.upstream):
+                return answer
+        except OriginAnswer as explained:
+            return explained
 
     async def _open(self, reading: EngineReading) -> None:
         request, wanted = reading.request, reading.request.range

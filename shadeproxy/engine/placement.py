@@ -79,9 +79,11 @@ class Placement:
         """A reserved location in tier ``index`` won against its residents by the policy, or None."""
         tier, members = self._tiers[index], self._residents.members[index]
         size = int(self._residents.record_bytes[slot])
-        if index == 0:
+        room = self._staging_bytes(index)
+        if index == 0 and room < size:
             self._release_staged()
-        held_back = max(self._staging_bytes(index), members.staged_bytes)
+        # A share that cannot hold even this page holds nothing back: it would lie idle for ever.
+        held_back = max(room if size <= room else 0, members.staged_bytes)
         free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
         if free < size and not self._displace(slot, index, size - free, evict):
             return None
@@ -160,10 +162,9 @@ class Placement:
         return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0
 
     def _release_staged(self) -> None:
-        """With no staging share left, staged pages are residents like any other."""
-        if self._staging.share() == 0:
-            for slot in list(self._residents.members[0].staged):
-                self._residents.unstage(slot)
+        """The share is too small to stage anything: what is staged is a resident like any other."""
+        for slot in list(self._residents.members[0].staged):
+            self._residents.unstage(slot)
 
     def _drop_oldest_staged(self, evict: Evict) -> None:
         oldest = next(iter(self._residents.members[0].staged))

@@ -4,7 +4,7 @@ Rule 1: an origin raises only OriginError, NotSupported or InvalidRequest; a for
 translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
 never ends early in silence. Rule 3: leaving a context manager early closes the connection behind it.
 Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
-tests/origin/conformance.py holds these sentences as tests; every implementation runs them.
+tests/origin/test_conformance*.py hold these sentences as tests; every implementation runs them.
 """
 
 from collections.abc import AsyncIterator

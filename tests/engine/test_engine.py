@@ -429,3 +429,16 @@ async def test_hits_and_misses_are_counted_once_per_get(make_bench):
     assert totals["requests"] == 3
     assert totals["hit_ratio"] == pytest.approx(2 / 3)
     assert totals["byte_hit_ratio"] == pytest.approx((len(BODY) + 10) / (2 * len(BODY) + 10))
+
+
+async def test_a_get_whose_head_was_refused_without_a_word_gets_the_origins_words(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "other", b"")
+
+    async def bare(*_args, **_kwargs):
+        raise OriginAnswer(404, "")
+
+    bench.origin.head = bare
+    with pytest.raises(OriginAnswer) as caught:
+        await bench.get("k", conditions=Conditions(if_none_match='"x"'))
+    assert caught.value.code == "NoSuchKey"

@@ -1,0 +1,6 @@
+"""``python -m shadeproxy``."""
+
+from shadeproxy.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,37 @@
+"""From ``[auth]`` to who may talk to the S3 listener, and with whose rights."""
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.clients import ClientKey, Right
+from shadeproxy.app.origins import upstream_of
+from shadeproxy.config import Settings
+from shadeproxy.config.sections import Client
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import SHARED
+
+
+def build_authenticator(settings: Settings, clock: Clock) -> Authenticator:
+    """Raises ConfigError when a secret cannot be read."""
+    clients = [
+        ClientKey(
+            client.access_key,
+            client.secret(),
+            upstream=SHARED if client.upstream.is_shared else upstream_of(client.access_key),
+            rights=_rights(client),
+        )
+        for client in settings.auth.clients
+    ]
+    return Authenticator(clients, anonymous=settings.auth.anonymous, clock=clock)
+
+
+def has_own_upstreams(settings: Settings) -> bool:
+    """Whether some client has origin rights of its own, so that hits must be authorised one by one."""
+    return any(not client.upstream.is_shared for client in settings.auth.clients)
+
+
+def _rights(client: Client) -> tuple[Right, ...]:
+    allowed = set(client.allow)
+    return tuple(
+        Right(bucket, prefix, read="read" in allowed, write="write" in allowed, list="list" in allowed)
+        for bucket in client.buckets or ["*"]
+        for prefix in client.prefixes or [""]
+    )

@@ -1,0 +1,54 @@
+"""From ``[cache]`` to the tiers, and the threads that do the disk tier's I/O."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from shadeproxy.config import Settings
+from shadeproxy.core.types import Source
+from shadeproxy.engine.cache import Medium, RunIO
+from shadeproxy.tiers.store import SegmentStore
+
+_DISK_READERS = 8
+
+
+class Media:
+    """The tiers, fastest first. The disk tier has one writer thread (its I/O has an order) and readers."""
+
+    def __init__(self, settings: Settings) -> None:
+        cache = settings.cache
+        self._pools: list[ThreadPoolExecutor] = []
+        ram = SegmentStore("ram", cache.ram.path, cache.ram.capacity)
+        self.media = [Medium(ram, Source.RAM)]
+        if cache.disk.capacity:
+            writer = self._pool(1, "disk-writer")
+            readers = self._pool(_DISK_READERS, "disk-reader")
+
+            def submit(work: Callable[[], None]) -> None:
+                writer.submit(work)
+
+            disk = SegmentStore(
+                "disk",
+                cache.disk.path,
+                cache.disk.capacity,
+                min_free_bytes=cache.disk.min_free,
+                submit=submit,
+            )
+            self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
+
+    def close(self) -> None:
+        """Wait for queued I/O (blocking). Close the tiers first."""
+        for pool in self._pools:
+            pool.shutdown()
+
+    def _pool(self, threads: int, name: str) -> ThreadPoolExecutor:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._pools.append(pool)
+        return pool
+
+
+def _runner(pool: Executor) -> RunIO:
+    async def run(work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    return run

@@ -1,0 +1,68 @@
+"""From ``[origin]`` and ``[[auth.clients]]`` to an Origin with its wrappers."""
+
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.types import SHARED, Upstream
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.credentials import (
+    AnonymousCredentials,
+    ChainCredentials,
+    CredentialProvider,
+    StaticCredentials,
+)
+from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.file import FileOrigin
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.retry import RetryingOrigin, RetryRule
+from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.s3transport import Timeouts
+
+_DEFAULT_REGION = "us-east-1"
+
+
+def upstream_of(access_key: str) -> Upstream:
+    """The name of the origin credentials of a client that has its own."""
+    return Upstream(f"client:{access_key}")
+
+
+def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
+    """The origin of the settings, retried and limited. Raises ConfigError."""
+    clock = clock or SystemClock()
+    section = settings.origin
+    origin: Origin
+    if section.kind == "file":
+        origin = FileOrigin(section.path)
+    else:
+        origin = S3Origin(
+            section.endpoint or None,
+            credentials=_providers(settings, clock),
+            region=section.region or _DEFAULT_REGION,
+            addressing=section.addressing,
+            timeouts=Timeouts(section.timeouts.connect, section.timeouts.read),
+            max_connections=section.max_connections,
+            ca_file=section.ca_file or None,
+            clock=clock,
+        )
+    if section.delay:
+        origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
+    rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
+    return RetryingOrigin(LimitedOrigin(origin, max_open=section.max_connections), rule=rule, clock=clock)
+
+
+def _providers(settings: Settings, clock: Clock) -> dict[Upstream, CredentialProvider]:
+    providers = {SHARED: _shared(settings, clock)}
+    for client in settings.auth.clients:
+        own = client.upstream.resolve()
+        if own is not None:
+            providers[upstream_of(client.access_key)] = StaticCredentials(own)
+    return providers
+
+
+def _shared(settings: Settings, clock: Clock) -> CredentialProvider:
+    section = settings.origin.credentials
+    if section.source == "anonymous":
+        return AnonymousCredentials()
+    static = section.resolve()
+    if static is not None:
+        return StaticCredentials(static)
+    return ChainCredentials(profile=section.profile or None, clock=clock)

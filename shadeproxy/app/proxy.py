@@ -1,0 +1,227 @@
+"""One running proxy: everything that is opened, in order, and closed in the reverse order.
+
+Start: tiers and state are recovered, then the listeners open. Stop: not ready, no new connections,
+requests under way end, caches and state are flushed, everything closes (design section 7).
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+
+import structlog
+from aiohttp import web
+
+from shadeproxy import __version__
+from shadeproxy.api.control.app import make_control_app
+from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.server import S3Server
+from shadeproxy.app.admin import EngineAdmin, Observer
+from shadeproxy.app.clients import build_authenticator, has_own_upstreams
+from shadeproxy.app.media import Media
+from shadeproxy.app.origins import build_origin
+from shadeproxy.app.persistence import Persistence
+from shadeproxy.config import Settings
+from shadeproxy.config.fields import Address
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.errors import ConfigError, OriginError, ShadeProxyError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.counters import TierGauges
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Tier
+
+_log = structlog.get_logger(__name__)
+_BACKLOG = 1024
+_DRAIN_S = 30.0
+_CONTROL_THREADS = 4
+
+
+class Proxy:
+    """Build with settings, ``start`` on a running loop, ``stop`` once."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.stats = Stats()
+        self.s3_address = self.control_address = ""
+        self._clock = clock or SystemClock()
+        self._status = "starting"
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Open everything. Raises ConfigError, or ShadeProxyError for a port that is taken; nothing stays
+        open then.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def stop(self) -> None:
+        """Drain and close everything."""
+        self._status = "draining"
+        await self._stack.aclose()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _start(self) -> None:
+        settings, clock = self.settings, self._clock
+        authenticator = build_authenticator(settings, clock)
+        token = settings.control.resolve_token()
+        pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
+        self._stack.callback(pool.shutdown)
+        knowledge = await self._open_state(pool)
+        origin = CountedOrigin(build_origin(settings, clock=clock), stats=self.stats, clock=clock)
+        self._stack.push_async_callback(origin.aclose)
+        engine = await self._open_engine(knowledge, origin)
+        handler = S3Handler(
+            engine,
+            authenticator,
+            clock=clock,
+            observer=Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log),
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+        )
+        tls = _tls_context(settings)
+        s3 = S3Server(handler)
+        self.s3_address = await self._listen(
+            "s3.listen", web.ServerRunner(s3, shutdown_timeout=_DRAIN_S), settings.s3.listen, tls
+        )
+        scheme = "https" if tls else "http"
+        context = ControlContext(
+            version=__version__,
+            knowledge=knowledge,
+            stats=self.stats,
+            clock=clock,
+            pool=pool,
+            admin=EngineAdmin(engine),
+            list_objects=engine.list_objects,
+            resident_hashes=engine.cache.resident_hashes,
+            readiness=lambda: self._status,
+            info={"s3_endpoint": f"{scheme}://{self.s3_address}", "page_size": engine.page_size},
+            token=token,
+        )
+        runner = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_DRAIN_S)
+        self.control_address = await self._listen("control.listen", runner, settings.control.listen, None)
+        self._status = READY
+        _log.info(
+            "ready",
+            s3=f"{scheme}://{self.s3_address}",
+            control=f"http://{self.control_address}",
+            pages=len(engine.cache.residents),
+        )
+        probe = asyncio.create_task(_probe(origin), name="probe")
+        self._stack.callback(probe.cancel)
+
+    async def _open_state(self, pool: ThreadPoolExecutor) -> Knowledge:
+        state = StateStore(self.settings.state.path, clock=self._clock)
+        await asyncio.to_thread(state.open)
+        self._stack.push_async_callback(asyncio.to_thread, state.close)
+        persistence = Persistence(state, pool, self._clock)
+        knowledge = Knowledge(dirty=persistence.note)
+        await asyncio.to_thread(persistence.restore, knowledge)
+        persistence.start(knowledge)
+        self._stack.push_async_callback(persistence.stop, knowledge)
+        return knowledge
+
+    async def _open_engine(self, knowledge: Knowledge, origin: Origin) -> Engine:
+        settings, clock, stats = self.settings, self._clock, self.stats
+        media = Media(settings)
+        self._stack.push_async_callback(asyncio.to_thread, media.close)
+        ledger = Ledger(settings.cache.inflight)
+        cache = PageCache(
+            media.media,
+            policy=get_policy(settings.policy.name, settings.policy.objective),
+            weights=knowledge,
+            stats=stats,
+            ledger=ledger,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, cache.close)
+        await asyncio.to_thread(cache.recover)
+        for index, medium in enumerate(media.media):
+            stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
+        stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
+        engine = Engine(
+            origin,
+            cache,
+            rules=_rules(settings),
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=settings.cache.page_size,
+            verdicts=Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None,
+            job_of=_attribution(knowledge),
+        )
+        stats.watch("readings", lambda: float(engine.readings))
+        self._stack.push_async_callback(engine.aclose)
+        return engine
+
+    async def _listen(
+        self, key: str, runner: web.BaseRunner, address: Address, tls: ssl.SSLContext | None
+    ) -> str:
+        """Open a listener, closed gracefully by the stack; where it listens."""
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        site = web.TCPSite(
+            runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            raise ShadeProxyError(
+                f"{key}: cannot listen on {address}: {error.strerror or error}; stop what listens there"
+                f" (another shadeproxy?), or set {key} to another address"
+            ) from error
+        host, port = runner.addresses[0][:2]
+        return str(Address(host, port))
+
+
+async def _probe(origin: Origin) -> None:
+    """Say early what every miss would run into; what is cached is served all the same."""
+    try:
+        _log.info("origin answers", probe=await origin.probe())
+    except OriginError as error:
+        _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy check`")
+
+
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        [
+            Rule(rule.bucket, rule.prefix, Freshness(rule.freshness), rule.ttl, rule.cache)
+            for rule in settings.rules
+        ]
+    )
+
+
+def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
+    members = cache.residents.members[index]
+    return lambda: TierGauges(tier.used_bytes, tier.capacity_bytes, members.count + len(members.staged))
+
+
+def _attribution(knowledge: Knowledge) -> Callable[[ObjectRef], str | None]:
+    return lambda ref: knowledge.job_of(object_hash(ref))
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext | None:
+    tls = settings.s3.tls
+    if not tls.cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"s3.tls: cannot use {tls.cert} and {tls.key}: {error}") from error
+    return context

@@ -1,0 +1,69 @@
+"""Where an S3 request goes: endpoint, Host and raw path, in path or virtual-host style.
+
+The key's octets are encoded once and never normalised: dot segments, empty segments and encoded slashes
+travel as they are.
+"""
+
+import re
+from typing import Literal, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.types import ObjectRef
+
+Addressing = Literal["path", "virtual", "auto"]
+
+# A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
+_HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+
+class Target(NamedTuple):
+    """``origin`` is "scheme://host[:port]", ``host`` the Host field, ``raw_path`` what is sent and signed."""
+
+    origin: str
+    host: str
+    raw_path: str
+
+
+class Endpoint:
+    """An S3 endpoint.
+
+    ``url`` None means AWS in ``region``. "auto" is virtual-host style at amazonaws.com for buckets whose
+    name is one host label, path style everywhere else. Raises ConfigError for a URL that is no endpoint.
+    """
+
+    def __init__(self, url: str | None, *, region: str, addressing: Addressing = "auto") -> None:
+        self.url = (url or f"https://s3.{region}.amazonaws.com").rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username:
+            raise ConfigError(
+                'origin.endpoint must be a URL such as "https://s3.example.org" or "http://127.0.0.1:9000",'
+                " without credentials or query"
+            )
+        self._scheme = parts.scheme
+        self._netloc = parts.netloc
+        default_port = ":443" if parts.scheme == "https" else ":80"
+        # Clients leave the default port out of Host, and the signature covers Host.
+        self._host = parts.netloc.removesuffix(default_port)
+        self._base_path = parts.path
+        self._addressing = addressing
+        self._is_aws = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    def target(self, ref: ObjectRef) -> Target:
+        """The target of ``ref``; an empty key means the bucket, an empty bucket the service."""
+        bucket = f"/{quote(ref.bucket, safe='-_.~')}" if ref.bucket else "/"
+        key = f"/{quote(ref.key, safe='/-_.~')}" if ref.key else ""
+        return self.target_of(ref.bucket, bucket + key)
+
+    def target_of(self, bucket: str, raw_path: str) -> Target:
+        """The target of a path-style ``raw_path``, byte for byte apart from the bucket's place."""
+        if bucket and self._is_virtual(bucket):
+            _, _, rest = raw_path.removeprefix("/").partition("/")
+            origin = f"{self._scheme}://{bucket}.{self._netloc}"
+            return Target(origin, f"{bucket}.{self._host}", f"{self._base_path}/{rest}")
+        return Target(f"{self._scheme}://{self._netloc}", self._host, self._base_path + raw_path)
+
+    def _is_virtual(self, bucket: str) -> bool:
+        if self._addressing == "auto":
+            return self._is_aws and _HOST_LABEL.fullmatch(bucket) is not None
+        return self._addressing == "virtual"

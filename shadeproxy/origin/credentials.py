@@ -1,0 +1,105 @@
+"""Origin credentials: one provider per Upstream, asked before each signature.
+
+aiobotocore resolves the chain (environment, profiles, files, web identity, container and instance
+metadata) and refreshes. It reads its files on the loop it runs on, so it runs on one of its own, in a
+thread. The secret shows in no repr, error or log line. Nothing here signs: see core/sigv4.py.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.sigv4 import Credentials
+
+_RETRY_REFRESH_S = 30.0
+
+
+class CredentialProvider(Protocol):
+    """Credentials of one upstream."""
+
+    async def credentials(self) -> Credentials | None:
+        """What to sign with; None: send requests unsigned. Raises OriginAnswer 403, OriginUnavailable."""
+        ...
+
+
+class AnonymousCredentials:
+    """Public buckets: requests go unsigned."""
+
+    async def credentials(self) -> Credentials | None:
+        return None
+
+
+class StaticCredentials:
+    """One fixed key, such as the upstream credentials of an ``[[auth.clients]]`` entry."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def credentials(self) -> Credentials | None:
+        return self._credentials
+
+
+class ChainCredentials:
+    """The AWS chain, refreshed in time; ``profile`` names one of the configuration files' profiles.
+
+    Concurrent callers share one resolution. When a refresh fails while the old credentials still hold,
+    these are used, and the next attempt is made 30 s later.
+    """
+
+    def __init__(self, *, profile: str | None = None, clock: Clock | None = None) -> None:
+        self._profile = profile
+        self._clock = clock or SystemClock()
+        self._resolved: Any = None
+        self._current: Credentials | None = None
+        self._next_attempt_s = 0.0
+        self._loading: asyncio.Task[None] | None = None
+
+    async def credentials(self) -> Credentials | None:
+        if self._current is None or self._is_due():
+            if self._loading is None:
+                self._loading = asyncio.create_task(self._load())
+            # Shielded: a client that hangs up must not cancel what others wait for.
+            await asyncio.shield(self._loading)
+        return self._current
+
+    def _is_due(self) -> bool:
+        needed = getattr(self._resolved, "refresh_needed", None)
+        return needed is not None and self._clock.monotonic_s() >= self._next_attempt_s and bool(needed())
+
+    async def _load(self) -> None:
+        self._next_attempt_s = self._clock.monotonic_s() + _RETRY_REFRESH_S
+        try:
+            self._current = await asyncio.to_thread(self._resolve)
+        except (BotoCoreError, ClientError) as error:
+            raise OriginUnavailable(
+                f"the origin's credentials could not be resolved: {_reason(error)}"
+            ) from None
+        finally:
+            self._loading = None
+
+    def _resolve(self) -> Credentials:
+        return asyncio.run(self._resolve_chain())
+
+    async def _resolve_chain(self) -> Credentials:
+        if self._resolved is None:
+            self._resolved = await AioSession(profile=self._profile).get_credentials()
+        if self._resolved is None:
+            raise OriginAnswer(
+                403,
+                "AccessDenied",
+                "no origin credentials were found in the environment, the AWS files or the instance: set"
+                ' AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or origin.credentials = "anonymous"',
+            )
+        frozen = await self._resolved.get_frozen_credentials()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+def _reason(error: Exception) -> str:
+    # The text of this one quotes what a credential process printed, which may hold a secret.
+    if isinstance(error, CredentialRetrievalError):
+        return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"
+    return str(error)

@@ -1,0 +1,1 @@
+"""A directory as a Store: sub-directories are buckets, files are objects. Only this package touches files."""

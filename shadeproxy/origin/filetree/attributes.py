@@ -1,0 +1,91 @@
+"""What is known of a file as ObjectMeta: ETag from stat, headers from one extended attribute.
+
+The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1": the dash tells clients that it is
+not an MD5 of the body. HEAD, GET, PUT and listings give the same one. A program that rewrites a file in
+place with equal size within one tick of the file system's clock escapes it; renaming into place does not.
+"""
+
+# Keys are strings; pathlib would normalise them and cost more than the system call.
+# ruff: noqa: PTH122
+
+import errno
+import json
+import mimetypes
+import os
+from email.utils import formatdate
+from functools import lru_cache
+
+import xxhash
+
+from shadeproxy.core.errors import NotSupported
+from shadeproxy.core.types import Headers, ObjectMeta
+from shadeproxy.origin.s3ops.store import DEFAULT_CONTENT_TYPE
+
+ATTRIBUTE = "user.shadeproxy"
+_ABSENT = {errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS}
+
+
+def etag_of(found: os.stat_result) -> str:
+    digest = xxhash.xxh3_128_hexdigest(b"%d-%d-%d" % (found.st_mtime_ns, found.st_size, found.st_ino))
+    return f'"{digest}-1"'
+
+
+def marker_etag(found: os.stat_result) -> str:
+    """ETag of a directory marker: its body is always empty, so neither time nor size belongs to it."""
+    return f'"{xxhash.xxh3_128_hexdigest(b"marker-%d" % found.st_ino)}-1"'
+
+
+def meta_of_file(target: int | str, key: str, found: os.stat_result) -> ObjectMeta:
+    """Metadata of an open file or a path (blocking)."""
+    kept = read_headers(target) or ()
+    return ObjectMeta(etag_of(found), found.st_size, describe(kept, key, found))
+
+
+def describe(kept: Headers, key: str, found: os.stat_result) -> Headers:
+    """Stored headers, completed with Content-Type (by the name) and Last-Modified."""
+    has_type = any(name == "Content-Type" for name, _ in kept)
+    typed = kept if has_type else (("Content-Type", guess_type(key)), *kept)
+    return (*typed, ("Last-Modified", formatdate(found.st_mtime, usegmt=True)))
+
+
+def read_headers(target: int | str) -> Headers | None:
+    """The stored headers, None where there are none (blocking). Raises OSError."""
+    try:
+        raw = os.getxattr(target, ATTRIBUTE)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    return tuple((str(name), str(value)) for name, value in json.loads(raw))
+
+
+def write_headers(target: int | str, headers: Headers) -> None:
+    """Store ``headers`` (blocking). Raises NotSupported on a file system without extended attributes."""
+    try:
+        os.setxattr(target, ATTRIBUTE, json.dumps(headers).encode())
+    except OSError as error:
+        if error.errno in {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}:
+            raise NotSupported(
+                "The file system of this origin has no extended attributes, so it cannot keep metadata: "
+                f"send the object without {', '.join(name for name, _ in headers)}"
+            ) from None
+        if error.errno in {errno.E2BIG, errno.ENOSPC, errno.ERANGE}:
+            raise NotSupported(
+                "The file system of this origin has no room for so much metadata: send fewer fields"
+            ) from None
+        raise
+
+
+def worth_keeping(headers: Headers, key: str) -> Headers:
+    """Headers that ``describe`` would not answer anyway; often none, and then no attribute is needed."""
+    return tuple(pair for pair in headers if pair != ("Content-Type", guess_type(key)))
+
+
+def guess_type(key: str) -> str:
+    """Content-Type by the name's extension (blocking at first: reads the system's MIME tables)."""
+    return _type_of_extension(os.path.splitext(key)[1].lower())
+
+
+@lru_cache(maxsize=1024)
+def _type_of_extension(extension: str) -> str:
+    return mimetypes.guess_type(f"name{extension}")[0] or DEFAULT_CONTENT_TYPE

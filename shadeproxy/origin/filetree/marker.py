@@ -1,0 +1,52 @@
+"""Directory markers: the zero-byte object "a/" is the directory "a" with our extended attribute.
+
+A directory without the attribute is no object: it exists for the keys below it only.
+"""
+
+# Keys are strings; pathlib would normalise them and cost more than the system call.
+# ruff: noqa: PTH103, PTH116
+
+import os
+import stat
+
+from shadeproxy.core.types import Headers, ObjectMeta
+from shadeproxy.origin.filetree.attributes import (
+    ATTRIBUTE,
+    describe,
+    marker_etag,
+    read_headers,
+    write_headers,
+)
+from shadeproxy.origin.s3ops.store import WriteCondition, no_such_key
+
+
+def describe_marker(path: str) -> ObjectMeta:
+    """Metadata of a marker (blocking). Raises OriginAnswer 404, OSError."""
+    found = os.stat(path)
+    kept = read_headers(path) if stat.S_ISDIR(found.st_mode) else None
+    if kept is None:
+        raise no_such_key()
+    return ObjectMeta(marker_etag(found), 0, describe(kept, "", found))
+
+
+def exists(path: str) -> bool:
+    """Whether the directory ``path`` is a marker (blocking)."""
+    try:
+        return read_headers(path) is not None
+    except OSError:
+        return False
+
+
+def create(path: str, headers: Headers, condition: WriteCondition) -> ObjectMeta:
+    """Make the directory and mark it (blocking). Raises OSError, NotSupported, OriginAnswer 412."""
+    current = describe_marker(path) if exists(path) else None
+    condition.check(current)
+    os.makedirs(path, exist_ok=True)
+    write_headers(path, headers)
+    return describe_marker(path)
+
+
+def remove(path: str) -> None:
+    """Unmark (blocking). Raises FileNotFoundError, NotADirectoryError."""
+    if exists(path):
+        os.removexattr(path, ATTRIBUTE)

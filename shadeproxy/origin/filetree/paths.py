@@ -1,0 +1,88 @@
+"""Keys to paths and back: no key leads out of its bucket, and two keys never share a file.
+
+A key with an empty, "." or ".." segment, a NUL or half a surrogate cannot be a path: reading it is 404 as for
+any key that does not exist, writing it is InvalidRequest. "a/" names the directory "a" itself (marker.py).
+"""
+
+# Keys are strings; pathlib would normalise them and cost more than the system call.
+# ruff: noqa: PTH116
+
+import os
+import stat
+from typing import NamedTuple
+
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.s3ops.store import RESERVED, no_such_bucket, no_such_key
+
+HIDDEN = RESERVED.rstrip("/")
+_DOTS = {"", ".", ".."}
+
+
+class Place(NamedTuple):
+    """Where an object lives: ``path`` absolute, ``is_marker`` for keys that end with "/"."""
+
+    path: str
+    is_marker: bool
+
+
+class Tree:
+    """The root directory and the rules for names below it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/") or "/"
+
+    def bucket(self, name: str) -> str:
+        """The directory of an existing bucket. Raises OriginAnswer 404 NoSuchBucket."""
+        path = self.bucket_path(name)
+        try:
+            if stat.S_ISDIR(os.stat(path).st_mode):
+                return path
+        except OSError:
+            pass
+        raise no_such_bucket()
+
+    def bucket_path(self, name: str) -> str:
+        """The directory of a bucket that may exist. Names with dots in front or slashes are no buckets."""
+        if name.startswith(".") or not _is_segment(name) or "/" in name:
+            raise no_such_bucket()
+        return f"{self.root}/{name}"
+
+    def existing(self, ref: ObjectRef) -> Place:
+        """Where ``ref`` would be. Raises OriginAnswer 404 for keys that cannot exist."""
+        place = self.find(ref)
+        if place is None:
+            raise no_such_key()
+        return place
+
+    def writable(self, ref: ObjectRef) -> Place:
+        """Where to write ``ref``. Raises InvalidRequest for keys that cannot be paths."""
+        place = self.find(ref)
+        if place is None:
+            raise InvalidRequest(
+                "A directory origin cannot store a key with an empty, '.' or '..' segment or a NUL character",
+                hint="Choose a key that is a relative path in normal form.",
+            )
+        return place
+
+    def find(self, ref: ObjectRef) -> Place | None:
+        """Where ``ref`` would be, None for a key that cannot be a path."""
+        key = ref.key.removesuffix("/")
+        if not all(_is_segment(segment) for segment in key.split("/")):
+            return None
+        return Place(f"{self.bucket_path(ref.bucket)}/{key}", is_marker=ref.key.endswith("/"))
+
+
+def _is_segment(segment: str) -> bool:
+    return segment not in _DOTS and "\0" not in segment and is_utf8(segment)
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a file name can be part of a key: names of other octets come with lone surrogates."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""Writing: a temporary file in the bucket's hidden directory, renamed into place.
+
+Nobody sees a half-written object. There is no fsync: after a power cut a new object may be missing or
+empty, as with any file copied into the directory. The modification time is set from the nanosecond clock
+before the rename, so that two versions written within one tick of the file system differ in their ETag.
+"""
+
+# Keys are strings; pathlib would normalise them and cost more than the system call.
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
+
+import errno
+import os
+import threading
+import time
+import uuid
+
+from shadeproxy.core.errors import InvalidRequest, OriginAnswer
+from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef
+from shadeproxy.origin.filetree import marker
+from shadeproxy.origin.filetree.attributes import meta_of_file, worth_keeping, write_headers
+from shadeproxy.origin.filetree.paths import HIDDEN, Place, Tree
+from shadeproxy.origin.filetree.pool import FilePool, translated
+from shadeproxy.origin.s3ops.store import ANY_VERSION, WriteCondition
+
+_BUFFER_BYTES = 256 * 1024
+_ABANDONED_S = 24 * 3600.0
+
+
+class FileDraft:
+    """A Draft over a temporary file; small objects need one thread hop in all."""
+
+    def __init__(self, pool: FilePool, target: "Target") -> None:
+        self._pool = pool
+        self._target = target
+        self._buffer = bytearray()
+
+    async def write(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        if len(self._buffer) >= _BUFFER_BYTES:
+            buffered, self._buffer = self._buffer, bytearray()
+            await self._pool.run(lambda: self._target.append(buffered))
+
+    async def publish(self, headers: Headers, condition: WriteCondition = ANY_VERSION) -> ObjectMeta:
+        return await self._pool.run(lambda: self._target.publish(self._buffer, headers, condition))
+
+
+class Target:
+    """The blocking half of a draft. ``publishing`` serialises check and rename within this process."""
+
+    def __init__(self, tree: Tree, ref: ObjectRef, publishing: threading.Lock) -> None:
+        self._tree = tree
+        self._ref = ref
+        self._publishing = publishing
+        self._lock = threading.Lock()
+        self._place = tree.writable(ref)
+        self._temporary: str | None = None
+        self._fd = -1
+
+    def append(self, data: bytearray) -> None:
+        with self._lock, translated(self._ref):
+            self._write(data)
+
+    def publish(self, rest: bytearray, headers: Headers, condition: WriteCondition) -> ObjectMeta:
+        with self._lock, translated(self._ref):
+            if self._place.is_marker:
+                if rest or self._fd >= 0:
+                    raise InvalidRequest(
+                        'A key that ends with "/" is a directory here and cannot have a body',
+                        hint="Drop the slash at the end of the key, or send no body.",
+                    )
+                self._tree.bucket(self._ref.bucket)
+                return marker.create(self._place.path, headers, condition)
+            self._write(rest)
+            kept = worth_keeping(headers, self._ref.key)
+            if kept:
+                write_headers(self._fd, kept)
+            now_ns = time.time_ns()
+            os.utime(self._fd, ns=(now_ns, now_ns))
+            with self._publishing:
+                condition.check(self._current())
+                self._rename()
+            return meta_of_file(self._fd, self._ref.key, os.fstat(self._fd))
+
+    def close(self) -> None:
+        """Close, and remove the temporary file unless it was published."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            if self._temporary is not None:
+                os.unlink(self._temporary)
+                self._temporary = None
+
+    def _write(self, data: bytearray) -> None:
+        if self._fd < 0:
+            self._open()
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _open(self) -> None:
+        folder = f"{self._tree.bucket(self._ref.bucket)}/{HIDDEN}/drafts"
+        os.makedirs(folder, exist_ok=True)
+        path = f"{folder}/{uuid.uuid4().hex}"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._temporary = path
+
+    def _current(self) -> ObjectMeta | None:
+        try:
+            return meta_of_file(self._place.path, self._ref.key, os.stat(self._place.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _rename(self) -> None:
+        assert self._temporary is not None
+        # A concurrent delete may remove the directory just made, because it is empty: make it again.
+        for _ in range(8):
+            try:
+                os.makedirs(os.path.dirname(self._place.path), exist_ok=True)
+                os.replace(self._temporary, self._place.path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _refusal(error) from error
+            self._temporary = None
+            return
+        raise OriginAnswer(409, "OperationAborted", "The directory of the key is being removed; try again.")
+
+
+def _refusal(error: OSError) -> Exception:
+    if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}:
+        return InvalidRequest(
+            "A directory origin cannot hold both an object and objects below it",
+            hint="Choose a key that is neither a prefix of existing keys nor below an existing object.",
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return OriginAnswer(400, "KeyTooLongError", "A segment of the key is too long for the file system.")
+    return error
+
+
+def sweep_abandoned(bucket_path: str) -> None:
+    """Remove temporary files that a killed process left more than a day ago (blocking)."""
+    try:
+        entries = list(os.scandir(f"{bucket_path}/{HIDDEN}/drafts"))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            if entry.stat().st_mtime < time.time() - _ABANDONED_S:
+                os.unlink(entry.path)
+        except FileNotFoundError:
+            continue
+
+
+def remove(place: Place, bucket_path: str) -> None:
+    """Remove an object and the directories that this leaves empty (blocking). Missing is no error."""
+    try:
+        if place.is_marker:
+            marker.remove(place.path)
+        else:
+            os.unlink(place.path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return
+    parent = place.path if place.is_marker else os.path.dirname(place.path)
+    while len(parent) > len(bucket_path) and not marker.exists(parent):
+        try:
+            os.rmdir(parent)
+        except OSError:
+            return
+        parent = os.path.dirname(parent)

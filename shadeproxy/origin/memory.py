@@ -1,0 +1,263 @@
+"""``MemoryOrigin``: an origin in a dict, for tests and experiments; product code, so that all share one.
+
+It passes the conformance suite of every origin. Beside the protocol it counts calls, records reads, can
+refuse an upstream, and can hold bodies open in the middle (``gate``).
+"""
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
+
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import (
+    SHARED,
+    Headers,
+    Intent,
+    ListEntry,
+    ListPage,
+    ObjectMeta,
+    ObjectRef,
+    Span,
+    Upstream,
+)
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
+from shadeproxy.origin.s3ops.answers import error, iso_date
+from shadeproxy.origin.s3ops.origin import StoreOrigin
+from shadeproxy.origin.s3ops.store import (
+    ANY_VERSION,
+    DEFAULT_CONTENT_TYPE,
+    RESERVED,
+    BucketEntry,
+    Stored,
+    WriteCondition,
+    no_such_bucket,
+    no_such_key,
+)
+
+
+@dataclass(slots=True)
+class Gate:
+    """Holds every body at its middle: ``reached`` is set when one waits, ``release`` lets all pass."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    _opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def release(self) -> None:
+        self._opened.set()
+
+    async def wait(self) -> None:
+        self.reached.set()
+        await self._opened.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryObject:
+    """One version."""
+
+    body: bytes
+    meta: ObjectMeta
+    modified_s: float
+
+
+class MemoryStore:
+    """Dicts of dicts. Bodies are handed out in pieces of ``chunk_bytes``."""
+
+    def __init__(self, *, chunk_bytes: int, clock: Clock) -> None:
+        self.buckets_by_name: dict[str, dict[str, MemoryObject]] = {}
+        self.gate: Gate | None = None
+        self._created_s: dict[str, float] = {}
+        self._chunk_bytes = chunk_bytes
+        self._clock = clock
+
+    def put(self, ref: ObjectRef, body: bytes, headers: Headers) -> ObjectMeta:
+        present = {name.lower() for name, _ in headers}
+        added = [
+            ("Content-Type", DEFAULT_CONTENT_TYPE),
+            ("Last-Modified", formatdate(self._clock.now_s(), usegmt=True)),
+        ]
+        fields = (*headers, *((name, value) for name, value in added if name.lower() not in present))
+        etag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+        meta = ObjectMeta(etag=etag, size=len(body), headers=fields)
+        self._bucket(ref.bucket)[ref.key] = MemoryObject(body, meta, self._clock.now_s())
+        return meta
+
+    async def buckets(self) -> Sequence[BucketEntry]:
+        return [BucketEntry(name, self._created_s.get(name, 0.0)) for name in sorted(self.buckets_by_name)]
+
+    async def create_bucket(self, name: str) -> None:
+        if name in self.buckets_by_name:
+            raise OriginAnswer(409, "BucketAlreadyOwnedByYou", "You own this bucket already.")
+        self.buckets_by_name[name] = {}
+        self._created_s[name] = self._clock.now_s()
+
+    async def delete_bucket(self, name: str) -> None:
+        if any(not key.startswith(RESERVED) for key in self._bucket(name)):
+            raise OriginAnswer(409, "BucketNotEmpty", "The bucket you tried to delete is not empty.")
+        del self.buckets_by_name[name]
+
+    async def stat(self, ref: ObjectRef) -> ObjectMeta:
+        return self._object(ref).meta
+
+    @asynccontextmanager
+    async def read(self, ref: ObjectRef) -> AsyncIterator[Stored]:
+        found = self._object(ref)
+
+        async def chunks(span: Span) -> AsyncGenerator[bytes, None]:
+            middle = (span.start + span.stop) // 2
+            for start, stop in ((span.start, middle), (middle, span.stop)):
+                for at in range(start, stop, self._chunk_bytes):
+                    yield found.body[at : min(at + self._chunk_bytes, stop)]
+                if self.gate is not None and start == span.start and span.length:
+                    await self.gate.wait()
+
+        yield Stored(found.meta, chunks)
+
+    @asynccontextmanager
+    async def draft(self, ref: ObjectRef) -> AsyncIterator["MemoryDraft"]:
+        self._bucket(ref.bucket)
+        yield MemoryDraft(self, ref)
+
+    async def remove(self, ref: ObjectRef) -> None:
+        self._bucket(ref.bucket).pop(ref.key, None)
+
+    async def scan(self, bucket: str, prefix: str, start_after: str, max_keys: int) -> ListPage:
+        objects = self._bucket(bucket)
+        keys = sorted(
+            key
+            for key in objects
+            if key.startswith(prefix)
+            and key > start_after
+            and (prefix.startswith(RESERVED) or not key.startswith(RESERVED))
+        )
+        found = [(key, objects[key]) for key in keys[:max_keys]]
+        entries = tuple(
+            ListEntry(key, one.meta.size, one.meta.etag, iso_date(one.modified_s)) for key, one in found
+        )
+        return ListPage(entries, truncated=len(keys) > max_keys)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def current(self, ref: ObjectRef) -> ObjectMeta | None:
+        found = self._bucket(ref.bucket).get(ref.key)
+        return None if found is None else found.meta
+
+    def _bucket(self, name: str) -> dict[str, MemoryObject]:
+        if name not in self.buckets_by_name:
+            raise no_such_bucket()
+        return self.buckets_by_name[name]
+
+    def _object(self, ref: ObjectRef) -> MemoryObject:
+        found = self._bucket(ref.bucket).get(ref.key)
+        if found is None:
+            raise no_such_key()
+        return found
+
+
+class MemoryDraft:
+    """Collects chunks; ``publish`` stores them at once."""
+
+    def __init__(self, store: MemoryStore, ref: ObjectRef) -> None:
+        self._store = store
+        self._ref = ref
+        self._chunks: list[bytes] = []
+
+    async def write(self, chunk: bytes) -> None:
+        self._chunks.append(bytes(chunk))
+
+    async def publish(self, headers: Headers, condition: WriteCondition = ANY_VERSION) -> ObjectMeta:
+        condition.check(self._store.current(self._ref))
+        return self._store.put(self._ref, b"".join(self._chunks), headers)
+
+
+class MemoryOrigin(StoreOrigin):
+    """Buckets in memory, with counters.
+
+    ``gets``, ``heads``, ``lists`` and ``forwards`` count calls; ``reads`` records each ``open`` as (ref,
+    span, upstream) in order. Upstreams in ``denied`` get 403 AccessDenied. Set ``gate`` to a Gate to hold
+    bodies open at their middle.
+    """
+
+    def __init__(self, *, chunk_bytes: int = 65536, clock: Clock | None = None) -> None:
+        self._memory = MemoryStore(chunk_bytes=chunk_bytes, clock=clock or SystemClock())
+        super().__init__(self._memory, described="memory")
+        self.gets = self.heads = self.lists = self.forwards = 0
+        self.reads: list[tuple[ObjectRef, Span | None, Upstream]] = []
+        self.denied: set[Upstream] = set()
+        self.calls_by_upstream: defaultdict[Upstream, int] = defaultdict(int)
+
+    @property
+    def buckets(self) -> dict[str, dict[str, MemoryObject]]:
+        """The content itself: bucket -> key -> object."""
+        return self._memory.buckets_by_name
+
+    @property
+    def gate(self) -> Gate | None:
+        return self._memory.gate
+
+    @gate.setter
+    def gate(self, gate: Gate | None) -> None:
+        self._memory.gate = gate
+
+    def put(self, bucket: str, key: str, body: bytes, headers: Headers = ()) -> ObjectMeta:
+        """Store an object directly, past the protocol; makes the bucket when there is none."""
+        self.buckets.setdefault(bucket, {})
+        return self._memory.put(ObjectRef(bucket, key), body, headers)
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        self.heads += 1
+        self._admit(upstream)
+        return await super().head(ref, upstream=upstream)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        ref: ObjectRef,
+        *,
+        span: Span | None = None,
+        if_match: str | None = None,
+        upstream: Upstream = SHARED,
+        intent: Intent = Intent.DEMAND,
+    ) -> AsyncIterator[OriginRead]:
+        self.gets += 1
+        self.reads.append((ref, span, upstream))
+        self._admit(upstream)
+        opened = super().open(ref, span=span, if_match=if_match, upstream=upstream, intent=intent)
+        async with opened as reading:
+            yield reading
+
+    async def list_objects(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        start_after: str = "",
+        max_keys: int = 1000,
+        upstream: Upstream = SHARED,
+    ) -> ListPage:
+        self.lists += 1
+        self._admit(upstream)
+        return await super().list_objects(
+            bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
+        )
+
+    @asynccontextmanager
+    async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        self.forwards += 1
+        try:
+            self._admit(request.upstream)
+        except OriginAnswer as answer:
+            yield error(answer, request)
+            return
+        async with super().forward(request) as response:
+            yield response
+
+    def _admit(self, upstream: Upstream) -> None:
+        self.calls_by_upstream[upstream] += 1
+        if upstream in self.denied:
+            raise OriginAnswer(403, "AccessDenied", "Access Denied")

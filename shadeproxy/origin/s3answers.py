@@ -1,0 +1,153 @@
+"""What an S3 server answered, turned into our values: metadata, errors, listings.
+
+Everything is bounded: an error document is read to 64 KiB, a listing to 16 MiB. XML goes through
+defusedxml only.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from email.utils import parsedate_to_datetime
+from urllib.parse import unquote
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import fromstring
+
+from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
+from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta
+
+MAX_ERROR_BYTES = 64 << 10
+MAX_LISTING_BYTES = 16 << 20
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+_HOP_BY_HOP = {
+    "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+}  # fmt: skip
+_NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
+    "etag", "content-length", "content-range", "date", "server", "via", "age", "x-amz-request-id",
+    "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
+    "strict-transport-security", "alt-svc",
+}  # fmt: skip
+
+RawHeaders = tuple[tuple[bytes, bytes], ...]
+
+
+def decode_headers(raw: RawHeaders) -> Headers:
+    """Header fields as received; octets that are not UTF-8 survive a round trip."""
+    return tuple((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """Without the fields of one connection (RFC 9110 section 7.6.1), among them those Connection names."""
+    listed = {
+        token.strip().lower()
+        for name, value in headers
+        if name.lower() == "connection"
+        for token in value.split(",")
+    }
+    dropped = _HOP_BY_HOP | listed
+    return tuple(pair for pair in headers if pair[0].lower() not in dropped)
+
+
+def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
+    """Metadata from the headers of a GET or HEAD. Raises OriginUnavailable when there is no ETag."""
+    etag = ""
+    kept = []
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == "etag":
+            etag = value
+        elif lowered in _NOT_OF_THE_OBJECT or (is_ranged and lowered.startswith("x-amz-checksum-")):
+            continue
+        else:
+            kept.append((name, value))
+    if not etag:
+        raise OriginUnavailable(
+            "the origin sent an object without ETag: without one, versions cannot be told apart"
+        )
+    return ObjectMeta(etag, size, tuple(kept))
+
+
+def parse_content_range(field: str) -> tuple[int, int, int] | None:
+    """(start, stop, size) of a 206, half-open; None when it cannot be understood."""
+    match = _CONTENT_RANGE.fullmatch(field)
+    if match is None or int(match[2]) < int(match[1]):
+        return None
+    return int(match[1]), int(match[2]) + 1, int(match[3])
+
+
+async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
+    """The whole body. Raises OriginUnavailable when it is longer than ``limit_bytes``."""
+    received = bytearray()
+    async for chunk in chunks:
+        received += chunk
+        if len(received) > limit_bytes:
+            raise OriginUnavailable(f"the origin's answer is longer than {limit_bytes} bytes")
+    return bytes(received)
+
+
+def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
+    """The error for a status of 300 or more: retryable for 429 and 5xx (501 apart), else final."""
+    code, message = _code_and_message(body)
+    if status == 429 or (
+        status == 503 and code in {"SlowDown", "RequestLimitExceeded", "ThrottlingException"}
+    ):
+        return OriginThrottled(
+            f"the origin asks to slow down ({status} {code})", retry_after_s=retry_after(headers, now_s)
+        )
+    if status >= 500 and status != 501:
+        return OriginUnavailable(
+            f"the origin answered {status} {code}".rstrip(), retry_after_s=retry_after(headers, now_s)
+        )
+    shown = tuple(pair for pair in headers if pair[0].lower() in {"content-range", "x-amz-bucket-region"})
+    return OriginAnswer(status, code, message, headers=shown)
+
+
+def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
+    """Seconds of a Retry-After field, delta or date (RFC 9110 section 10.2.3); None where absent."""
+    value = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now_s) if value else None
+    except ValueError:
+        return None
+
+
+def parse_listing(body: bytes) -> ListPage:
+    """A ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is not one."""
+    root = _parse(body)
+    if root is None or root.tag != "ListBucketResult":
+        raise OriginUnavailable("the origin's answer to ListObjectsV2 is not a listing")
+    is_encoded = root.findtext("EncodingType", "") == "url"
+    entries = []
+    for node in root.iterfind("Contents"):
+        key = node.findtext("Key", "")
+        etag = node.findtext("ETag", "")
+        entries.append(
+            ListEntry(
+                key=unquote(key.replace("+", "%20")) if is_encoded else key,
+                size=int(node.findtext("Size", "0")),
+                etag=etag if etag.startswith(('"', "W/")) else f'"{etag}"',
+                last_modified=node.findtext("LastModified", ""),
+            )
+        )
+    return ListPage(tuple(entries), truncated=root.findtext("IsTruncated", "") == "true")
+
+
+def _code_and_message(body: bytes) -> tuple[str, str]:
+    root = _parse(body)
+    if root is None or root.tag != "Error":
+        return "", ""
+    return root.findtext("Code", ""), root.findtext("Message", "")
+
+
+def _parse(body: bytes) -> Element | None:
+    try:
+        root: Element = fromstring(body)
+    except (ParseError, DefusedXmlException, ValueError):
+        return None
+    for node in root.iter():
+        node.tag = node.tag.rpartition("}")[2]
+    return root

@@ -1,0 +1,102 @@
+"""S3 answers as ForwardResponses: XML documents, errors, empty ones; and XML bodies of requests.
+
+Source: "Error responses" and the response syntax of each operation in the S3 API reference.
+"""
+
+import html
+import re
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import fromstring
+
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import Headers
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+MAX_XML_BODY_BYTES = 4 << 20
+"""Room for 1,000 keys of DeleteObjects or 10,000 parts of CompleteMultipartUpload."""
+
+_NOT_IN_XML = re.compile("[\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+
+
+def element(name: str, *content: str) -> str:
+    """An element around XML ``content`` (see ``text`` for character data)."""
+    return f"<{name}>{''.join(content)}</{name}>"
+
+
+def text(name: str, value: object) -> str:
+    """An element around escaped character data; control characters as references."""
+    escaped = html.escape(str(value), quote=False)
+    return f"<{name}>{_NOT_IN_XML.sub(lambda found: f'&#{ord(found[0])};', escaped)}</{name}>"
+
+
+def iso_date(unix_s: float) -> str:
+    """The date form of S3's XML: 2009-10-12T17:50:30.000Z."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
+
+
+def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
+    """An answer without body; Content-Length only where HTTP allows it (RFC 9110 section 8.6)."""
+    length = () if status in {204, 304} else (("Content-Length", "0"),)
+    return ForwardResponse(status, (*headers, *length), _once(b""))
+
+
+def document(
+    root: str, content: Iterable[str], *, status: int = 200, headers: Headers = ()
+) -> ForwardResponse:
+    """``<root xmlns=...>content</root>`` as an answer."""
+    xml = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="{NAMESPACE}">{"".join(content)}</{root}>'
+    return _xml_answer(status, xml, headers)
+
+
+def error(answer: OriginAnswer, request: ForwardRequest) -> ForwardResponse:
+    """An error as S3 shows it; without body for HEAD and 304."""
+    if answer.status == 304:
+        return empty(304, *answer.headers)
+    resource = request.raw_path
+    xml = '<?xml version="1.0" encoding="UTF-8"?>\n' + element(
+        "Error", text("Code", answer.code), text("Message", answer.message), text("Resource", resource)
+    )
+    response = _xml_answer(answer.status, xml, answer.headers)
+    if request.method == "HEAD":
+        return ForwardResponse(response.status, answer.headers, _once(b""))
+    return response
+
+
+def _xml_answer(status: int, xml: str, headers: Headers) -> ForwardResponse:
+    body = xml.encode()
+    fields = (*headers, ("Content-Type", "application/xml"), ("Content-Length", str(len(body))))
+    return ForwardResponse(status, fields, _once(body))
+
+
+async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYTES) -> bytes:
+    """The whole body of a request that carries XML. Raises OriginAnswer 400 EntityTooLarge."""
+    received = bytearray()
+    if request.body is not None:
+        async for chunk in request.body:
+            received += chunk
+            if len(received) > limit_bytes:
+                raise OriginAnswer(400, "EntityTooLarge", f"The XML body is longer than {limit_bytes} bytes.")
+    return bytes(received)
+
+
+def parse_xml(body: bytes) -> Element:
+    """The root element, tags without namespace. Raises OriginAnswer 400 MalformedXML."""
+    try:
+        root: Element = fromstring(body)
+    except (ParseError, DefusedXmlException, ValueError):
+        raise OriginAnswer(
+            400, "MalformedXML", "The XML you provided was not well-formed or did not validate."
+        ) from None
+    for node in root.iter():
+        node.tag = node.tag.rpartition("}")[2]
+    return root

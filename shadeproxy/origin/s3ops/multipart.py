@@ -1,0 +1,257 @@
+"""Multipart uploads, kept in the store itself under RESERVED: they survive a restart of the proxy.
+
+.shadeproxy/uploads/<id>/upload   JSON: key, headers, start time
+.shadeproxy/uploads/<id>/00001    part 1 (its ETag is the store's)
+
+Completing streams the parts into one draft and publishes it: readers see nothing before.
+"""
+
+import json
+import uuid
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import Headers, ListEntry, ObjectRef, Span
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.origin.s3ops.answers import document, element, empty, iso_date, parse_xml, read_body, text
+from shadeproxy.origin.s3ops.buckets import require_bucket
+from shadeproxy.origin.s3ops.copy_source import parse_copy_range, parse_copy_source
+from shadeproxy.origin.s3ops.metadata import kept_headers
+from shadeproxy.origin.s3ops.objects import (
+    check_copy_conditions,
+    copy_result,
+    copy_span,
+    receive,
+    write_condition,
+)
+from shadeproxy.origin.s3ops.query import bounded_int, encode_key, parse_query, url_encoder
+from shadeproxy.origin.s3ops.store import RESERVED, Draft, Store
+
+MAX_PARTS = 10_000
+_UPLOADS = RESERVED + "uploads/"
+_NO_SUCH_UPLOAD = (404, "NoSuchUpload", "The specified upload does not exist.")
+_INVALID_PART = (400, "InvalidPart", "One or more of the specified parts could not be found.")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One upload in progress."""
+
+    upload_id: str
+    ref: ObjectRef
+    headers: Headers
+    started_s: float
+
+    def part(self, number: int) -> ObjectRef:
+        return ObjectRef(self.ref.bucket, f"{_folder(self.upload_id)}{number:05d}")
+
+    @property
+    def record(self) -> ObjectRef:
+        return _record(self.ref.bucket, self.upload_id)
+
+
+async def create_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """CreateMultipartUpload."""
+    headers = kept_headers(request.headers)
+    upload_id = uuid.uuid4().hex
+    record = {"key": request.ref.key, "headers": headers, "started_s": SystemClock().now_s()}
+    async with store.draft(_record(request.ref.bucket, upload_id)) as draft:
+        await draft.write(json.dumps(record).encode())
+        await draft.publish(())
+    return document("InitiateMultipartUploadResult", [*_names(request.ref), text("UploadId", upload_id)])
+
+
+async def upload_part(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """UploadPart."""
+    upload = await _find(store, request)
+    async with store.draft(upload.part(_part_number(request))) as draft:
+        promises = await receive(request, draft)
+        meta = await draft.publish(())
+    return empty(200, ("ETag", meta.etag), *promises.echo)
+
+
+async def upload_part_copy(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """UploadPartCopy, of a whole object or of x-amz-copy-source-range."""
+    upload = await _find(store, request)
+    async with (
+        store.read(parse_copy_source(request)) as stored,
+        store.draft(upload.part(_part_number(request))) as draft,
+    ):
+        check_copy_conditions(request, stored.meta)
+        await copy_span(stored, draft, parse_copy_range(request, stored.meta.size))
+        meta = await draft.publish(())
+    return document("CopyPartResult", copy_result(meta))
+
+
+async def complete_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """CompleteMultipartUpload. The 5 MiB minimum of S3 parts is not imposed."""
+    upload = await _find(store, request)
+    condition = write_condition(request)
+    chosen = _chosen_parts(parse_xml(await read_body(request)))
+    async with store.draft(upload.ref) as draft:
+        for number, etag in chosen:
+            await _append_part(store, upload.part(number), etag, draft)
+        meta = await draft.publish(upload.headers, condition)
+    await _discard(store, upload)
+    content = [text("Location", request.raw_path), *_names(upload.ref), text("ETag", meta.etag)]
+    return document("CompleteMultipartUploadResult", content)
+
+
+async def abort_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """AbortMultipartUpload."""
+    await _discard(store, await _find(store, request))
+    return empty(204)
+
+
+async def list_parts(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """ListParts."""
+    upload = await _find(store, request)
+    query = parse_query(request.raw_query)
+    marker = bounded_int(query, "part-number-marker", 0, high=MAX_PARTS)
+    max_parts = bounded_int(query, "max-parts", 1000, low=1, high=1000)
+    folder = _folder(upload.upload_id)
+    page = await store.scan(upload.ref.bucket, folder, f"{folder}{marker:05d}", max_parts + 1)
+    parts = [entry for entry in page.entries if entry.key != upload.record.key]
+    shown = parts[:max_parts]
+    content = [
+        *_names(upload.ref),
+        text("UploadId", upload.upload_id),
+        text("PartNumberMarker", marker),
+        text("NextPartNumberMarker", _number(shown[-1]) if shown else marker),
+        text("MaxParts", max_parts),
+        text("IsTruncated", "true" if len(parts) > max_parts else "false"),
+        *(
+            element(
+                "Part",
+                text("PartNumber", _number(entry)),
+                text("LastModified", entry.last_modified),
+                text("ETag", entry.etag),
+                text("Size", entry.size),
+            )
+            for entry in shown
+        ),
+    ]
+    return document("ListPartsResult", content)
+
+
+async def list_uploads(store: Store, request: ForwardRequest) -> ForwardResponse:
+    """ListMultipartUploads: all of them in one answer, in key order."""
+    bucket = request.ref.bucket
+    query = parse_query(request.raw_query)
+    _, encode = url_encoder(query)
+    await require_bucket(store, bucket)
+    uploads = []
+    after = ""
+    while True:
+        page = await store.scan(bucket, _UPLOADS, after, 1000)
+        records = (entry.key for entry in page.entries if entry.key.endswith("/upload"))
+        uploads.extend([await _load(store, bucket, key.split("/")[2]) for key in records])
+        if not page.truncated:
+            break
+        after = page.entries[-1].key
+    shown = sorted(
+        (upload for upload in uploads if upload.ref.key.startswith(query.get("prefix", ""))),
+        key=lambda upload: (upload.ref.key, upload.started_s),
+    )
+    content = [
+        text("Bucket", bucket),
+        text("MaxUploads", 1000),
+        text("IsTruncated", "false"),
+        *(
+            element(
+                "Upload",
+                text("Key", encode_key(upload.ref.key, encode=encode)),
+                text("UploadId", upload.upload_id),
+                text("Initiated", iso_date(upload.started_s)),
+            )
+            for upload in shown
+        ),
+    ]
+    return document("ListMultipartUploadsResult", content)
+
+
+async def _append_part(store: Store, ref: ObjectRef, etag: str, draft: Draft) -> None:
+    async with AsyncExitStack() as stack:
+        try:
+            part = await stack.enter_async_context(store.read(ref))
+        except OriginAnswer as answer:
+            raise OriginAnswer(*_INVALID_PART) from answer
+        if part.meta.etag.strip('"') != etag:
+            raise OriginAnswer(*_INVALID_PART)
+        await copy_span(part, draft, Span(0, part.meta.size))
+
+
+def _names(ref: ObjectRef) -> list[str]:
+    return [text("Bucket", ref.bucket), text("Key", ref.key)]
+
+
+def _folder(upload_id: str) -> str:
+    return f"{_UPLOADS}{upload_id}/"
+
+
+def _record(bucket: str, upload_id: str) -> ObjectRef:
+    return ObjectRef(bucket, f"{_folder(upload_id)}upload")
+
+
+def _number(entry: ListEntry) -> int:
+    return int(entry.key.rpartition("/")[2])
+
+
+def _part_number(request: ForwardRequest) -> int:
+    query = parse_query(request.raw_query)
+    number = bounded_int(query, "partNumber", 0, low=1, high=MAX_PARTS + 1)
+    if not 1 <= number <= MAX_PARTS:
+        raise OriginAnswer(400, "InvalidArgument", f"partNumber must be an integer from 1 to {MAX_PARTS}.")
+    return number
+
+
+async def _find(store: Store, request: ForwardRequest) -> Upload:
+    upload_id = parse_query(request.raw_query).get("uploadId", "")
+    # The id becomes part of a key: only what create_upload makes is let through.
+    if len(upload_id) != 32 or not set(upload_id) <= set("0123456789abcdef"):
+        raise OriginAnswer(*_NO_SUCH_UPLOAD)
+    upload = await _load(store, request.ref.bucket, upload_id)
+    if upload.ref != request.ref:
+        raise OriginAnswer(*_NO_SUCH_UPLOAD)
+    return upload
+
+
+async def _load(store: Store, bucket: str, upload_id: str) -> Upload:
+    try:
+        async with (
+            store.read(_record(bucket, upload_id)) as stored,
+            aclosing(stored.chunks(Span(0, stored.meta.size))) as chunks,
+        ):
+            record = json.loads(b"".join([chunk async for chunk in chunks]))
+    except OriginAnswer as answer:
+        if answer.code == "NoSuchKey":
+            raise OriginAnswer(*_NO_SUCH_UPLOAD) from None
+        raise
+    headers = tuple((str(name), str(value)) for name, value in record["headers"])
+    return Upload(upload_id, ObjectRef(bucket, record["key"]), headers, record["started_s"])
+
+
+async def _discard(store: Store, upload: Upload) -> None:
+    # The record goes first: without it the upload does not exist, whatever happens to its parts.
+    await store.remove(upload.record)
+    while (page := await store.scan(upload.ref.bucket, _folder(upload.upload_id), "", 1000)).entries:
+        for entry in page.entries:
+            await store.remove(ObjectRef(upload.ref.bucket, entry.key))
+
+
+def _chosen_parts(root: Element) -> list[tuple[int, str]]:
+    chosen = []
+    for node in root.findall("Part"):
+        number, etag = node.findtext("PartNumber", ""), node.findtext("ETag", "")
+        if not (number.isascii() and number.isdigit() and len(number) <= 5):
+            raise OriginAnswer(400, "MalformedXML", "PartNumber must be an integer.")
+        chosen.append((int(number), etag.strip().strip('"')))
+    numbers = [number for number, _ in chosen]
+    if not chosen or root.tag != "CompleteMultipartUpload":
+        raise OriginAnswer(400, "MalformedXML", "The XML you provided names no parts.")
+    if numbers != sorted(set(numbers)):
+        raise OriginAnswer(400, "InvalidPartOrder", "The list of parts was not in ascending order.")
+    return chosen

@@ -1,0 +1,72 @@
+"""``StoreOrigin``: any Store as an Origin. Names, rights and spans are checked here, once for all stores."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+
+from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
+from shadeproxy.origin.s3ops.router import route
+from shadeproxy.origin.s3ops.spans import clamp, without_checksums
+from shadeproxy.origin.s3ops.store import RESERVED, Store, no_such_key
+
+
+class StoreOrigin:
+    """An Origin over ``store``; ``described`` names it in ``probe``."""
+
+    def __init__(self, store: Store, *, described: str) -> None:
+        self.store = store
+        self._described = described
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        del upstream  # a plain store has no accounts: the listener's rights are all there is
+        _refuse_reserved(ref)
+        return await self.store.stat(ref)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        ref: ObjectRef,
+        *,
+        span: Span | None = None,
+        if_match: str | None = None,
+        upstream: Upstream = SHARED,
+        intent: Intent = Intent.DEMAND,
+    ) -> AsyncIterator[OriginRead]:
+        del upstream, intent
+        _refuse_reserved(ref)
+        async with self.store.read(ref) as stored:
+            if if_match is not None and if_match != stored.meta.etag:
+                raise ObjectChanged(f"{ref} is now another version")
+            wanted = clamp(span, stored.meta.size)
+            meta = stored.meta if span is None else without_checksums(stored.meta)
+            async with aclosing(stored.chunks(wanted)) as chunks:
+                yield OriginRead(meta, wanted, chunks)
+
+    async def list_objects(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        start_after: str = "",
+        max_keys: int = 1000,
+        upstream: Upstream = SHARED,
+    ) -> ListPage:
+        del upstream
+        if prefix.startswith(RESERVED):
+            return ListPage((), truncated=False)
+        return await self.store.scan(bucket, prefix, start_after, max_keys)
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        return route(self.store, request)
+
+    async def probe(self) -> str:
+        return f"{self._described}: {len(await self.store.buckets())} buckets"
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+def _refuse_reserved(ref: ObjectRef) -> None:
+    if ref.key.startswith(RESERVED):
+        raise no_such_key()

@@ -1,0 +1,55 @@
+"""Query parameters and header fields of a ForwardRequest, decoded once and checked."""
+
+from urllib.parse import parse_qsl, quote
+
+from shadeproxy.core.errors import InvalidRequest, OriginAnswer
+from shadeproxy.core.types import Headers
+from shadeproxy.origin.base import ForwardRequest
+
+
+def parse_query(raw_query: str) -> dict[str, str]:
+    """Decoded parameters; the first of a repeated name counts, as in S3.
+
+    Raises InvalidRequest for octets that are not UTF-8.
+    """
+    parameters: dict[str, str] = {}
+    try:
+        for name, value in parse_qsl(raw_query, keep_blank_values=True, errors="strict"):
+            parameters.setdefault(name, value)
+    except ValueError:
+        raise InvalidRequest(
+            "The query string is not UTF-8.", hint="Percent-encode the UTF-8 octets of each value."
+        ) from None
+    return parameters
+
+
+def field(headers: Headers, name: str) -> str | None:
+    """First value of a header field, or None."""
+    return next((value for found, value in headers if found.lower() == name), None)
+
+
+def header(request: ForwardRequest, name: str) -> str | None:
+    return field(request.headers, name)
+
+
+def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int = 0, high: int) -> int:
+    """A decimal parameter, cut to ``high``. Raises OriginAnswer 400 InvalidArgument."""
+    raw = parameters.get(name, "")
+    if not raw:
+        return default
+    if not (raw.isascii() and raw.isdigit() and len(raw) <= 10) or int(raw) < low:
+        raise OriginAnswer(400, "InvalidArgument", f"{name} must be an integer from {low} to {high}.")
+    return min(int(raw), high)
+
+
+def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
+    """The encoding-type asked for, and whether keys are to be URL-encoded."""
+    encoding = parameters.get("encoding-type")
+    if encoding not in {None, "", "url"}:
+        raise OriginAnswer(400, "InvalidArgument", 'encoding-type must be "url".')
+    return (encoding or None), encoding == "url"
+
+
+def encode_key(key: str, *, encode: bool) -> str:
+    """A key for a listing: as S3 does, "/" and unreserved characters stay."""
+    return quote(key, safe="/-_.~*") if encode else key

@@ -1,0 +1,112 @@
+"""The protocol of a plain object store: named blobs in buckets, nothing of S3.
+
+Who guarantees what: the *store* makes ``publish`` atomic (a reader sees the old version or the new one,
+never a part), keeps an opened version readable or raises, and answers a missing bucket or key with
+OriginAnswer 404. The *caller* (origin.py, the operations) checks names, preconditions of reads and spans.
+Keys that begin with RESERVED hold the caller's own state (uploads); listings show them only when the
+prefix begins with RESERVED too.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import Headers, ListPage, ObjectMeta, ObjectRef, Span
+
+RESERVED = ".shadeproxy/"
+DEFAULT_CONTENT_TYPE = "binary/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
+    """A bucket and its creation as Unix time."""
+
+    name: str
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One opened version: ``chunks(span)`` yields exactly that span of it or raises OriginError."""
+
+    meta: ObjectMeta
+    chunks: Callable[[Span], AsyncGenerator[bytes, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCondition:
+    """What must hold of the current version for a write: its ETag, or that there is none."""
+
+    if_match: str | None = None
+    if_absent: bool = False
+
+    def check(self, current: ObjectMeta | None) -> None:
+        """Raises OriginAnswer 412 PreconditionFailed, or 404 for If-Match on a missing key."""
+        if self.if_match is not None:
+            if current is None:
+                raise no_such_key()
+            if self.if_match != "*" and self.if_match.strip('"') != current.etag.strip('"'):
+                raise precondition_failed()
+        if self.if_absent and current is not None:
+            raise precondition_failed()
+
+
+ANY_VERSION = WriteCondition()
+
+
+class Draft(Protocol):
+    """An object that is being written; nobody sees it before ``publish``."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Append ``chunk``."""
+        ...
+
+    async def publish(self, headers: Headers, condition: WriteCondition = ANY_VERSION) -> ObjectMeta:
+        """Make it the current version. Raises OriginAnswer 412, NotSupported for headers it cannot keep."""
+        ...
+
+
+class Store(Protocol):
+    """Blobs in buckets."""
+
+    async def buckets(self) -> Sequence[BucketEntry]: ...
+
+    async def create_bucket(self, name: str) -> None:
+        """Raises OriginAnswer 409 when it exists."""
+        ...
+
+    async def delete_bucket(self, name: str) -> None:
+        """Raises OriginAnswer 409 when it is not empty."""
+        ...
+
+    async def stat(self, ref: ObjectRef) -> ObjectMeta: ...
+
+    def read(self, ref: ObjectRef) -> AbstractAsyncContextManager[Stored]: ...
+
+    def draft(self, ref: ObjectRef) -> AbstractAsyncContextManager[Draft]:
+        """Begin a new version; leaving the block without ``publish`` discards it."""
+        ...
+
+    async def remove(self, ref: ObjectRef) -> None:
+        """Remove the current version; a missing key is no error, a missing bucket is."""
+        ...
+
+    async def scan(self, bucket: str, prefix: str, start_after: str, max_keys: int) -> ListPage: ...
+
+    async def aclose(self) -> None: ...
+
+
+def no_such_key() -> OriginAnswer:
+    return OriginAnswer(404, "NoSuchKey", "The specified key does not exist.")
+
+
+def no_such_bucket() -> OriginAnswer:
+    return OriginAnswer(404, "NoSuchBucket", "The specified bucket does not exist.")
+
+
+def precondition_failed() -> OriginAnswer:
+    return OriginAnswer(
+        412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."
+    )

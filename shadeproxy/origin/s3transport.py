@@ -1,0 +1,215 @@
+"""One signed HTTP exchange with an S3 server. Only this file and s3.py know aiohttp's client.
+
+What is sent is byte for byte what was signed: no normalised URLs, no added headers, no redirects, cookies,
+proxies or decompression. Every foreign exception ends here as an OriginError; an exception of the request
+body's own iterator comes out unchanged.
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
+from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
+from shadeproxy.core.types import SHARED, Headers, Upstream
+from shadeproxy.origin.addressing import Target
+from shadeproxy.origin.credentials import CredentialProvider
+
+_NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+_SIGNED = {"content-type", "content-md5"}
+_READ_BUFFER_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes."""
+
+    connect_s: float = 5.0
+    read_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request before it is signed. ``headers`` without Host and without what signing adds."""
+
+    method: str
+    target: Target
+    raw_query: str = ""
+    headers: Headers = ()
+    body: AsyncIterator[bytes] | None = None
+    content_length: int | None = None
+    payload_hash: str = EMPTY_SHA256
+    upstream: Upstream = SHARED
+
+
+class S3Transport:
+    """A connection pool with the credentials of each upstream."""
+
+    def __init__(
+        self,
+        credentials: Mapping[Upstream, CredentialProvider],
+        *,
+        region: str,
+        timeouts: Timeouts,
+        max_connections: int,
+        ca_file: str | None,
+        clock: Clock,
+    ) -> None:
+        self._credentials = credentials
+        self._region = region
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=timeouts.connect_s, sock_read=timeouts.read_s
+        )
+        self._max_connections = max_connections
+        self._tls = _tls_context(ca_file)
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def exchange(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send, and yield the response with its body unread; leaving early closes the connection.
+
+        Raises OriginUnavailable, OriginAnswer 403 for an upstream without credentials.
+        """
+        headers = [("Host", outgoing.target.host), *outgoing.headers, *await self._signature(outgoing)]
+        if outgoing.content_length is not None and outgoing.body is not None:
+            headers.append(("Content-Length", str(outgoing.content_length)))
+        query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
+        failures: list[Exception] = []
+        try:
+            response = await self._opened().request(
+                outgoing.method,
+                URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
+                headers=headers,
+                data=None if outgoing.body is None else _relay(outgoing.body, failures),
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if failures:
+                raise failures[0] from None
+            raise _unavailable(error, outgoing.target.origin) from error
+        try:
+            yield response
+        finally:
+            # Nothing happens to a connection whose body was read to its end: it is back in the pool.
+            response.close()
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
+        provider = self._credentials.get(outgoing.upstream)
+        if provider is None:
+            raise OriginAnswer(
+                403,
+                "AccessDenied",
+                f"no origin credentials are configured for the upstream {outgoing.upstream!r}",
+            )
+        credentials = await provider.credentials()
+        if credentials is None:
+            return []
+        signed = [("host", outgoing.target.host)]
+        for name, value in outgoing.headers:
+            lowered = name.lower()
+            if lowered.startswith("x-amz-") or lowered in _SIGNED:
+                signed.append((lowered, value))
+        try:
+            return sign_request(
+                method=outgoing.method,
+                raw_path=outgoing.target.raw_path,
+                raw_query=outgoing.raw_query,
+                headers=signed,
+                payload_hash=outgoing.payload_hash,
+                credentials=credentials,
+                region=self._region,
+                now_s=self._clock.now_s(),
+            )
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "A header of the request is not UTF-8, so it cannot be signed for the origin",
+                hint="Encode header values as UTF-8 or, for metadata, as RFC 2047 words.",
+            ) from None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        # Not in __init__: a session belongs to the running loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls),
+                timeout=self._timeout,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_NO_AUTO_HEADERS,
+                read_bufsize=_READ_BUFFER_BYTES,
+                max_field_size=64 << 10,
+                trust_env=False,
+            )
+        return self._session
+
+
+async def read_exactly(
+    response: aiohttp.ClientResponse, *, skip: int, length: int
+) -> AsyncGenerator[bytes, None]:
+    """``length`` bytes of the body after the first ``skip``. Raises BodyCutShort when they do not come."""
+    remaining = length
+    while remaining > 0:
+        chunk = await _read_some(response)
+        if not chunk:
+            raise BodyCutShort(f"the origin ended a body {remaining} bytes early")
+        if skip:
+            skip, chunk = skip - min(skip, len(chunk)), chunk[skip:]
+        if len(chunk) > remaining:
+            chunk = chunk[:remaining]
+        remaining -= len(chunk)
+        if chunk:
+            yield chunk
+
+
+async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """The body as it comes. Raises BodyCutShort."""
+    while chunk := await _read_some(response):
+        yield chunk
+
+
+async def _read_some(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.readany()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise BodyCutShort(f"the origin's body broke off: {type(error).__name__}") from error
+
+
+async def _relay(body: AsyncIterator[bytes], failures: list[Exception]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for chunk in body:
+            yield chunk
+    except Exception as error:
+        failures.append(error)
+        raise
+
+
+def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        reason = f"its certificate was not accepted: {error}; set origin.ca_file for a private authority"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        reason = f"{error.os_error.strerror or error.os_error}; check origin.endpoint"
+    elif isinstance(error, TimeoutError):
+        reason = "timed out"
+    else:
+        reason = f"the connection failed ({type(error).__name__})"
+    return OriginUnavailable(f"the origin {origin} cannot be reached: {reason}")
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"origin.ca_file = {ca_file!r} cannot be used as PEM certificates: {error}"
+        ) from error

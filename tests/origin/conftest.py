@@ -1,0 +1,172 @@
+"""Every origin under one name, for the conformance suite; and a client that speaks to ``forward``."""
+
+import importlib.util
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials
+from shadeproxy.core.types import SHARED, Headers, ObjectMeta, ObjectRef, Span
+from shadeproxy.origin.base import ForwardRequest, Origin
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.file import FileOrigin
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.retry import RetryingOrigin
+from shadeproxy.origin.s3 import S3Origin
+
+_spec = importlib.util.spec_from_file_location(
+    "rgw_fixtures", Path(__file__).parent.parent / "rgw" / "conftest.py"
+)
+assert _spec is not None
+assert _spec.loader is not None
+_rgw = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_rgw)
+rgw = _rgw.rgw
+pytest_collection_modifyitems = _rgw.pytest_collection_modifyitems
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Headers
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass
+class Subject:
+    """An origin under test, with the few calls that most tests make."""
+
+    origin: Origin
+    kind: str
+    bucket: str = field(default_factory=lambda: f"test-{uuid.uuid4().hex[:12]}")
+
+    def ref(self, key: str) -> ObjectRef:
+        return ObjectRef(self.bucket, key)
+
+    async def call(
+        self,
+        method: str,
+        key: str = "",
+        query: str = "",
+        *,
+        headers: Headers = (),
+        body: bytes | None = None,
+        payload_hash: str = UNSIGNED_PAYLOAD,
+        bucket: str | None = None,
+    ) -> Answer:
+        bucket = self.bucket if bucket is None else bucket
+        raw_path = f"/{bucket}" + (f"/{quote(key, safe='/-_.~')}" if key else "")
+        request = ForwardRequest(
+            method,
+            ObjectRef(bucket, key),
+            raw_path,
+            query,
+            headers,
+            None if body is None else _pieces(body),
+            None if body is None else len(body),
+            payload_hash,
+        )
+        async with self.origin.forward(request) as response:
+            received = b"".join([chunk async for chunk in response.chunks])
+            return Answer(response.status, response.headers, received)
+
+    async def put(self, key: str, body: bytes, headers: Headers = ()) -> str:
+        """Store an object; its ETag."""
+        answer = await self.call("PUT", key, headers=headers, body=body)
+        assert answer.status == 200, answer
+        etag = answer.header("ETag")
+        assert etag is not None
+        return etag
+
+    async def read(self, key: str, span: Span | None = None) -> tuple[ObjectMeta, Span, bytes]:
+        async with self.origin.open(self.ref(key), span=span) as reading:
+            return reading.meta, reading.span, b"".join([chunk async for chunk in reading.chunks])
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    half = len(body) // 2
+    for piece in (body[:half], body[half:]):
+        if piece:
+            yield piece
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def s3_origin(endpoint: str, key: tuple[str, str] = ("testing", "testing"), **options: object) -> S3Origin:
+    credentials = {SHARED: StaticCredentials(Credentials(*key))}
+    return S3Origin(endpoint, credentials=credentials, **options)
+
+
+@pytest.fixture
+def new_s3_origin() -> Callable[..., S3Origin]:
+    return s3_origin
+
+
+KINDS = [
+    "memory",
+    "file",
+    "moto",
+    "limited",
+    "retrying",
+    "faulty",
+    pytest.param("rgw", marks=pytest.mark.rgw),
+]
+
+
+@pytest.fixture(params=KINDS)
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+    """An empty bucket of each kind of origin."""
+    made: dict[str, Callable[[], Origin]] = {
+        "memory": MemoryOrigin,
+        "file": lambda: FileOrigin(tmp_path, threads=4),
+        "moto": lambda: s3_origin(request.getfixturevalue("moto_endpoint")),
+        "limited": lambda: LimitedOrigin(MemoryOrigin(), max_open=2),
+        "retrying": lambda: RetryingOrigin(MemoryOrigin(), clock=ManualClock()),
+        "faulty": lambda: FaultyOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
+        "rgw": lambda: _rgw_origin(request),
+    }
+    subject = Subject(made[request.param](), request.param)
+    created = await subject.call("PUT")
+    assert created.status == 200, created
+    yield subject
+    await subject.origin.aclose()
+
+
+def _rgw_origin(request: pytest.FixtureRequest) -> S3Origin:
+    server = request.getfixturevalue("rgw")
+    return s3_origin(server.endpoint, server.main)
+
+
+@pytest.fixture
+def has_attributes(tmp_path: Path) -> bool:
+    """Whether files in ``tmp_path`` can keep metadata."""
+    probe = tmp_path / ".probe"
+    probe.touch()
+    try:
+        os.setxattr(probe, "user.probe", b"")
+    except OSError:
+        return False
+    return True

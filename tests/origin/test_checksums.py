@@ -1,0 +1,137 @@
+"""Promises about bodies: every checksum that S3 clients send is verified, known answers first."""
+
+import base64
+import hashlib
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadeproxy.core.errors import NotSupported, OriginAnswer
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.s3ops.crc import CRC32C, CRC64NVME, ParallelCrc
+
+BODY = b"123456789"
+
+
+def crc(model, *pieces):
+    running = ParallelCrc(model)
+    for piece in pieces:
+        running.update(piece)
+    return running.digest()
+
+
+def test_check_values_of_the_catalogue():
+    # "Catalogue of parametrised CRC algorithms": the CRC of "123456789".
+    assert crc(CRC32C, BODY).hex() == "e3069283"
+    assert crc(CRC64NVME, BODY).hex() == "ae8b14860a799888"
+
+
+@pytest.mark.parametrize("model", [CRC32C, CRC64NVME])
+@given(size=st.integers(0, 20_000), cut=st.integers(0, 20_000))
+def test_lanes_and_bytes_agree(model, size, cut):
+    data = hashlib.shake_128(b"seed").digest(size)
+    one_by_one = crc(model, *(data[at : at + 100] for at in range(0, size, 100)))
+    assert crc(model, data) == crc(model, data[:cut], data[cut:]) == one_by_one
+
+
+def b64(digest):
+    return base64.b64encode(digest).decode()
+
+
+GOOD = {
+    "Content-MD5": b64(hashlib.md5(BODY).digest()),
+    "x-amz-checksum-crc32": b64(zlib.crc32(BODY).to_bytes(4, "big")),
+    "x-amz-checksum-crc32c": b64(bytes.fromhex("e3069283")),
+    "x-amz-checksum-crc64nvme": b64(bytes.fromhex("ae8b14860a799888")),
+    "x-amz-checksum-sha1": b64(hashlib.sha1(BODY).digest()),
+    "x-amz-checksum-sha256": b64(hashlib.sha256(BODY).digest()),
+}
+
+
+async def put(body, headers=(), **options):
+    origin = MemoryOrigin()
+    origin.put("b", "k", b"old")
+
+    async def chunks():
+        yield body
+
+    request = ForwardRequest("PUT", ObjectRef("b", "k"), "/b/k", headers=headers, body=chunks(), **options)
+    async with origin.forward(request) as response:
+        answer = b"".join([chunk async for chunk in response.chunks]).decode()
+        return response.status, dict(response.headers), answer, origin.buckets["b"]["k"].body
+
+
+@pytest.mark.parametrize("name", GOOD)
+async def test_a_checksum_is_verified(name):
+    status, headers, _, stored = await put(BODY, ((name, GOOD[name]),))
+    assert (status, stored) == (200, BODY)
+    if name.startswith("x-amz"):
+        assert headers[name] == GOOD[name]
+    status, _, answer, stored = await put(b"123456780", ((name, GOOD[name]),))
+    assert (status, "BadDigest" in answer, stored) == (400, True, b"old")
+
+
+async def test_the_payload_hash_and_the_length_are_verified():
+    good = hashlib.sha256(BODY).hexdigest()
+    assert (await put(BODY, payload_hash=good, content_length=9))[0] == 200
+    status, _, answer, stored = await put(b"other", payload_hash=good)
+    assert (status, "XAmzContentSHA256Mismatch" in answer, stored) == (400, True, b"old")
+    status, _, answer, stored = await put(BODY, content_length=10)
+    assert (status, "IncompleteBody" in answer, stored) == (400, True, b"old")
+
+
+@pytest.mark.parametrize("name", ["Content-MD5", "x-amz-checksum-crc32"])
+async def test_a_checksum_that_is_no_base64_is_400(name):
+    assert (await put(BODY, ((name, "%%%"),)))[0] == 400
+
+
+async def test_an_unknown_checksum_is_refused():
+    with pytest.raises(NotSupported, match="x-amz-checksum-xyz is not a checksum"):
+        await put(BODY, (("x-amz-checksum-xyz", "AAAA"),))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("x-amz-tagging", "a=b"),
+        ("x-amz-server-side-encryption-customer-key", "k"),
+        ("x-amz-storage-class", "GLACIER"),
+    ],
+)
+async def test_options_that_cannot_be_kept_are_refused_not_dropped(header):
+    with pytest.raises(NotSupported):
+        await put(BODY, (header,))
+
+
+async def test_too_much_metadata_is_refused():
+    status, _, answer, _ = await put(BODY, (("x-amz-meta-a", "x" * 3000),))
+    assert (status, "MetadataTooLarge" in answer) == (400, True)
+
+
+async def test_delete_objects_body_is_bounded_and_checked():
+    origin = MemoryOrigin()
+    origin.put("b", "k", b"")
+
+    async def post(body):
+        async def chunks():
+            yield body
+
+        request = ForwardRequest("POST", ObjectRef("b", ""), "/b", "delete", body=chunks())
+        async with origin.forward(request) as response:
+            return response.status, b"".join([chunk async for chunk in response.chunks]).decode()
+
+    for body, code in (
+        (b"<Delete></Delete>", "MalformedXML"),
+        (b"not xml", "MalformedXML"),
+        (b'<!DOCTYPE x [<!ENTITY a "a">]><Delete><Object><Key>&a;</Key></Object></Delete>', "MalformedXML"),
+        (b"<Delete>" + b" " * (5 << 20) + b"</Delete>", "EntityTooLarge"),
+    ):
+        status, answer = await post(body)
+        assert (status, code in answer) == (400, True)
+    assert "k" in origin.buckets["b"]
+    with pytest.raises(OriginAnswer):
+        await origin.head(ObjectRef("b", "missing"))

@@ -1,0 +1,73 @@
+"""LimitedOrigin: the bound, the order, and that nothing is lost when readers give up."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import Intent, ObjectRef
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+
+REF = ObjectRef("b", "k")
+
+
+@pytest.fixture
+def limited():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    return LimitedOrigin(memory, max_open=1)
+
+
+async def hold(limited, order, name, intent, leave):
+    async with limited.open(REF, intent=intent):
+        order.append(name)
+        await leave.wait()
+
+
+async def settle():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_demand_goes_before_prefetch_and_each_in_order(limited):
+    order, leave = [], asyncio.Event()
+    names = ["first", "prefetch-1", "prefetch-2", "demand-1", "demand-2"]
+    tasks = []
+    for name in names:
+        intent = Intent.PREFETCH if name.startswith("prefetch") else Intent.DEMAND
+        tasks.append(asyncio.create_task(hold(limited, order, name, intent, leave)))
+        await settle()
+    assert (order, limited.open_now, limited.waiting) == (["first"], 1, 4)
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert order == ["first", "demand-1", "demand-2", "prefetch-1", "prefetch-2"]
+    assert (limited.open_now, limited.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("grant_first", [False, True])
+async def test_a_cancelled_waiter_leaves_no_trace(limited, grant_first):
+    order, leave = [], asyncio.Event()
+    first = asyncio.create_task(hold(limited, order, "first", Intent.DEMAND, leave))
+    await settle()
+    given_up = asyncio.create_task(hold(limited, order, "given up", Intent.DEMAND, leave))
+    last = asyncio.create_task(hold(limited, order, "last", Intent.PREFETCH, leave))
+    await settle()
+    if grant_first:
+        # The slot is granted and the waiter is cancelled in one turn of the loop.
+        first.cancel()
+        await asyncio.sleep(0)
+    given_up.cancel()
+    leave.set()
+    await asyncio.gather(first, given_up, last, return_exceptions=True)
+    assert order[0] == "first"
+    assert order[-1] == "last"
+    assert (limited.open_now, limited.waiting) == (0, 0)
+
+
+async def test_a_failed_open_gives_its_slot_back(limited):
+    for _ in range(3):
+        with pytest.raises(OriginAnswer):
+            async with limited.open(ObjectRef("b", "missing")):
+                pass
+    assert limited.open_now == 0

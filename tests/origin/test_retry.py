@@ -1,0 +1,139 @@
+"""RetryingOrigin: what is repeated, how long it waits, and that a resumed body is the right one."""
+
+import random
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    ObjectChanged,
+    OriginAnswer,
+    OriginThrottled,
+    OriginUnavailable,
+)
+from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.retry import RetryingOrigin, RetryRule
+
+REF = ObjectRef("b", "k")
+BODY = bytes(range(256)) * 1000
+DOWN = Fault(error=OriginUnavailable("down"))
+
+
+@pytest.fixture
+def memory():
+    memory = MemoryOrigin(chunk_bytes=10_000)
+    memory.put("b", "k", BODY)
+    return memory
+
+
+@pytest.fixture
+def faulty(memory):
+    return FaultyOrigin(memory, clock=ManualClock())
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def retrying(faulty, clock):
+    return RetryingOrigin(faulty, rule=RetryRule(attempts=3), clock=clock, rng=random.Random(1))
+
+
+async def read(origin, span=None):
+    async with origin.open(REF, span=span) as reading:
+        return b"".join([chunk async for chunk in reading.chunks])
+
+
+async def test_head_list_and_open_are_repeated(retrying, faulty):
+    faulty.enqueue(DOWN, DOWN)
+    assert (await retrying.head(REF)).size == len(BODY)
+    faulty.enqueue(DOWN)
+    assert len((await retrying.list_objects("b", "")).entries) == 1
+    faulty.enqueue(DOWN, DOWN)
+    assert await read(retrying) == BODY
+    assert retrying.retries == 5
+
+
+async def test_attempts_end(retrying, faulty):
+    faulty.enqueue(DOWN, DOWN, DOWN)
+    with pytest.raises(OriginUnavailable, match="down"):
+        await retrying.head(REF)
+    assert faulty.calls == 3
+
+
+async def test_final_answers_and_forwards_are_not_repeated(retrying, faulty):
+    faulty.enqueue(Fault(error=OriginAnswer(403, "AccessDenied")))
+    with pytest.raises(OriginAnswer):
+        await retrying.head(REF)
+    faulty.enqueue(DOWN)
+    with pytest.raises(OriginUnavailable):
+        async with retrying.forward(ForwardRequest("GET", REF, "/b/k")):
+            pass
+    assert faulty.calls == 2
+
+
+@pytest.mark.parametrize("span", [None, Span(1000, 200_000)])
+async def test_a_body_that_breaks_off_goes_on_where_it_stopped(retrying, faulty, memory, span):
+    faulty.enqueue(Fault(cut_after_bytes=25_000), Fault(cut_after_bytes=0))
+    start, stop = span or Span(0, len(BODY))
+    assert await read(retrying, span) == BODY[start:stop]
+    assert [asked for _, asked, _ in memory.reads] == [
+        span,
+        Span(start + 25_000, stop),
+        Span(start + 25_000, stop),
+    ]
+
+
+async def test_a_body_that_keeps_breaking_off_is_an_error(retrying, faulty):
+    faulty.enqueue(*[Fault(cut_after_bytes=10)] * 3)
+    with pytest.raises(BodyCutShort):
+        await read(retrying)
+
+
+async def test_a_resumed_body_is_never_a_mix_of_versions(retrying, faulty, memory):
+    faulty.enqueue(Fault(cut_after_bytes=25_000))
+    with pytest.raises(ObjectChanged):
+        async with retrying.open(REF) as reading:
+            async for _ in reading.chunks:
+                memory.put("b", "k", BODY[::-1])
+
+
+async def test_waits_grow_and_are_bounded(memory, clock):
+    waits = []
+    sleep = clock.sleep
+
+    async def record(seconds):
+        waits.append(seconds)
+        await sleep(seconds)
+
+    clock.sleep = record
+    faulty = FaultyOrigin(memory, script=[DOWN] * 9, clock=ManualClock())
+    rule = RetryRule(attempts=10, base_delay_s=0.1, max_delay_s=1.0)
+
+    class Longest(random.Random):
+        def random(self):
+            return 1.0
+
+    await RetryingOrigin(faulty, rule=rule, clock=clock, rng=Longest()).head(REF)
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1, 1, 1, 1, 1])
+
+
+async def test_retry_after_is_honoured_in_full(retrying, faulty, clock):
+    faulty.enqueue(Fault(error=OriginThrottled("slow down", retry_after_s=4.0)))
+    before = clock.now_s()
+    await retrying.head(REF)
+    assert clock.now_s() - before >= 4.0
+
+
+async def test_a_retry_after_beyond_the_limit_goes_to_the_client_at_once(retrying, faulty, clock):
+    faulty.enqueue(Fault(error=OriginThrottled("slow down", retry_after_s=60.0)))
+    before = clock.now_s()
+    with pytest.raises(OriginThrottled) as raised:
+        await retrying.head(REF)
+    assert (raised.value.retry_after_s, clock.now_s()) == (60.0, before)

@@ -1,0 +1,343 @@
+"""S3Origin against servers that misbehave: never wrong bytes, clear errors, nothing sent twice."""
+
+import asyncio
+import socket
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    ConfigError,
+    InvalidRequest,
+    NotSupported,
+    ObjectChanged,
+    OriginAnswer,
+    OriginThrottled,
+    OriginUnavailable,
+)
+from shadeproxy.core.types import SHARED, ObjectRef, Span, Upstream
+from shadeproxy.origin.addressing import Endpoint
+from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.origin.credentials import AnonymousCredentials
+from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.s3answers import retry_after
+from shadeproxy.origin.s3transport import Timeouts
+
+REF = ObjectRef("bucket", "key")
+OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
+
+
+class RawServer:
+    """Answers each request with the next canned answer, and keeps what was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.requests: list[bytes] = []
+        self._tasks: set[asyncio.Task] = set()
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader, writer):
+        self._tasks.add(asyncio.current_task())
+        try:
+            while self.answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.requests.append(head)
+                answer = self.answers.pop(0)
+                if "100-body" in head.decode("latin-1"):
+                    await reader.readexactly(3)
+                writer.write(answer.encode())
+                await writer.drain()
+                if "Content-Length" not in answer or answer.endswith("CUT"):
+                    return
+            await reader.read()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def against(new_s3_origin):
+    """Run ``check(origin)`` against canned answers; gives the requests that came."""
+
+    async def run(check, *answers, **options):
+        async with RawServer(*answers) as server:
+            origin = new_s3_origin(server.endpoint, **options)
+            try:
+                await check(origin)
+            finally:
+                await origin.aclose()
+            return [request.decode("latin-1") for request in server.requests]
+
+    return run
+
+
+def read(span=None, *, if_match=None, ref=REF):
+    async def check(origin):
+        async with origin.open(ref, span=span, if_match=if_match) as reading:
+            check.meta, check.span = reading.meta, reading.span
+            check.body = b"".join([chunk async for chunk in reading.chunks])
+
+    return check
+
+
+async def test_an_origin_that_ignores_ranges_gives_the_slice(against):
+    check = read(Span(3, 6))
+    await against(check, OK)
+    assert (check.body, check.span, check.meta.size) == (b"345", Span(3, 6), 10)
+
+
+async def test_an_origin_that_ignores_ranges_still_says_416(against):
+    with pytest.raises(OriginAnswer) as raised:
+        await against(read(Span(10, 12)), OK)
+    assert (raised.value.status, raised.value.code) == (416, "InvalidRange")
+
+
+@pytest.mark.parametrize("content_range", ["bytes 0-2/10", "bytes 3-4/10", "bytes 3-5", "bytes */10", ""])
+async def test_another_range_than_asked_is_an_error(against, content_range):
+    answer = f'HTTP/1.1 206 P\r\nETag: "e"\r\nContent-Range: {content_range}\r\nContent-Length: 3\r\n\r\n345'
+    with pytest.raises(OriginUnavailable, match=r"range|bytes"):
+        await against(read(Span(3, 6)), answer)
+
+
+async def test_a_ranged_answer_has_no_whole_object_checksum(against):
+    check = read(Span(3, 6))
+    await against(
+        check,
+        'HTTP/1.1 206 P\r\nETag: "e"\r\nContent-Range: bytes 3-5/10\r\nx-amz-checksum-crc32: AAAA\r\n'
+        "x-amz-meta-a: 1\r\nContent-Length: 3\r\n\r\n345",
+    )
+    assert (check.body, check.meta.size, check.meta.headers) == (b"345", 10, (("x-amz-meta-a", "1"),))
+
+
+async def test_whole_reads_ask_for_checksums_and_keep_them(against):
+    check = read()
+    (request,) = await against(check, OK.replace("ETag", "x-amz-checksum-crc32: AAAA\r\nETag"))
+    assert "x-amz-checksum-mode: ENABLED" in request
+    assert "Range" not in request
+    assert check.meta.header("x-amz-checksum-crc32") == "AAAA"
+
+
+async def test_an_origin_that_ignores_if_match_cannot_slip_in_another_version(against):
+    with pytest.raises(ObjectChanged):
+        await against(read(if_match='"other"'), OK)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789", "without ETag"),
+        ('HTTP/1.1 200 OK\r\nETag: "e"\r\n\r\n0123', "without Content-Length"),
+        ("garbage\r\n\r\n", "connection failed"),
+    ],
+)
+async def test_an_answer_that_cannot_be_trusted_is_refused(against, answer, text):
+    with pytest.raises(OriginUnavailable, match=text):
+        await against(read(), answer)
+
+
+async def test_a_body_that_ends_early_raises_after_what_came(against):
+    async def check(origin):
+        received = b""
+        with pytest.raises(BodyCutShort):
+            async with origin.open(REF) as reading:
+                async for chunk in reading.chunks:
+                    received += chunk
+        assert received == b"01CUT"
+
+    await against(check, 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n01CUT')
+
+
+async def test_a_body_that_stalls_raises_after_the_read_timeout(against):
+    answer = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n01'
+    with pytest.raises(BodyCutShort, match="Timeout"):
+        await against(read(), answer, timeouts=Timeouts(read_s=0.05))
+
+
+def error(status, code="", extra=""):
+    body = f"<Error><Code>{code}</Code><Message>text</Message></Error>" if code else ""
+    return f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(body)}\r\n\r\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (error(404, "NoSuchKey"), OriginAnswer, "404 NoSuchKey: text"),
+        (error(403, "SignatureDoesNotMatch"), OriginAnswer, "403 SignatureDoesNotMatch"),
+        (error(301, "PermanentRedirect", "Location: http://127.0.0.1:1/\r\n"), OriginAnswer, "301 Perm"),
+        (error(501, "NotImplemented"), OriginAnswer, "501"),
+        (error(500, "InternalError"), OriginUnavailable, "500 InternalError"),
+        (error(502), OriginUnavailable, "502"),
+        (error(503, "SlowDown"), OriginThrottled, "asks to slow down"),
+        (error(429), OriginThrottled, "asks to slow down"),
+    ],
+)
+async def test_error_answers_become_the_right_error(against, answer, kind, text):
+    with pytest.raises(kind, match=text) as raised:
+        await against(read(), answer)
+    assert type(raised.value) is kind
+
+
+async def test_retry_after_is_carried(against):
+    with pytest.raises(OriginThrottled) as raised:
+        await against(read(), error(503, "SlowDown", "Retry-After: 7\r\n"))
+    assert raised.value.retry_after_s == 7
+    assert retry_after([("Retry-After", "Thu, 01 Jan 1970 00:01:00 GMT")], now_s=20) == 40
+    assert retry_after([("Retry-After", "soon")], now_s=20) is None
+
+
+async def test_an_entity_bomb_is_not_expanded(against):
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]><Error><Code>&a;</Code></Error>'
+    with pytest.raises(OriginAnswer, match=r"^403 $"):
+        await against(read(), f"HTTP/1.1 403 X\r\nContent-Length: {len(bomb)}\r\n\r\n{bomb}")
+
+
+async def test_what_is_sent_is_what_was_asked_byte_for_byte(against):
+    async def check(origin):
+        request = ForwardRequest(
+            "GET",
+            ObjectRef("bucket", "a/../b//c d"),
+            "/bucket/a/../b%2F/c%20d+%e9",
+            "b=%7e&a&response-content-type=x%2Fy",
+            (
+                ("X-Custom", "1"),
+                ("x-amz-date", "old"),
+                ("X-Amz-Security-Token", "client's"),
+                ("Range", "bytes=0-"),
+            ),
+        )
+        async with origin.forward(request) as response:
+            assert response.headers == (("X-First", "1"), ("x-first", "2"), ("Content-Length", "0"))
+
+    (request,) = await against(
+        check, "HTTP/1.1 200 OK\r\nX-First: 1\r\nx-first: 2\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    )
+    assert request.startswith(
+        "GET /bucket/a/../b%2F/c%20d+%e9?b=%7e&a&response-content-type=x%2Fy HTTP/1.1\r\n"
+    )
+    names = [line.partition(":")[0].lower() for line in request.splitlines()[1:] if line]
+    assert sorted(names) == [
+        "authorization", "host", "range", "x-amz-content-sha256", "x-amz-date", "x-custom",
+    ]  # fmt: skip
+    assert "client's" not in request
+
+
+async def test_a_request_with_a_body_is_sent_at_most_once(against):
+    async def check(origin):
+        for _ in range(2):  # the second goes over a connection that the server has closed meanwhile
+
+            async def body():
+                yield b"abc"
+
+            request = ForwardRequest("PUT", REF, "/bucket/100-body", body=body(), content_length=3)
+            try:
+                async with origin.forward(request) as response:
+                    assert response.status == 200
+            except OriginUnavailable:
+                check.failed = True
+
+    requests = await against(
+        check,
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nCUT",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    )
+    assert all("Content-Length: 3" in request and "chunked" not in request for request in requests)
+    assert len(requests) <= 2
+
+
+async def test_anonymous_requests_are_unsigned(against):
+    async def check(origin):
+        anonymous = S3Origin(origin._endpoint.url, credentials={SHARED: AnonymousCredentials()})
+        async with anonymous.open(REF) as reading:
+            assert [chunk async for chunk in reading.chunks] == [b"0123456789"]
+        await anonymous.aclose()
+
+    (request,) = await against(check, OK)
+    assert "authorization" not in request.lower()
+
+
+async def test_an_unknown_upstream_is_refused_without_a_request(against):
+    async def check(origin):
+        with pytest.raises(OriginAnswer, match=r"403 AccessDenied: no origin credentials .*'stranger'"):
+            await origin.head(REF, upstream=Upstream("stranger"))
+
+    assert await against(check) == []
+
+
+async def test_a_header_that_is_no_text_is_the_clients_fault(against):
+    async def check(origin):
+        request = ForwardRequest("PUT", REF, "/bucket/key", headers=(("x-amz-meta-a", "\udcff"),))
+        with pytest.raises(InvalidRequest, match="not UTF-8"):
+            async with origin.forward(request):
+                pass
+
+    assert await against(check) == []
+
+
+async def test_a_refused_connection_names_the_setting(new_s3_origin):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        origin = new_s3_origin(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(
+            OriginUnavailable, match=r"http://127.* cannot be reached: .*; check origin\.endpoint"
+        ):
+            await origin.head(REF)
+        await origin.aclose()
+
+
+@pytest.mark.parametrize(
+    "url", ["example.org", "ftp://example.org", "http://key:secret@example.org", "http://"]
+)
+def test_an_endpoint_that_is_none_is_a_configuration_error(url):
+    with pytest.raises(ConfigError, match=r"origin\.endpoint must be a URL such as") as raised:
+        Endpoint(url, region="us-east-1")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "addressing", "bucket", "expected"),
+    [
+        ("http://h:9000", "path", "b1", ("http://h:9000", "h:9000", "/b1/k%20%2B")),
+        ("http://h:80/", "path", "b1", ("http://h:80", "h", "/b1/k%20%2B")),
+        ("https://h/base", "path", "b1", ("https://h", "h", "/base/b1/k%20%2B")),
+        ("http://h:9000", "virtual", "b1x", ("http://b1x.h:9000", "b1x.h:9000", "/k%20%2B")),
+        ("http://h:9000", "auto", "b1x", ("http://h:9000", "h:9000", "/b1x/k%20%2B")),
+        (
+            None,
+            "auto",
+            "b1x",
+            ("https://b1x.s3.eu-west-1.amazonaws.com", "b1x.s3.eu-west-1.amazonaws.com", "/k%20%2B"),
+        ),
+        (
+            None,
+            "auto",
+            "b.1",
+            ("https://s3.eu-west-1.amazonaws.com", "s3.eu-west-1.amazonaws.com", "/b.1/k%20%2B"),
+        ),
+    ],
+)
+def test_addressing(url, addressing, bucket, expected):
+    endpoint = Endpoint(url, region="eu-west-1", addressing=addressing)
+    assert tuple(endpoint.target(ObjectRef(bucket, "k +"))) == expected
+
+
+async def test_an_s3_server_of_our_own_cannot_do_everything():
+    from shadeproxy.origin.memory import MemoryOrigin
+
+    origin = MemoryOrigin(clock=ManualClock())
+    origin.put("b", "k", b"")
+    for query, text in (("acl=", "acl"), ("versionId=3", "no versions"), ("partNumber=1", "partNumber")):
+        with pytest.raises(NotSupported, match=text):
+            async with origin.forward(ForwardRequest("GET", ObjectRef("b", "k"), "/b/k", query)):
+                pass

@@ -1,0 +1,116 @@
+"""boto3 against ``shadeproxy serve`` in front of a real S3 server that checks signatures and rights."""
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+pytestmark = pytest.mark.rgw
+
+CLIENTS = """
+[origin.credentials]
+access_key_env = "ORIGIN_KEY"
+secret_key_env = "ORIGIN_SECRET"
+[auth]
+anonymous = false
+verdict_ttl = "1 h"
+[[auth.clients]]
+access_key = "trainer"
+secret_env = "TRAINER_SECRET"
+[[auth.clients]]
+access_key = "guest"
+secret_env = "TRAINER_SECRET"
+upstream = { access_key = "%s", secret_env = "GUEST_SECRET" }
+"""
+
+
+@pytest.fixture
+def direct(rgw):
+    """A client that goes straight to the gateway."""
+    return boto3.client(
+        "s3",
+        endpoint_url=rgw.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=rgw.main[0],
+        aws_secret_access_key=rgw.main[1],
+    )
+
+
+@pytest.fixture
+def proxy(rgw, serve, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(CLIENTS % rgw.alt[0])
+    secrets = {
+        "ORIGIN_KEY": rgw.main[0],
+        "ORIGIN_SECRET": rgw.main[1],
+        "TRAINER_SECRET": "training",
+        "GUEST_SECRET": rgw.alt[1],
+    }
+    return serve(config, secrets, origin__endpoint=rgw.endpoint, origin__addressing="path")
+
+
+def client_of(proxy, key="trainer", secret="training"):
+    return proxy.client(aws_access_key_id=key, aws_secret_access_key=secret)
+
+
+def read(client, key, **kwargs):
+    answer = client.get_object(Bucket="life", Key=key, **kwargs)
+    return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
+
+
+def test_the_life_of_an_object(proxy, direct):
+    client = client_of(proxy)
+    client.create_bucket(Bucket="life")
+    client.put_object(Bucket="life", Key="a b/ü+%.bin", Body=b"one" * 1000, Metadata={"label": "7"})
+    assert [entry["Key"] for entry in client.list_objects_v2(Bucket="life")["Contents"]] == ["a b/ü+%.bin"]
+    key = "a b/ü+%.bin"
+    assert read(client, key) == (b"one" * 1000, "origin")
+    assert read(client, key) == (b"one" * 1000, "ram")
+    assert read(client, key, Range="bytes=3-8") == (b"oneone", "ram")
+    head, origin_head = (one.head_object(Bucket="life", Key=key) for one in (client, direct))
+    for field in ("ETag", "ContentLength", "ContentType", "LastModified", "Metadata"):
+        assert head[field] == origin_head[field]
+    client.put_object(Bucket="life", Key=key, Body=b"two")
+    assert read(client, key) == (b"two", "origin")
+    client.delete_object(Bucket="life", Key=key)
+    with pytest.raises(ClientError, match="NoSuchKey"):
+        read(client, key)
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        read(client_of(proxy, secret="wrong"), key)
+
+
+def test_big_objects_by_parts_and_pages(proxy, direct, tmp_path):
+    client = client_of(proxy)
+    client.create_bucket(Bucket="life")
+    body = bytes(range(256)) * 80_000  # 20 MB: multipart up, ranged parts down
+    (tmp_path / "up").write_bytes(body)
+    client.upload_file(str(tmp_path / "up"), "life", "big")
+    assert direct.get_object(Bucket="life", Key="big")["Body"].read() == body
+    for name in ("cold", "warm"):
+        client.download_file("life", "big", str(tmp_path / name))
+        assert (tmp_path / name).read_bytes() == body
+    assert read(client, "big")[1] in ("ram", "disk")
+    copied = {"Bucket": "life", "Key": "big"}
+    client.copy_object(Bucket="life", Key="copy", CopySource=copied)
+    assert read(client, "copy")[0] == body
+    gone = client.delete_objects(Bucket="life", Delete={"Objects": [{"Key": "big"}, {"Key": "copy"}]})
+    assert len(gone["Deleted"]) == 2
+    with pytest.raises(ClientError, match="NoSuchKey"):
+        read(client, "big")
+
+
+def test_a_hit_is_authorised_by_the_origin_with_the_clients_own_rights(proxy, direct):
+    client = client_of(proxy)
+    client.create_bucket(Bucket="life")
+    client.put_object(Bucket="life", Key="private", Body=b"mine")
+    client.put_object(Bucket="life", Key="public", Body=b"ours", ACL="public-read")
+    for key in ("private", "public"):
+        read(client, key)
+        assert read(client, key)[1] == "ram"
+    guest = client_of(proxy, key="guest")
+    assert read(guest, "public") == (b"ours", "ram")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        read(guest, "private")
+    # Taking the right away through the proxy counts at once, whatever verdict was remembered.
+    client.put_object_acl(Bucket="life", Key="public", ACL="private")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        read(guest, "public")
