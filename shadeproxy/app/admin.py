@@ -19,10 +19,10 @@ class EngineAdmin:
         self._engine = engine
 
     async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> Purged:
-        return Purged(*self._engine.purge(bucket, prefix, dry_run=dry_run))
+        return Purged(*await self._engine.purge(bucket, prefix, dry_run=dry_run))
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
-        found = self._engine.inspect(ref)
+        found = await self._engine.inspect(ref)
         if found is None:
             return None
         known, pages = found

@@ -6,7 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from shadeproxy.config import Settings
 from shadeproxy.core.types import Source
-from shadeproxy.engine.cache import Medium, RunIO
+from shadeproxy.engine.transfers import Medium, RunIO
 from shadeproxy.tiers.store import SegmentStore
 
 _DISK_READERS = 8

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import numpy as np
+
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import (
     BodyCutShort,
     ObjectChanged,
     OriginAnswer,
-    RangeNotSatisfiable,
     ShuttingDown,
 )
 from shadeproxy.core.ledger import Ledger
@@ -36,7 +36,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Flight, SingleFlight
 from shadeproxy.engine.metadata import Known, MetadataCache
-from shadeproxy.engine.reading import EngineReading
+from shadeproxy.engine.reading import EngineReading, span_needed
 from shadeproxy.engine.revalidation import Revalidator
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.verdicts import Verdicts
@@ -120,6 +120,8 @@ class Engine:
             self._writing[ref] += 1
             self._invalidate(ref)
         try:
+            # Erased before the origin changes: a crash must not bring back what was overwritten.
+            await self.cache.erased()
             yield
         finally:
             for ref in touched:
@@ -136,20 +138,24 @@ class Engine:
         """See ``ReadPath.cacheable``."""
         return self._rules.of(ref).cache
 
-    def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
+    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""
-        found = list(self.cache.candidates(bucket, prefix))
+        found = await self.cache.find_under(bucket, prefix)
+        table = self.cache.residents
+        counted = (
+            len(np.unique(table.object_hash[found])), len(found), int(table.body_bytes[found].sum())
+        )  # fmt: skip
         if not dry_run:
             self._flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
-            for slot, _ in found:
-                self.cache.drop(slot, "purged")
             self._metadata.forget_prefix(bucket, prefix)
-        objects = {header.page.ref for _, header in found}
-        return len(objects), len(found), sum(header.body_bytes for _, header in found)
+            for slot in found.tolist():
+                self.cache.drop(slot, "purged")
+            await self.cache.erased()
+        return counted
 
-    def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int]]] | None:
+    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int]]] | None:
         """What is known of an object, and its resident pages as (number, tier, bytes); None: nothing."""
-        known = self._known(ref)
+        known = await self._known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
 
     # ------------------------------------------------------------------ life
@@ -242,7 +248,7 @@ class Engine:
                 await reading.open_unknown(first // self.page_size)
                 return
             meta = await self._check(request.ref, request.upstream)
-        await reading.open_known(meta, _span_needed(request, meta))
+        await reading.open_known(meta, span_needed(request, meta))
 
     async def _authorise(self, request: ReadRequest) -> None:
         """A hit is authorised like a miss: by the origin, with this client's own credentials."""
@@ -253,7 +259,7 @@ class Engine:
 
     async def _usable(self, request: ReadRequest) -> ObjectMeta | None:
         """Metadata that may answer now, or None when nothing is known."""
-        known = self._known(request.ref)
+        known = await self._known(request.ref)
         if known is None:
             return None
         age = self._rules.of(request.ref).age(known.validated_s, self._clock.now_s())
@@ -263,10 +269,11 @@ class Engine:
             self._revalidator.check_soon(request.ref, request.upstream)
         return known.meta
 
-    def _known(self, ref: ObjectRef) -> Known | None:
+    async def _known(self, ref: ObjectRef) -> Known | None:
         known = self._metadata.get(ref)
-        if known is None and (recalled := self.cache.recall(ref)) is not None:
-            known = self._metadata.learn(ref, *recalled)
+        if known is None and (recalled := await self.cache.recall(ref)) is not None:
+            # Something newer may have been learnt while the record was read.
+            known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
     async def _check(self, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
@@ -320,8 +327,7 @@ class Engine:
             self._verdicts.allow(flight.upstream, flight.ref, now_s)
         if not flight.publishable:
             return meta
-        known = self._known(flight.ref)
-        if known is not None and known.meta.etag != meta.etag:
+        if self._holds_other_version(flight.ref, meta.etag):
             self._invalidate_others(flight)
         return self._metadata.learn(flight.ref, meta, now_s).meta
 
@@ -336,7 +342,9 @@ class Engine:
             self._flights.invalidate(lambda other: other.bucket == ref.bucket)
             if self._verdicts is not None:
                 self._verdicts.forget(ref.bucket)
-            self.purge(ref.bucket, "", dry_run=False)
+            self._metadata.forget_prefix(ref.bucket, "")
+            for slot in self.cache.slots_under(ref.bucket, "")[0].tolist():
+                self.cache.drop(slot, "invalidated")
             return
         self._flights.invalidate(lambda other: other == ref)
         self._revalidator.void(ref)
@@ -354,6 +362,10 @@ class Engine:
         self.cache.drop_object(ref, reason)
         self._metadata.forget(ref)
 
+    def _holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
+        known = self._metadata.get(ref)
+        return (known is not None and known.meta.etag != etag) or self.cache.holds_other_version(ref, etag)
+
     def _being_written(self, ref: ObjectRef) -> bool:
         return ref in self._writing or ObjectRef(ref.bucket, "") in self._writing
 
@@ -361,8 +373,7 @@ class Engine:
         """A check came back: keep, replace or forget what is cached."""
         if self._being_written(ref):
             return
-        known = self._known(ref)
-        if known is not None and (meta is None or known.meta.etag != meta.etag):
+        if meta is None or self._holds_other_version(ref, meta.etag):
             self._flights.invalidate(lambda other: other == ref)
             self._forget(ref, "changed at the origin")
         if meta is not None:
@@ -370,27 +381,14 @@ class Engine:
             self.cache.confirm(ref, self._clock.now_s())
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry) -> bool:
-        known = self._known(ref)
-        if known is None:
-            return True  # forgotten meanwhile: nothing to confirm
-        if known.meta.etag != entry.etag or self._being_written(ref):
+        if self._holds_other_version(ref, entry.etag) or self._being_written(ref):
             return False
-        self._metadata.learn(ref, known.meta, self._clock.now_s())
+        known = self._metadata.get(ref)
+        if known is not None:
+            self._metadata.learn(ref, known.meta, self._clock.now_s())
         self.cache.confirm(ref, self._clock.now_s())
         return True
 
     def _refuse_when_closing(self) -> None:
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; retry on another endpoint or later")
-
-
-def _span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """What of the object the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
-    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
-        return Span(0, 0)
-    if request.range is None or not request.conditions.range_applies(meta):
-        return Span(0, meta.size)
-    try:
-        return request.range.resolve(meta.size)
-    except RangeNotSatisfiable:
-        return Span(0, 0)

@@ -7,7 +7,8 @@ joined is left, whatever happens; counting happens once, when bytes were asked.
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, TierError
+from shadeproxy.core.conditions import Verdict
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, RangeNotSatisfiable, TierError
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
@@ -183,3 +184,15 @@ class EngineReading:
             return
         self._counted = True
         self._count_read(self.request, self._source, span.length)
+
+
+def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
+    """What of the object the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
+    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
+        return Span(0, 0)
+    if request.range is None or not request.conditions.range_applies(meta):
+        return Span(0, meta.size)
+    try:
+        return request.range.resolve(meta.size)
+    except RangeNotSatisfiable:
+        return Span(0, 0)

@@ -12,6 +12,7 @@ Who guarantees what:
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, NewType, Protocol
 
 from shadeproxy.core.types import ObjectMeta, Page
@@ -38,11 +39,33 @@ class Recovered(NamedTuple):
     record_bytes: int
 
 
+class Place(NamedTuple):
+    """What a process on the same host needs to read a record without a socket.
+
+    It reads ``body_bytes`` at ``body_offset`` of ``path`` with pread (touching a hole of a mapped tmpfs file
+    would allocate it), then ``len(header)`` bytes at ``header_offset``: the body is valid if these still
+    equal ``header``, and only then.
+    """
+
+    path: Path
+    header_offset: int
+    header: bytes
+    body_offset: int
+    body_bytes: int
+
+
 class Tier(Protocol):
     """Storage of page bodies."""
 
     name: str
     capacity_bytes: int
+    dropped_records: int
+    """Records that ``open`` found damaged, foreign, or beyond the capacity, and gave up."""
+
+    @property
+    def disabled_reason(self) -> str | None:
+        """Why the tier takes nothing more (the medium keeps failing), or None. Reads go on."""
+        ...
 
     @property
     def used_bytes(self) -> int:
@@ -86,7 +109,13 @@ class Tier(Protocol):
         ...
 
     def load(self, location: Location, *, verify: bool) -> None:
-        """Bring the body into the page cache (I/O); with ``verify`` check its hash. Raises TierError."""
+        """Bring the body into the page cache (I/O); with ``verify`` check its hash. Raises TierError, also
+        when the location is released meanwhile, so no pin is needed.
+        """
+        ...
+
+    def locate(self, location: Location) -> Place:
+        """Where a process on the same host finds the record. Reads the mapping, as ``pin`` does."""
         ...
 
     def erase(self, location: Location) -> None:

@@ -193,6 +193,31 @@ def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_direct
             assert read(client, key)[0] == n.to_bytes(4, "little") * (SIZE // 4)
 
 
+def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, bucket_directory, tmp_path):
+    """Under "immutable" nothing is asked again: a page that came back would be served for ever."""
+    config = tmp_path / "immutable.toml"
+    config.write_text('[[rules]]\nfreshness = "immutable"\n')
+    keys = fill(bucket_directory, 10)
+    proxy = serve(
+        config,
+        origin__kind="file",
+        origin__path=str(bucket_directory),
+        cache__ram__capacity="64 KiB",
+        cache__disk__capacity="1 MiB",
+    )
+    for turn in range(5):
+        client = proxy.client()
+        for key in keys:
+            read(client, key)
+        on_disk = [key for key in keys if read(client, key)[1] == "disk"]
+        assert len(on_disk) >= 5
+        new = bytes([turn]) * 500
+        client.put_object(Bucket="data", Key=on_disk[turn], Body=new)
+        proxy.stop(signal.SIGKILL)
+        proxy.start()
+        assert read(proxy.client(), on_disk[turn])[0] == new
+
+
 def call(proxy, method: str, path: str, body: bytes | None = None) -> bytes:
     request = urllib.request.Request(proxy.control + path, data=body, method=method)
     request.add_header("Content-Type", "application/json")

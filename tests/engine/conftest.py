@@ -15,9 +15,10 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.transfers import Medium
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import MemoryOrigin

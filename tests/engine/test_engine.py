@@ -397,9 +397,9 @@ async def test_purge_counts_first_and_then_drops(make_bench):
         bench.origin.put("b", f"q/{n}", b"12345")
         await bench.get(f"p/{n}")
         await bench.get(f"q/{n}")
-    assert bench.engine.purge("b", "p/", dry_run=True) == (10, 10, 50)
+    assert await bench.engine.purge("b", "p/", dry_run=True) == (10, 10, 50)
     assert (await bench.get("p/1"))[1] is Source.RAM
-    assert bench.engine.purge("b", "p/", dry_run=False) == (10, 10, 50)
+    assert await bench.engine.purge("b", "p/", dry_run=False) == (10, 10, 50)
     assert (await bench.get("p/1"))[1] is Source.ORIGIN
     assert (await bench.get("q/1"))[1] is Source.RAM
 

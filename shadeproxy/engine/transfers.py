@@ -1,0 +1,243 @@
+"""Pages on their way into tiers and between them: reserve, write, place; demote, promote, drop.
+
+Laws: a slot without a tier has a ticket, and only the holder of the ticket may place it; a page dropped
+while it is written loses its ticket and is never placed; a location is released exactly once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import Source
+from shadeproxy.engine.placement import Placement
+from shadeproxy.engine.residents import Residents
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Location, RecordHeader, Tier
+
+_log = structlog.get_logger(__name__)
+
+RunIO = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A tier, the name its hits carry, and how its I/O is run (None: inline, it cannot block).
+
+    ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
+    """
+
+    tier: Tier
+    source: Source
+    write: RunIO | None = None
+    load: RunIO | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A page on its way into a tier. ``ticket`` tells whether the slot is still this page's afterwards."""
+
+    slot: int
+    ticket: object
+    index: int
+    location: Location
+    record_bytes: int
+    header: RecordHeader
+    body: memoryview
+    staged: bool = False
+
+
+class Transfers:
+    """Carries out what ``placement`` decides, on ``residents`` and the tiers of ``media``."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        media: Sequence[Medium],
+        *,
+        placement: Placement,
+        stats: Stats,
+        ledger: Ledger,
+    ) -> None:
+        self._residents = residents
+        self._media = media
+        self._placement = placement
+        self._stats = stats
+        self._ledger = ledger
+        self._unplaced: dict[int, object] = {}  # slot -> ticket of the write that will place it
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being written and every slot has its tier."""
+        return not self._tasks and not self._unplaced
+
+    async def drain(self) -> None:
+        """Wait for moves between tiers."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def begin(self, slot: int) -> None:
+        """A slot that is in no tier is about to get one."""
+        self._unplaced[slot] = object()
+
+    async def store(
+        self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
+    ) -> bool:
+        """Write a page that ``begin`` announced to the fastest tier it wins a place in.
+
+        ``wanted`` is asked after the write. False: it was not stored, and its slot is gone.
+        """
+        for index in range(len(self._media)):
+            location = self._reserve(slot, index)
+            if location is not None:
+                return await self._write(self._plan(slot, index, location, header, body), wanted)
+        location = self._placement.find_staging_place(slot, self._evict)
+        if location is not None:
+            return await self._write(self._plan(slot, 0, location, header, body, staged=True), wanted)
+        self._placement.note_bypass(slot)
+        self._forget(slot)
+        self._stats.record_bypass()
+        return False
+
+    def drop(self, slot: int, reason: str) -> None:
+        """Remove a page; readers that hold a view keep their bytes."""
+        if slot in self._unplaced:
+            self._forget(slot)
+            return
+        index, location = self._residents.displace(slot)
+        self._media[index].tier.release(location)
+        self._residents.remove(slot)
+        self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def _reserve(self, slot: int, index: int) -> Location | None:
+        try:
+            return self._placement.find_place(slot, index, self._evict)
+        except TierError as error:
+            self.note_failure(self._media[index].tier, "reserve", error)
+            return None
+
+    def _plan(
+        self,
+        slot: int,
+        index: int,
+        location: Location,
+        header: RecordHeader,
+        body: memoryview,
+        *,
+        staged: bool = False,
+    ) -> Write:
+        record_bytes = int(self._residents.record_bytes[slot])
+        ticket = self._unplaced[slot]
+        return Write(slot, ticket, index, location, record_bytes, header, body, staged=staged)
+
+    async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
+        medium, stored = self._media[plan.index], False
+        tier = medium.tier
+        try:
+            await run_io(
+                self._media[plan.index].write, lambda: tier.write(plan.location, plan.header, plan.body)
+            )
+            stored = wanted()
+        except TierError as error:
+            self.note_failure(tier, "write", error)
+        if self._unplaced.get(plan.slot) is not plan.ticket:
+            stored = False  # dropped meanwhile; the slot may be another page's by now
+        elif not stored:
+            self._forget(plan.slot)
+        if not stored:
+            tier.release(plan.location)
+            return False
+        self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
+        self._stats.record_admission(tier.name)
+        return True
+
+    def place(
+        self, slot: int, index: int, location: Location, record_bytes: int, *, staged: bool = False
+    ) -> None:
+        """The page can be read from there."""
+        del self._unplaced[slot]
+        self._residents.place(slot, index, location, record_bytes, staged=staged)
+
+    def _forget(self, slot: int) -> None:
+        del self._unplaced[slot]
+        self._residents.remove(slot)
+
+    def _evict(self, slot: int, reason: str) -> None:
+        lower = int(self._residents.tier[slot]) + 1
+        if reason != "policy" or lower >= len(self._media) or not self._demote(slot, lower):
+            self.drop(slot, reason)
+
+    def _demote(self, slot: int, lower: int) -> bool:
+        """Move a page one tier down if it outranks what it displaces there."""
+        size = int(self._residents.record_bytes[slot])
+        if not self._ledger.try_take(size):
+            return False
+        target = self._reserve(slot, lower)
+        if target is None:
+            self._ledger.give(size)
+            return False
+        upper = self._media[lower - 1].tier
+        try:
+            place = Location(int(self._residents.location[slot]))
+            header = upper.header(place)
+            # Copied, so that the upper tier's blocks are free for the newcomer now.
+            body = memoryview(bytes(upper.pin(place)))
+        except TierError as error:
+            self.note_failure(upper, "demote", error)
+            self._ledger.give(size)
+            self._media[lower].tier.release(target)
+            return False
+        _, location = self._residents.displace(slot)
+        upper.release(location)
+        self._unplaced[slot] = object()
+        self._stats.record_eviction(upper.name, "demoted")
+        plan = self._plan(slot, lower, target, header, body)
+        task = asyncio.create_task(self._finish_demotion(plan))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _finish_demotion(self, plan: Write) -> None:
+        try:
+            await self._write(plan, lambda: True)
+        finally:
+            self._ledger.give(plan.record_bytes)
+
+    def promote(self, slot: int, view: memoryview) -> None:
+        """Move a page to the fastest tier if it beats what it displaces there."""
+        lower, old = self._residents.displace(slot)
+        record_bytes = int(self._residents.record_bytes[slot])
+        self._unplaced[slot] = object()
+        target = self._reserve(slot, 0)
+        if target is None:
+            self.place(slot, lower, old, record_bytes)
+            return
+        upper = self._media[0].tier
+        try:
+            upper.write(target, self._media[lower].tier.header(old), view)
+        except TierError as error:
+            self.note_failure(upper, "promote", error)
+            upper.release(target)
+            self.place(slot, lower, old, record_bytes)
+            return
+        self.place(slot, 0, target, record_bytes)
+        self._media[lower].tier.release(old)
+        self._stats.record_eviction(self._media[lower].tier.name, "promoted")
+        self._stats.record_admission(upper.name)
+
+    def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
+        """A lower layer's failure is a counter and a log line."""
+        self._stats.record_tier_error(tier.name, kind)
+        _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
+
+
+async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
+    """Do I/O as the medium wants it done."""
+    if run is None:
+        work()
+    else:
+        await run(work)

@@ -1,0 +1,66 @@
+"""The state directory: held by one process, and a database that is damaged is moved aside, never deleted."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from shadeproxy.core.errors import ConfigError
+
+DATABASE_NAME = "cache.db"
+LOCK_NAME = "lock"
+
+
+def hold(path: Path) -> int:
+    """Create ``path`` (mode 0700) and lock it; answers the descriptor that holds it. Raises ConfigError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        hint = f"choose a directory that user id {os.geteuid()} can write"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free space there or choose another directory"
+        # mkdir says "File exists" of a file that stands in the way.
+        reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise ConfigError(f"state.path: cannot use {path}: {reason}; {hint}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise ConfigError(
+                f"state.path: {path} is in use by process {holder}; stop it or choose another directory"
+            ) from None
+        raise ConfigError(f"state.path: cannot lock {path}: {error.strerror}; choose a local disk") from error
+    return descriptor
+
+
+def is_sound(path: Path) -> bool:
+    """Whether the database of ``path`` is absent or passes SQLite's own check of every page."""
+    database = path / DATABASE_NAME
+    if not database.exists():
+        return True
+    connection = sqlite3.connect(database)
+    try:
+        return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
+    finally:
+        connection.close()
+
+
+def move_aside(path: Path) -> Path:
+    """Rename the database with its journal; answers the new name. Raises OSError."""
+    number = 1
+    while (target := path / f"{DATABASE_NAME}.damaged-{number}").exists():
+        number += 1
+    for suffix in ("-wal", "-shm", ""):
+        part = path / f"{DATABASE_NAME}{suffix}"
+        if part.exists():
+            part.rename(f"{target}{suffix}")
+    return target

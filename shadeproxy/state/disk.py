@@ -1,0 +1,51 @@
+"""How values lie in diskcache: text keys and bytes, in the database itself, and nothing else.
+
+diskcache would unpickle whatever a row claims to be pickled (CVE-2025-69872) and would open and delete the
+file that a row names. So every path through pickle or through a file name is refused here, and a row that
+asks for one is a StateError, whatever wrote it.
+"""
+
+import sqlite3
+from typing import Any
+
+import diskcache
+
+from shadeproxy.core.errors import StateError
+
+_MODE_RAW = 1
+
+
+class RefusedRow:
+    """Stands for the key of a row that this store did not write."""
+
+
+REFUSED = RefusedRow()
+
+
+class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
+    """Stores ``str`` keys with ``bytes`` values. Every other type raises StateError."""
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Database form of a key."""
+        if type(key) is not str:
+            raise StateError(f"state keys are text, not {type(key).__name__}")
+        return key, True
+
+    def get(self, key: object, raw: object) -> str | RefusedRow:
+        """Key of a row; REFUSED for a pickled or foreign one, which is never decoded."""
+        return key if raw and type(key) is str else REFUSED
+
+    def store(self, value: object, *_: object, **__: object) -> tuple[int, int, None, Any]:
+        """Database form of a value: in the row itself, so that it changes with the transaction or not."""
+        if type(value) is not bytes:
+            raise StateError(f"state values are bytes, not {type(value).__name__}")
+        return len(value), _MODE_RAW, None, sqlite3.Binary(value)
+
+    def fetch(self, mode: int, filename: str | None, value: object, *_: object, **__: object) -> bytes:
+        """Value of a row. Raises StateError for a pickle, a file or another type."""
+        if mode != _MODE_RAW or filename is not None or type(value) is not bytes:
+            raise StateError("a row of the state database is not bytes: it was not written by this proxy")
+        return value
+
+    def remove(self, file_path: str) -> None:
+        """Do nothing: no value has a file, so a name in a row is not ours to delete."""

@@ -1,0 +1,208 @@
+"""StateStore: named bytes that survive a restart (manifests, scores, orders, pins), written in groups.
+
+The newest value of a name is in memory from the moment of ``put``; one writer thread commits what changed
+in one SQLite transaction, so a process killed between two commits leaves each group's old values or its new
+ones. ``put`` and ``delete`` are called on the event loop and never wait. One thread owns the database.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import diskcache
+
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.errors import StateError
+from shadeproxy.state.directory import hold, is_sound, move_aside
+from shadeproxy.state.disk import BytesDisk
+
+_logger = logging.getLogger(__name__)
+_Batch = dict[str, bytes | None]
+_T = TypeVar("_T")
+# Above any value: diskcache would otherwise put long ones into files, outside the transaction.
+_NEVER_A_FILE_BYTES = 1 << 40
+_BUSY_TIMEOUT_S = 10.0
+
+
+class StateStore:
+    """Values by kind and name. ``kind`` has no "/"; a name may.
+
+    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``.
+    """
+
+    def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
+        self.path = path
+        self.refused_rows = 0
+        self.damaged_databases = 0
+        self.failed_commits = 0
+        self._commit_every_s = commit_every_s
+        self._clock = clock or SystemClock()
+        self._dirty: _Batch = {}
+        self._flight: tuple[_Batch, asyncio.Task[None]] | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._cache: Any = None
+        self._held = -1
+        self._periodic: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Lock the directory and open the database (blocking). A damaged one is moved aside.
+
+        Raises ConfigError when the directory cannot be used, StateError when no database can be made.
+        """
+        self._held = hold(self.path)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
+        try:
+            self._on_writer(self._open_database)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Commit every ``commit_every_s`` from now on, on the running event loop."""
+        self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
+
+    async def stop(self) -> None:
+        """End the periodic commits and commit what is left. Raises StateError when that fails."""
+        if self._periodic is not None:
+            self._periodic.cancel()
+            await asyncio.gather(self._periodic, return_exceptions=True)
+            self._periodic = None
+        await self.flush()
+
+    def close(self) -> None:
+        """Close the database and unlock (blocking). What was not flushed is lost."""
+        if self._writer is not None:
+            if self._cache is not None:
+                self._on_writer(self._cache.close)
+                self._cache = None
+            self._writer.shutdown()
+            self._writer = None
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    # ------------------------------------------------------------------ values
+
+    def load_all(self, kind: str) -> dict[str, bytes]:
+        """Every value of ``kind`` by name, uncommitted changes included (blocking). Raises StateError."""
+        prefix = _key(kind, "")
+        values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
+        for batch in (self._flight[0] if self._flight else {}, self._dirty):
+            values.update((key, value) for key, value in batch.items() if key.startswith(prefix))
+        return {key.removeprefix(prefix): value for key, value in values.items() if value is not None}
+
+    def put(self, kind: str, name: str, value: bytes) -> None:
+        """Set a value; it is durable after the next commit."""
+        self._dirty[_key(kind, name)] = value
+
+    def delete(self, kind: str, name: str) -> None:
+        """Remove a value, if there is one; gone for good after the next commit."""
+        self._dirty[_key(kind, name)] = None
+
+    async def flush(self) -> None:
+        """Commit everything put or deleted so far. Raises StateError; what failed is kept for the next."""
+        while self._flight is not None or self._dirty:
+            await asyncio.shield((self._flight or self._begin_commit())[1])
+
+    def _begin_commit(self) -> tuple[_Batch, asyncio.Task[None]]:
+        batch, self._dirty = self._dirty, {}
+        task = asyncio.create_task(self._finish_commit(batch), name="state-flush")
+        # Who waited may have been cancelled; the failure is counted and the next flush meets it again.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._flight = (batch, task)
+        return self._flight
+
+    async def _finish_commit(self, batch: _Batch) -> None:
+        # Not a callback of the executor's future: the state must be right before any waiter can look.
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
+        except BaseException:
+            self.failed_commits += 1
+            self._dirty = batch | self._dirty
+            raise
+        finally:
+            self._flight = None
+
+    async def _commit_periodically(self) -> None:
+        while True:
+            await self._clock.sleep(self._commit_every_s)
+            try:
+                await self.flush()
+            except StateError as error:
+                _logger.warning("control state is not saved, will try again: %s", error)
+
+    # ------------------------------------------------------------------ the writer's thread
+
+    def _on_writer(self, action: Callable[[], _T]) -> _T:
+        if self._writer is None:
+            raise StateError(f"the state database {self.path} is not open")
+        return self._writer.submit(action).result()
+
+    def _open_database(self) -> None:
+        try:
+            if is_sound(self.path):
+                self._cache = self._connect()
+                return
+        except (sqlite3.Error, diskcache.Timeout, ValueError, KeyError) as error:
+            _logger.warning("state database %s cannot be opened: %s", self.path, error)
+        try:
+            self.damaged_databases += 1
+            _logger.warning("damaged state database moved to %s; starting empty", move_aside(self.path))
+            self._cache = self._connect()
+        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+            raise StateError(f"no state database can be made in {self.path}: {error}") from error
+
+    def _connect(self) -> Any:
+        return diskcache.Cache(
+            str(self.path),
+            timeout=_BUSY_TIMEOUT_S,
+            disk=BytesDisk,
+            disk_min_file_size=_NEVER_A_FILE_BYTES,
+            eviction_policy="none",
+            cull_limit=0,
+            statistics=0,
+        )
+
+    def _read(self, prefix: str) -> dict[str, bytes]:
+        values: dict[str, bytes] = {}
+        try:
+            for key in self._cache.iterkeys():
+                if not isinstance(key, str):
+                    self._refuse("a key")
+                elif key.startswith(prefix):
+                    try:
+                        values[key] = self._cache[key]
+                    except StateError:
+                        self._refuse(key)
+        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+            raise StateError(f"control state in {self.path} cannot be read: {error}") from error
+        return values
+
+    def _refuse(self, what: str) -> None:
+        self.refused_rows += 1
+        _logger.warning("state database %s: %s was not written by this proxy, ignored", self.path, what)
+
+    def _commit(self, batch: _Batch) -> None:
+        try:
+            with self._cache.transact():
+                for key, value in batch.items():
+                    if value is None:
+                        self._cache.delete(key)
+                    else:
+                        self._cache.set(key, value)
+        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+            raise StateError(f"control state in {self.path} cannot be written: {error}") from error
+
+
+def _key(kind: str, name: str) -> str:
+    if "/" in kind or not kind:
+        raise StateError(f"state kind {kind!r} must be a word without a slash")
+    return f"{kind}/{name}"

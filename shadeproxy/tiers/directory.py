@@ -1,0 +1,177 @@
+"""The directory of a tier: who owns it, which format it has, and what to do when it is not ours.
+
+Nothing that this process or an earlier one did not create is ever deleted: a directory of another format is
+renamed, a directory with foreign files is refused. Every refusal is a ConfigError that says what to change.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.units import format_size
+from shadeproxy.tiers.medium import punch_hole
+from shadeproxy.tiers.record import FORMAT_VERSION
+from shadeproxy.tiers.segment import SUFFIX
+
+_logger = logging.getLogger(__name__)
+
+LOCK_NAME = "lock"
+VERSION_NAME = "version.json"
+PROBE_NAME = "probe"
+# A fresh ext4 file system has it in its root, which may well be the cache directory.
+_IGNORED = frozenset({"lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A directory held by this process. ``store_id``: the 64-bit id that its records carry."""
+
+    path: Path
+    store_id: int
+    descriptor: int
+
+    def release(self) -> None:
+        """Unlock. The lock file stays: deleting it would let two processes lock two files."""
+        os.close(self.descriptor)
+
+
+def claim(path: Path, *, setting: str) -> Claim:
+    """Create or check ``path``, lock it and read its version (blocking I/O).
+
+    ``setting`` is the configuration key that names the directory. Raises ConfigError.
+    """
+    try:
+        return _claim(path, setting)
+    except OSError as error:
+        raise ConfigError(_refusal(path, setting, error)) from error
+
+
+def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
+    """Refuse a file system that is too full for ``room_bytes`` (what the cache holds already counts as
+    room) or that cannot punch holes. Raises ConfigError.
+    """
+    try:
+        own_bytes = sum(file.stat().st_blocks * 512 for file in held.path.glob(f"*{SUFFIX}"))
+        status = os.statvfs(held.path)
+        free_bytes = own_bytes + status.f_bavail * status.f_frsize
+        _probe_hole(held.path / PROBE_NAME)
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            raise ConfigError(
+                f"{setting}: the file system of {held.path} cannot punch holes; "
+                "choose a directory on tmpfs, ext4, xfs or btrfs"
+            ) from error
+        raise ConfigError(_refusal(held.path, setting, error)) from error
+    if free_bytes < room_bytes:
+        raise ConfigError(
+            f"{setting}: the file system of {held.path} has {format_size(free_bytes)} to use, but the cache "
+            f"needs {format_size(room_bytes)} with min_free; free space, lower capacity or min_free, "
+            "or choose another directory"
+        )
+
+
+def _probe_hole(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, b"probe", 0)
+        punch_hole(descriptor, 0, 4096)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _refusal(path: Path, setting: str, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free space there or choose another directory"
+    else:
+        hint = f"choose a directory that user id {os.geteuid()} can write"
+    # mkdir says "File exists" of a file that stands in the way.
+    reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+    return f"{setting}: cannot use {path}: {reason}; {hint}"
+
+
+def _claim(path: Path, setting: str) -> Claim:
+    _prepare(path, setting)
+    descriptor = _lock(path, setting)
+    try:
+        store_id = _read_version(path)
+        if store_id is None:
+            moved = _move_aside(path)
+            _logger.warning("%s: cache of another format moved to %s", setting, moved)
+            os.close(descriptor)
+            _prepare(path, setting)
+            descriptor = _lock(path, setting)
+            store_id = _read_version(path) or 0
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Claim(path, store_id, descriptor)
+
+
+def _prepare(path: Path, setting: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"{setting}: {path} belongs to user id {status.st_uid}, but the proxy runs as "
+            f"{os.geteuid()}; change its owner or choose another directory"
+        )
+    names = {entry.name for entry in path.iterdir()} - _IGNORED
+    if names and not names & {LOCK_NAME, VERSION_NAME}:
+        raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        path.chmod(0o700)
+
+
+def _lock(path: Path, setting: str) -> int:
+    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(
+            f"{setting}: {path} is in use by process {holder}; stop it or choose another directory"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_version(path: Path) -> int | None:
+    """Store id of the directory, made now if it is new; None when the format is not ours."""
+    file = path / VERSION_NAME
+    try:
+        raw = file.read_bytes()
+    except FileNotFoundError:
+        store_id = secrets.randbits(64)
+        fresh = file.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_text(json.dumps({"format": FORMAT_VERSION, "store": f"{store_id:016x}"}) + "\n")
+        fresh.rename(file)
+        return store_id
+    try:
+        version = json.loads(raw)
+        return int(version["store"], 16) if version["format"] == FORMAT_VERSION else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _move_aside(path: Path) -> Path:
+    number = 1
+    while (target := path.with_name(f"{path.name}.incompatible-{number}")).exists():
+        number += 1
+    path.rename(target)
+    return target

@@ -1,0 +1,89 @@
+"""Free space of a store: which address ranges hold no record, found and merged in constant time.
+
+Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
+hang in bins by size, exact below 64 units, then eight bins per power of two; a bit mask finds the smallest
+bin that surely fits. The latest extent of a bin is taken first, because its blocks are the warmest.
+Addresses and lengths are in units of 64 bytes; nothing here knows files, blocks or capacity.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_EXACT_BINS = 64
+_STEPS_LOG2 = 3
+# How many extents of the bin that *may* fit are looked at before a bin that surely fits is taken.
+_TRIES = 4
+
+
+class Extent(NamedTuple):
+    """A range of addresses, in units."""
+
+    start: int
+    length: int
+
+
+class FreeExtents:
+    """The free extents of all segments. Neighbours are merged, so no two extents ever touch."""
+
+    def __init__(self) -> None:
+        self._length_at: dict[int, int] = {}
+        self._start_before: dict[int, int] = {}
+        self._bins: list[dict[int, None]] = []
+        self._mask = 0
+
+    def __len__(self) -> int:
+        return len(self._length_at)
+
+    def __iter__(self) -> Iterator[Extent]:
+        return (Extent(start, length) for start, length in self._length_at.items())
+
+    def add(self, start: int, length: int) -> Extent:
+        """Put a range back; answers the extent that it became part of."""
+        after = self._length_at.get(start + length)
+        if after is not None:
+            self.remove(Extent(start + length, after))
+            length += after
+        before = self._start_before.get(start)
+        if before is not None:
+            self.remove(Extent(before, start - before))
+            start, length = before, length + start - before
+        self._length_at[start] = length
+        self._start_before[start + length] = start
+        number = _bin_of(length)
+        while len(self._bins) <= number:
+            self._bins.append({})
+        self._bins[number][start] = None
+        self._mask |= 1 << number
+        return Extent(start, length)
+
+    def remove(self, extent: Extent) -> None:
+        """Take a whole extent out."""
+        del self._length_at[extent.start]
+        del self._start_before[extent.start + extent.length]
+        number = _bin_of(extent.length)
+        entries = self._bins[number]
+        del entries[extent.start]
+        if not entries:
+            self._mask &= ~(1 << number)
+
+    def candidates(self, length: int) -> Iterator[Extent]:
+        """Extents of at least ``length`` units, tightest bins first, a few of each bin."""
+        number = _bin_of(length)
+        mask = self._mask >> number << number
+        while mask:
+            number = (mask & -mask).bit_length() - 1
+            mask &= mask - 1
+            for tried, start in enumerate(reversed(self._bins[number])):
+                if tried == _TRIES:
+                    break
+                if self._length_at[start] >= length:
+                    yield Extent(start, self._length_at[start])
+
+
+def _bin_of(length: int) -> int:
+    """Bin number of an extent: monotonic in ``length``."""
+    if length < _EXACT_BINS:
+        return length
+    octave = length.bit_length() - _EXACT_BINS.bit_length()
+    step = (length >> (octave + _EXACT_BINS.bit_length() - 1 - _STEPS_LOG2)) & ((1 << _STEPS_LOG2) - 1)
+    return _EXACT_BINS + (octave << _STEPS_LOG2) + step

@@ -1,0 +1,54 @@
+"""What a tier makes of its medium: shrink when it is full, stop when it is broken.
+
+Methods run on I/O threads and store single attributes; the owner's thread only reads those.
+"""
+
+import errno
+import logging
+import os
+
+_logger = logging.getLogger(__name__)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
+_MOST_FAILURES = 8
+# By how much of the capacity a tier shrinks each time the medium says that it is full.
+_STEP_SHARE = 64
+
+
+class Health:
+    """Failures, and how much the medium lets the tier take.
+
+    ``ceiling_bytes``: what the tier may hold so that ``min_free_bytes`` stay free, as far as known.
+    ``disabled_reason``: why the tier takes nothing more, or None.
+    """
+
+    def __init__(self, name: str, capacity_bytes: int, *, min_free_bytes: int) -> None:
+        self.failures = 0
+        self.disabled_reason: str | None = None
+        self.ceiling_bytes = capacity_bytes
+        self._name = name
+        self._step_bytes = capacity_bytes // _STEP_SHARE
+        self._min_free_bytes = min_free_bytes
+        self._in_a_row = 0
+
+    def note_success(self) -> None:
+        """A write went through."""
+        self._in_a_row = 0
+
+    def note_failure(self, error: OSError, *, used_bytes: int) -> None:
+        """Count a failure of a tier that holds ``used_bytes``."""
+        self.failures += 1
+        if error.errno in _FULL:
+            # Below what is used, so that the next reservation has to free something first.
+            self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
+            return
+        self._in_a_row += 1
+        if self.disabled_reason is None and (error.errno in _FINAL or self._in_a_row >= _MOST_FAILURES):
+            self.disabled_reason = f"tier {self._name} takes no more pages: {error.strerror}"
+            _logger.error("%s", self.disabled_reason)
+
+    def measure(self, descriptor: int, *, held_bytes: int) -> None:
+        """Set the ceiling from the free space beside a tier that holds ``held_bytes``. Raises OSError."""
+        status = os.fstatvfs(descriptor)
+        free_bytes = status.f_bavail * status.f_frsize
+        self.ceiling_bytes = max(0, held_bytes + free_bytes - self._min_free_bytes)

@@ -1,0 +1,43 @@
+"""How a record's place packs into 63 bits: segment number, first unit, length in units.
+
+The length is part of the location so that freeing a record needs neither memory per record nor a read.
+An address (segment number and unit) is also what a record's header proves.
+"""
+
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.extents import Extent
+from shadeproxy.tiers.record import UNIT_BYTES
+
+UNIT_BITS = 26
+LENGTH_BITS = 20
+NUMBERS = 1 << 17
+# Half of what the bits allow: the end of one segment is then never the start of the next.
+MOST_SEGMENT_BYTES = UNIT_BYTES << (UNIT_BITS - 1)
+MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 16
+_UNIT_MASK = (1 << UNIT_BITS) - 1
+_LENGTH_MASK = (1 << LENGTH_BITS) - 1
+
+
+def pack(extent: Extent) -> Location:
+    """The location of a record at ``extent`` (address and length)."""
+    return Location(extent.start << LENGTH_BITS | extent.length)
+
+
+def unpack(location: Location) -> Extent:
+    """Address and length in units."""
+    return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
+
+
+def address_of(number: int, unit: int) -> int:
+    """Address of a unit of a segment."""
+    return number << UNIT_BITS | unit
+
+
+def number_of(address: int) -> int:
+    """Segment number of an address."""
+    return address >> UNIT_BITS
+
+
+def unit_of(address: int) -> int:
+    """Unit within its segment of an address."""
+    return address & _UNIT_MASK

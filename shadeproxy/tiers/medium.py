@@ -1,0 +1,36 @@
+"""System calls that Python does not offer: punching holes and asking what is in the page cache.
+
+Only thin bindings live here; failures are OSError with the errno of the call.
+"""
+
+import ctypes
+import os
+
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_mincore = _libc.mincore
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+
+def punch_hole(fd: int, start: int, length: int) -> None:
+    """Give the blocks of ``[start, start + length)`` back; they read as zeros (fallocate(2))."""
+    if _fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, length) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"fallocate(PUNCH_HOLE): {os.strerror(errno)}")
+
+
+def is_resident(mapping_address: int, start: int, length: int) -> bool:
+    """Whether every page of ``[start, start + length)`` of a mapping is in the page cache (mincore(2))."""
+    first = start // _PAGE_BYTES * _PAGE_BYTES
+    span = start + length - first
+    pages = -(-span // _PAGE_BYTES)
+    vector = ctypes.create_string_buffer(pages)
+    if _mincore(mapping_address + first, span, vector) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"mincore: {os.strerror(errno)}")
+    # Only the lowest bit of each byte is defined; today's kernels set no other.
+    return vector.raw == b"\x01" * pages

@@ -1,0 +1,69 @@
+"""Pins: a view of a body whose lifetime is the pin, at the cost of one weak reference.
+
+Every view of a record exports the buffer of one small ndarray; the buffer protocol keeps that array alive
+as long as any slice of any view is. So "is it pinned" is "is the array alive", and nobody has to unpin.
+All methods belong to the store's thread. The finaliser of a released location may run on any thread and
+at any point, so it only appends to a deque, which ``collect`` reads later.
+"""
+
+import weakref
+from collections import deque
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.tiers.base import Location
+
+_Bytes = NDArray[np.uint8]
+_SWEEP_AT_LEAST = 1024
+
+
+class Pins:
+    """Which locations have living views."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
+        self._released: dict[Location, weakref.ref[_Bytes]] = {}
+        self._unpinned: deque[Location] = deque()
+        self._sweep_at = _SWEEP_AT_LEAST
+
+    def __len__(self) -> int:
+        """Released locations that wait for their last view."""
+        return len(self._released)
+
+    def find(self, location: Location) -> _Bytes | None:
+        """The array that living views of ``location`` export, to be shared by one more view."""
+        reference = self._arrays.get(location)
+        return None if reference is None else reference()
+
+    def add(self, location: Location, body: _Bytes) -> None:
+        """Watch ``body``, whose views are about to be handed out."""
+        if len(self._arrays) >= self._sweep_at:
+            self._arrays = {place: ref for place, ref in self._arrays.items() if ref() is not None}
+            # Twice what is alive: sweeping stays a constant cost per pin.
+            self._sweep_at = max(_SWEEP_AT_LEAST, 2 * len(self._arrays))
+        self._arrays[location] = weakref.ref(body)
+
+    def release(self, location: Location) -> bool:
+        """Forget ``location``; True when no view is alive, else ``collect`` names it when none is."""
+        reference = self._arrays.pop(location, None)
+        body = None if reference is None else reference()
+        if body is None:
+            return True
+        unpinned = self._unpinned
+        self._released[location] = weakref.ref(body, partial(_note, unpinned, location))
+        return False
+
+    def collect(self) -> list[Location]:
+        """Released locations whose last view has gone since the last call."""
+        gone: list[Location] = []
+        while self._unpinned:
+            location = self._unpinned.popleft()
+            del self._released[location]
+            gone.append(location)
+        return gone
+
+
+def _note(unpinned: deque[Location], location: Location, _: object) -> None:
+    unpinned.append(location)

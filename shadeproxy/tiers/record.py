@@ -1,0 +1,167 @@
+"""The record format, version 1: how one page looks inside a segment file.
+
+Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
+fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
+
+The header's hash covers the store's id and the record's own address. So bytes inside a body that look
+like a header, a stale copy, or a file from another store never count as a record.
+The format is frozen by a golden test. Nothing here does I/O; what cannot be packed or parsed is TierError.
+"""
+
+import re
+import struct
+import sys
+from mmap import mmap
+from typing import NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef, Page
+from shadeproxy.tiers.base import RecordHeader
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 64
+UNIT_BYTES = 64
+MAGIC = b"ShPg"
+
+Body = bytes | bytearray | memoryview
+_Meta = tuple[str, str, str, bytes, int, list[int | str]]
+
+# magic, version, meta bytes, store id, address, body bytes, page number, sequence, validated_s, body hash.
+# The sequence makes two records at one address differ even when they hold the same page.
+_FIXED = struct.Struct("<4sHHQQIIQdQ")
+_HASH = struct.Struct("<Q")
+# The three fields of _FIXED that say where the body lies.
+_PLACE = struct.Struct("<4s2xH16xI")
+_META_ENCODER = msgspec.msgpack.Encoder()
+_META_DECODER = msgspec.msgpack.Decoder(_Meta)
+# MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
+_HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
+_META_LIMIT_BYTES = 0xFFFF
+MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
+
+# Part of the format: append only, and bump FORMAT_VERSION when anything else changes.
+_COMMON_TEXTS = (
+    "Last-Modified", "Content-Type", "Accept-Ranges", "Cache-Control", "Content-Encoding",
+    "Content-Disposition", "Content-Language", "Expires", "x-amz-version-id", "x-amz-storage-class",
+    "x-amz-server-side-encryption", "x-amz-server-side-encryption-bucket-key-enabled",
+    "x-amz-checksum-type", "x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme",
+    "x-amz-checksum-sha1", "x-amz-checksum-sha256", "x-amz-tagging-count", "x-amz-replication-status",
+    "x-amz-mp-parts-count", "x-amz-meta-mtime", "x-rgw-object-type",
+    "bytes", "AES256", "FULL_OBJECT", "COMPOSITE", "Normal", "STANDARD", "true", "null",
+    "application/octet-stream", "binary/octet-stream", "application/x-tar", "application/json",
+    "image/png", "image/jpeg", "text/plain",
+)  # fmt: skip
+_CODE_OF_TEXT = {text: code for code, text in enumerate(_COMMON_TEXTS)}
+
+
+class Layout(NamedTuple):
+    """Where the parts of a record lie, relative to its start, in bytes."""
+
+    body_start: int
+    body_bytes: int
+    body_hash: int
+
+    @property
+    def record_bytes(self) -> int:
+        """Length of the record, a multiple of 64."""
+        return aligned(self.body_start + self.body_bytes)
+
+
+def aligned(size_bytes: int) -> int:
+    """``size_bytes`` rounded up to a whole number of units."""
+    return -(-size_bytes // UNIT_BYTES) * UNIT_BYTES
+
+
+def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
+    """The meta bytes of a record. Raises TierError when the names cannot be encoded or are too long."""
+    match = _HEX_ETAG.fullmatch(meta.etag)
+    etag_text, etag_hash = (match[2] or "", bytes.fromhex(match[1])) if match else (meta.etag, b"")
+    texts = [_CODE_OF_TEXT.get(text, text) for field in meta.headers for text in field]
+    try:
+        raw = _META_ENCODER.encode((page.ref.bucket, page.ref.key, etag_text, etag_hash, meta.size, texts))
+    except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
+        raise TierError(f"metadata of {page.ref!r} cannot be stored: {error}") from error
+    if len(raw) > _META_LIMIT_BYTES:
+        raise TierError(f"metadata of {page.ref!r} is longer than {_META_LIMIT_BYTES} bytes")
+    return raw
+
+
+def pack_header(
+    header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
+) -> bytes:
+    """Header and meta bytes, to be written just before ``body``. ``meta`` comes from ``encode_meta``."""
+    try:
+        fixed = _FIXED.pack(
+            MAGIC,
+            FORMAT_VERSION,
+            len(meta),
+            store_id,
+            address,
+            len(body),
+            header.page.number,
+            sequence,
+            header.validated_s,
+            xxh3_64_intdigest(body),
+        )
+    except struct.error as error:
+        raise TierError(f"page {header.page!r} cannot be stored: {error}") from error
+    return b"".join((fixed, _HASH.pack(xxh3_64_intdigest(fixed + meta)), meta))
+
+
+def read_layout(raw: Body) -> Layout:
+    """Layout told by the first 64 bytes, not proven by the hash. Raises TierError when it is no header."""
+    if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
+        raise TierError("no record here: it was erased, or never written")
+    _, _, meta_bytes, _, _, body_bytes, _, _, _, body_hash = _FIXED.unpack_from(raw)
+    return Layout(HEADER_BYTES + meta_bytes, body_bytes, body_hash)
+
+
+def body_place(mapping: mmap, offset: int) -> tuple[int, int]:
+    """Start and length in bytes of the body of the record at ``offset`` of a mapped segment.
+
+    Raises TierError when no record begins there. The header is not proven: who wrote it holds it.
+    """
+    magic, meta_bytes, body_bytes = _PLACE.unpack_from(mapping, offset)
+    if magic != MAGIC:
+        raise TierError("no record here: it was erased, or never written")
+    return offset + HEADER_BYTES + meta_bytes, body_bytes
+
+
+def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHeader, Layout]:
+    """Parse and prove a header; ``raw`` begins with it and holds at least header and meta.
+
+    Raises TierError when the bytes are not exactly what ``pack_header`` made for this store and address.
+    """
+    layout = read_layout(raw)
+    fields = _FIXED.unpack_from(raw)
+    meta_raw = bytes(raw[HEADER_BYTES : layout.body_start])
+    (stored_hash,) = _HASH.unpack_from(raw, _FIXED.size)
+    if stored_hash != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
+        raise TierError("record header is damaged")
+    if fields[1] != FORMAT_VERSION or fields[3] != store_id or fields[4] != address:
+        raise TierError("record belongs to another place, store or format")
+    try:
+        bucket, key, etag_text, etag_hash, size, texts = _META_DECODER.decode(meta_raw)
+        meta = ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
+    except (msgspec.MsgspecError, IndexError, ValueError) as error:
+        raise TierError(f"record metadata is damaged: {error}") from error
+    # Buckets are few and records are many: one string for all of them.
+    page = Page(ObjectRef(sys.intern(bucket), key), meta.etag, fields[6])
+    return RecordHeader(page, meta, layout.body_bytes, fields[8]), layout
+
+
+def body_hash(body: Body) -> int:
+    """The hash that the header keeps of the body."""
+    return xxh3_64_intdigest(body)
+
+
+def _etag(text: str, hashed: bytes) -> str:
+    return f'"{hashed.hex()}{text}"' if hashed else text
+
+
+def _headers(texts: list[int | str]) -> Headers:
+    plain = [_COMMON_TEXTS[text] if isinstance(text, int) else text for text in texts]
+    return tuple(zip(plain[::2], plain[1::2], strict=True))

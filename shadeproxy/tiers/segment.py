@@ -1,0 +1,180 @@
+"""One segment file: bytes in, bytes out, and which of its 4-KiB blocks are taken.
+
+Bodies are written with pwrite, never through the mapping: a full medium then answers ENOSPC, where a store
+to a mapped page would kill the process with SIGBUS. They are read through one shared read-only mapping.
+A record writes its body first and its header last; it dies header first. Placing records and counting the
+capacity is the store's business. ``occupy``, ``vacate``, ``cost`` and ``give_back`` only keep books and do
+no I/O; they belong to the thread that owns the store.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.tiers.medium import is_resident, punch_hole
+from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
+
+BLOCK_BYTES = 4096
+UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
+SUFFIX = ".seg"
+
+# State of a block: no bytes on the medium; 1 to 64 live records; bytes on the medium but no record.
+_HOLE = 0
+_SLACK = 255
+_SLACK_BYTE = b"\xff"
+
+BlockRange = tuple[int, int]
+"""Half-open range of block numbers of one segment."""
+
+_ZERO_HEADER = bytes(HEADER_BYTES)
+
+
+class Segment:
+    """A file of ``size_bytes``, sparse, with a mapping and the state of its blocks."""
+
+    def __init__(self, path: Path, number: int, *, size_bytes: int | None = None) -> None:
+        """Open an existing file, or with ``size_bytes`` create one. Raises OSError."""
+        self.path = path
+        self.number = number
+        self.records = 0
+        create = os.O_CREAT | os.O_EXCL if size_bytes else 0
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
+        try:
+            if size_bytes:
+                os.ftruncate(self._fd, size_bytes)
+            self.size_bytes = os.fstat(self._fd).st_size
+            self.mapping = mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
+        self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
+
+    @property
+    def units(self) -> int:
+        """Length in units of 64 bytes."""
+        return self.size_bytes // UNIT_BYTES
+
+    @property
+    def slack_blocks(self) -> int:
+        """Blocks that hold bytes but no record."""
+        return self._blocks.count(_SLACK)
+
+    # ------------------------------------------------------------------ books
+
+    def cost(self, unit: int, units: int) -> tuple[int, int]:
+        """Blocks that a record here would take from holes, and from slack."""
+        first, stop = _blocks_of(unit, units)
+        return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
+
+    def occupy(self, unit: int, units: int) -> None:
+        """Count a record in. Between its first and its last block nothing else can be."""
+        first, stop = _blocks_of(unit, units)
+        blocks = self._blocks
+        blocks[first + 1 : stop - 1] = b"\x01" * (stop - first - 2)
+        for block in (first, stop - 1) if stop - first > 1 else (first,):
+            count = blocks[block]
+            blocks[block] = 1 if count == _SLACK else count + 1
+        self.records += 1
+
+    def vacate(self, unit: int, units: int) -> BlockRange:
+        """Count a record out; answers the blocks that no record touches now: they are slack."""
+        first, stop = _blocks_of(unit, units)
+        blocks = self._blocks
+        for block in (first, stop - 1) if stop - first > 1 else (first,):
+            count = blocks[block]
+            assert count not in (_HOLE, _SLACK), "released twice"
+            blocks[block] = count - 1 or _SLACK
+        if stop - first > 1:
+            blocks[first + 1 : stop - 1] = _SLACK_BYTE * (stop - first - 2)
+        self.records -= 1
+        freed_first = first if blocks[first] == _SLACK else first + 1
+        freed_stop = stop if blocks[stop - 1] == _SLACK else stop - 1
+        return freed_first, max(freed_first, freed_stop)
+
+    def has_slack(self, blocks: BlockRange) -> bool:
+        """Whether any block of the range is slack still."""
+        return self._blocks.find(_SLACK, *blocks) >= 0
+
+    def give_back(self, blocks: BlockRange) -> list[BlockRange]:
+        """Turn the slack within a range to holes; answers the runs that are to be punched."""
+        runs: list[BlockRange] = []
+        position, stop = blocks
+        while (first := self._blocks.find(_SLACK, position, stop)) >= 0:
+            tail = self._blocks[first:stop]
+            length = len(tail) - len(tail.lstrip(_SLACK_BYTE))
+            position = first + length
+            self._blocks[first:position] = bytes(length)
+            runs.append((first, position))
+        return runs
+
+    def holes(self) -> list[BlockRange]:
+        """Runs of blocks that count as holes, whatever the file system holds there."""
+        edges = np.flatnonzero(
+            np.diff(np.frombuffer(self._blocks, np.uint8) == _HOLE, prepend=False, append=False)
+        )
+        return [(int(first), int(stop)) for first, stop in edges.reshape(-1, 2)]
+
+    # ------------------------------------------------------------------ bytes
+
+    def body(self, start: int, length: int) -> NDArray[np.uint8]:
+        """``length`` mapped bytes from ``start``: u8[length], read-only, keeps the mapping alive."""
+        return self._bytes[start : start + length]
+
+    def write(self, offset: int, header: bytes, body: Body) -> None:
+        """Body, then header. Raises OSError; the header is then not written."""
+        _write_all(self._fd, body, offset + len(header))
+        _write_all(self._fd, header, offset)
+
+    def erase(self, offset: int) -> None:
+        """Zero a header. Raises OSError."""
+        _write_all(self._fd, _ZERO_HEADER, offset)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
+        return os.pread(self._fd, length, offset)
+
+    def punch(self, blocks: BlockRange) -> None:
+        """Return blocks to the file system. Raises OSError."""
+        first, stop = blocks
+        punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
+
+    def is_resident(self, offset: int, length: int) -> bool:
+        """Whether the bytes are in the page cache. Raises OSError."""
+        return is_resident(self._bytes.ctypes.data, offset, length)
+
+    def next_data(self, offset: int) -> BlockRange | None:
+        """Byte range of the next run that is no hole, from ``offset`` on; None at the end."""
+        try:
+            start = os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError:
+            return None
+        return start, os.lseek(self._fd, start, os.SEEK_HOLE)
+
+    def close(self) -> None:
+        """Close the file. The mapping goes with the last view of it (an explicit close would raise)."""
+        descriptor, self._fd = self._fd, -1
+        os.close(descriptor)
+        self._bytes = np.empty(0, np.uint8)
+        del self.mapping
+
+    def destroy(self) -> None:
+        """Delete the file and close it. Raises OSError."""
+        self.path.unlink()
+        self.close()
+
+
+def _blocks_of(unit: int, units: int) -> BlockRange:
+    return unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
+
+
+def _write_all(descriptor: int, data: Body, offset: int) -> None:
+    written = os.pwrite(descriptor, data, offset)
+    if written < len(data):
+        # Short writes happen when the medium fills up: the next call says so.
+        view = memoryview(data)
+        while written < len(data):
+            written += os.pwrite(descriptor, view[written:], offset + written)

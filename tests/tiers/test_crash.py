@@ -1,0 +1,82 @@
+"""kill -9 at any point: every record that comes back is whole, and every acknowledged one comes back.
+
+SHADEPROXY_KILL_ROUNDS sets how often (``make kill`` asks for 200).
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+ROUNDS = int(os.environ.get("SHADEPROXY_KILL_ROUNDS", "4"))
+
+_CHILD = """
+import random, sys
+from pathlib import Path
+from shadeproxy.core.errors import TierFull
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
+from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.store import SegmentStore
+
+store = SegmentStore("disk", Path(sys.argv[1]), 8 << 20, segment_bytes=1 << 20)
+locations = {found.header.page.number: found.location for found in store.open()}
+number = int(sys.argv[2])
+chance = random.Random(number)
+print("ready", flush=True)
+while True:
+    number += 1
+    body = random.Random(number).randbytes(chance.choice((300, 5000, 200_000)))
+    page = Page(ObjectRef("b", f"k{number}"), f"e{number}", number)
+    meta = ObjectMeta(page.etag, len(body))
+    while True:
+        try:
+            location = store.reserve(store.record_bytes(page, meta, len(body)))
+        except TierFull:
+            victim = chance.choice(list(locations))
+            # Said before it happens: from here on the record may be there or not.
+            print("-", victim, flush=True)
+            store.release(locations.pop(victim))
+        else:
+            break
+    store.write(location, RecordHeader(page, meta, len(body), float(number)), body)
+    locations[number] = location
+    print("+", number, len(body), flush=True)
+"""
+
+
+def test_killed_while_writing(bench):
+    chance = random.Random(int(os.environ.get("SHADEPROXY_KILL_SEED", "0")))
+    written, erased, first = {}, set(), 0
+    for _ in range(ROUNDS):
+        with subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(bench.path), str(first)], stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout.readline() == "ready\n"
+            # Somewhere within a write or a release: where exactly is the point of the test.
+            time.sleep(chance.uniform(0.0, 0.08))
+            child.kill()
+            # A line that the kill cut off was not acknowledged.
+            lines = [line.split() for line in child.stdout if line.endswith("\n")]
+        written |= {int(line[1]): int(line[2]) for line in lines if line[0] == "+"}
+        erased |= {int(line[1]) for line in lines if line[0] == "-"}
+        first = max([first, *written]) + 1
+
+        store, recovered = bench.open(capacity_bytes=8 << 20, segment_bytes=1 << 20)
+        pages = {found.header.page.number: found for found in recovered}
+        assert len(pages) == len(recovered)
+        for number, found in pages.items():
+            body = random.Random(number).randbytes(found.header.body_bytes)
+            assert bytes(store.pin(found.location)) == body
+            store.load(found.location, verify=True)
+            assert found.header.validated_s == number
+            # The last one may be complete without having been acknowledged.
+            assert written.get(number, found.header.body_bytes) == found.header.body_bytes
+        assert set(written) - erased <= set(pages)
+        assert set(pages) <= set(written) | {first}
+        assert len(erased & set(pages)) <= 1
+        assert store.dropped_records == 0
+        assert bench.real_bytes() <= store.used_bytes <= store.capacity_bytes
+        store.close()
+        erased -= set(pages)
+        written = {number: found.header.body_bytes for number, found in pages.items()}

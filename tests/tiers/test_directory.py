@@ -1,0 +1,166 @@
+"""Whose directory it is: every refusal says what to change, and nothing foreign is ever deleted."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.tiers import directory
+from shadeproxy.tiers.store import SegmentStore
+
+
+def refuse(bench, text, **options):
+    with pytest.raises(ConfigError, match=text) as caught:
+        bench.open(**options)
+    return str(caught.value)
+
+
+def test_a_locked_directory_names_the_holder(bench):
+    bench.open()
+    text = re.escape(f"cache.disk.path: {bench.path} is in use by process {os.getpid()}; stop it or choose")
+    refuse(bench, text)
+
+
+def test_the_lock_of_a_dead_process_does_not_count(bench):
+    code = (
+        "import os, sys; from pathlib import Path; from shadeproxy.tiers.store import SegmentStore\n"
+        "SegmentStore('disk', Path(sys.argv[1]), 1 << 20).open(); print('locked', flush=True); os.read(0, 1)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(bench.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout.readline() == "locked\n"
+        refuse(bench, f"is in use by process {child.pid};")
+        child.kill()
+    bench.open()
+
+
+@pytest.mark.parametrize("version", ['{"format": 999, "store": "00"}', "garbage", "[]", '{"format": 1}'])
+def test_an_unknown_format_is_moved_aside(bench, sample, version):
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+    (bench.path / directory.VERSION_NAME).write_text(version)
+    segments = sorted(file.name for file in bench.path.glob("*.seg"))
+    store, recovered = bench.open()
+    assert recovered == []
+    bench.add(store, sample(2, 100))
+    store.close()
+    aside = bench.path.with_name("tier.incompatible-1")
+    assert sorted(file.name for file in aside.glob("*.seg")) == segments
+    (bench.path / directory.VERSION_NAME).write_text(version)
+    bench.open()
+    assert bench.path.with_name("tier.incompatible-2").is_dir()
+
+
+def test_foreign_files_are_refused_and_kept(bench):
+    bench.path.mkdir()
+    (bench.path / "thesis.tex").write_text("years of work")
+    refuse(bench, "has files that are not a cache; choose an empty directory")
+    assert (bench.path / "thesis.tex").read_text() == "years of work"
+    assert [file.name for file in bench.path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_root_of_a_fresh_file_system_is_empty_enough(bench):
+    (bench.path / "lost+found").mkdir(parents=True)
+    bench.open()
+
+
+def test_files_that_only_look_like_segments_are_left_alone(bench, sample):
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+    (bench.path / "backup.seg").write_text("mine")
+    (bench.path / "000099.seg").touch()
+    _, recovered = bench.open()
+    assert len(recovered) == 1
+    assert (bench.path / "backup.seg").read_text() == "mine"
+    assert not (bench.path / "000099.seg").exists()
+
+
+def test_wrong_owner(bench, monkeypatch):
+    bench.path.mkdir()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    refuse(
+        bench, f"belongs to user id {owner}, but the proxy runs as {owner + 1}; change its owner or choose"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (errno.EROFS, "choose a directory that user id"),
+        (errno.EACCES, "choose a directory that user id"),
+        (errno.ENOSPC, "free space there or choose another directory"),
+    ],
+)
+def test_an_unwritable_directory(bench, monkeypatch, code, hint):
+    real = os.open
+
+    def fail(path, flags, *rest, **options):
+        if flags & os.O_CREAT and str(path).startswith(str(bench.path)):
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", fail)
+    refuse(bench, re.escape(f"cache.disk.path: cannot use {bench.path}: {os.strerror(code)}; {hint}"))
+
+
+def test_a_file_in_the_way(bench):
+    bench.path.touch()
+    refuse(bench, "cannot use .*: not a directory; choose a directory")
+
+
+def test_a_file_system_without_holes(bench, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(directory, "punch_hole", fail)
+    refuse(bench, "cannot punch holes; choose a directory on tmpfs, ext4, xfs or btrfs")
+
+
+def test_a_file_system_that_is_too_full(bench):
+    status = os.statvfs("/dev/shm" if str(bench.path).startswith("/dev/shm") else bench.path.parent)
+    free_bytes = status.f_bavail * status.f_frsize
+    refuse(
+        bench,
+        "to use, but the cache needs .* with min_free; free space, lower capacity or min_free, or choose",
+        min_free_bytes=2 * free_bytes,
+    )
+    bench.open()
+
+
+def test_too_many_open_files(bench, sample):
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+    code = (
+        "import resource, sys; from pathlib import Path; from shadeproxy.tiers.store import SegmentStore\n"
+        "store = SegmentStore('disk', Path(sys.argv[1]), 1 << 20); found = store.open()\n"
+        "import os; limit = os.dup(0) + 2; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
+        "list(found)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bench.path)], check=False, capture_output=True, text=True
+    )
+    assert "needs up to 12 open files (ulimit -n)" in done.stderr
+    assert len(bench.open()[1]) == 1
+
+
+def test_closing_after_the_executor_is_shut_down(bench):
+    def submit(_):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    store = SegmentStore("disk", bench.path, 1 << 20, submit=submit)
+    claim = directory.claim(bench.path, setting="cache.disk.path")
+    store._claim = claim
+    store.close()
+    bench.open()

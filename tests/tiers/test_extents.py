@@ -1,0 +1,51 @@
+"""Free extents against a set of free units."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadeproxy.tiers.extents import Extent, FreeExtents
+
+TOTAL = 5000
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 700)), max_size=60), st.randoms())
+def test_extents_never_overlap_touch_or_get_lost(steps, random):
+    free, model, held = FreeExtents(), set(range(TOTAL)), []
+    free.add(0, TOTAL)
+    for take, length in steps:
+        if take:
+            extent = next(free.candidates(length), None)
+            if extent is None:
+                continue
+            assert extent.length >= length
+            free.remove(extent)
+            if extent.length > length:
+                free.add(extent.start + length, extent.length - length)
+            taken = set(range(extent.start, extent.start + length))
+            assert taken <= model
+            model -= taken
+            held.append(Extent(extent.start, length))
+        elif held:
+            extent = held.pop(random.randrange(len(held)))
+            merged = free.add(*extent)
+            assert merged.start <= extent.start
+            assert merged.start + merged.length >= extent.start + extent.length
+            model |= set(range(extent.start, extent.start + extent.length))
+        extents = sorted(free)
+        assert {unit for start, length in extents for unit in range(start, start + length)} == model
+        assert all(a.start + a.length < b.start for a, b in itertools.pairwise(extents))
+
+
+@given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=50), st.integers(1, 1 << 20))
+def test_a_fitting_extent_in_a_larger_bin_is_always_found(lengths, wanted):
+    free, start = FreeExtents(), 0
+    for length in lengths:
+        free.add(start, length)
+        start += length + 1
+    found = list(free.candidates(wanted))
+    assert all(extent.length >= wanted for extent in found)
+    # Bins are at most an eighth wide: beyond that, finding nothing would be a leak.
+    if any(length > wanted * 9 / 8 + 1 for length in lengths):
+        assert found

@@ -1,0 +1,130 @@
+"""A failing medium is a TierError; the tier shrinks or stops, and what it holds stays readable."""
+
+import errno
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from shadeproxy.core.errors import TierError, TierFull
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing.errno``: what pwrite raises; None lets it through."""
+    state = SimpleNamespace(errno=None, calls=0)
+    real = os.pwrite
+
+    def pwrite(descriptor, data, offset):
+        state.calls += 1
+        if state.errno is not None:
+            raise OSError(state.errno, os.strerror(state.errno))
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    return state
+
+
+def test_a_full_medium_shrinks_the_tier(bench, sample, failing):
+    store, _ = bench.open()
+    samples = {bench.add(store, sample(number, 9000)): sample(number, 9000) for number in range(20)}
+    failing.errno = errno.ENOSPC
+    location = store.reserve(9500)
+    with pytest.raises(TierError, match="tier disk cannot write: No space left on device"):
+        store.write(location, sample(99, 9000).header, sample(99, 9000).body)
+    failing.errno = None
+    store.release(location)
+    with pytest.raises(TierFull):
+        for _ in range(3):
+            store.reserve(9500)
+    assert store.disabled_reason is None
+    victim = next(iter(samples))
+    for victim in list(samples)[:8]:
+        store.release(victim)
+        del samples[victim]
+    bench.add(store, sample(50, 9000))
+    assert all(bytes(store.pin(location)) == page.body for location, page in samples.items())
+
+
+@pytest.mark.parametrize(("code", "times"), [(errno.EIO, 8), (errno.EROFS, 1)])
+def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, times):
+    store, _ = bench.open()
+    page = sample(1, 5000)
+    kept = bench.add(store, page)
+    location = store.reserve(6000)
+    failing.errno = code
+    for _ in range(times):
+        assert store.disabled_reason is None
+        with pytest.raises(TierError, match="cannot write"):
+            store.write(location, page.header, page.body)
+    assert store.disabled_reason == f"tier disk takes no more pages: {os.strerror(code)}"
+    assert store.failures == times
+    with pytest.raises(TierError, match="takes no more pages"):
+        store.reserve(100)
+    assert bytes(store.pin(kept)) == page.body
+    with pytest.raises(TierError, match="tier disk cannot erase"):
+        store.erase(kept)
+    store.release(kept)
+
+
+def test_single_failures_are_forgiven(bench, sample, failing):
+    store, _ = bench.open()
+    page = sample(1, 5000)
+    for _ in range(20):
+        location = store.reserve(6000)
+        failing.errno = errno.EIO
+        with pytest.raises(TierError):
+            store.write(location, page.header, page.body)
+        failing.errno = None
+        store.write(location, page.header, page.body)
+        store.release(location)
+    assert store.disabled_reason is None
+
+
+def test_a_write_that_failed_half_way_is_no_record(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    page = sample(1, 50_000)
+    location = store.reserve(51_000)
+    real = os.pwrite
+    calls = []
+
+    def short(descriptor, data, offset):
+        calls.append(len(data))
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, "full")
+        return real(descriptor, data[:20_000], offset)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    with pytest.raises(TierError):
+        store.write(location, page.header, page.body)
+    monkeypatch.undo()
+    assert calls == [50_000, 30_000, 10_000]
+    with pytest.raises(TierError):
+        store.pin(location)
+    store.close()
+    assert bench.open()[1] == []
+
+
+def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypatch):
+    free = SimpleNamespace(bytes=10 << 20)
+
+    def fstatvfs(_):
+        # Our own blocks come off what is free, as on a real file system.
+        own = sum(file.stat().st_blocks * 512 for file in bench.path.glob("*.seg"))
+        return SimpleNamespace(f_bavail=(free.bytes - own) // 4096, f_frsize=4096)
+
+    monkeypatch.setattr(os, "fstatvfs", fstatvfs)
+    store, _ = bench.open(capacity_bytes=1 << 20, min_free_bytes=1 << 20)
+    samples = list(bench.fill(store, 9000))
+    assert store.used_bytes > 900_000
+    free.bytes = (3 << 20) // 2
+    number = 0
+    while number < 400:
+        number += 1
+        try:
+            samples.append(bench.add(store, sample(1000 + number, 9000)))
+        except TierFull:
+            store.release(samples.pop(number * 31 % len(samples)))
+    # What is left for this tier is half a MiB; the measurement may lag by one capacity's worth of writes.
+    assert bench.real_bytes() <= (1 << 19) + 20_000
+    assert store.used_bytes > 400_000

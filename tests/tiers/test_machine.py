@@ -1,0 +1,187 @@
+"""A store against a dictionary: whatever is done in whatever order, bytes are right and bounds hold."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.tiers.store import SegmentStore
+
+SEGMENT_BYTES = 1 << 16
+# Raise it for a longer search: SHADEPROXY_TEST_EXAMPLES=2000 pytest tests/tiers/test_machine.py
+EXAMPLES = int(os.environ.get("SHADEPROXY_TEST_EXAMPLES", "25"))
+SIZES = st.one_of(st.integers(0, 300), st.integers(0, 9000), st.integers(0, 60_000))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """``records`` holds locations of the current store; a restart renames all of them."""
+
+    make_sample = None
+    parent = None
+    handles = Bundle("handles")
+
+    @initialize(capacity_blocks=st.integers(8, 120), deferred=st.booleans())
+    def start(self, capacity_blocks, deferred):
+        self.root = Path(tempfile.mkdtemp(dir=self.parent))
+        self.capacity_bytes = capacity_blocks * 4096
+        self.deferred = deferred
+        self.queue = []
+        self.number = 0
+        self.live = {}
+        self.views = []
+        self.store = None
+        self.open()
+
+    def open(self):
+        def submit(action):
+            self.queue.append(action)
+            if not self.deferred:
+                self.run_queue()
+
+        self.store = SegmentStore(
+            "disk", self.root / "tier", self.capacity_bytes, segment_bytes=SEGMENT_BYTES, submit=submit
+        )
+        return list(self.store.open())
+
+    def run_queue(self):
+        while self.queue:
+            self.queue.pop(0)()
+
+    @rule(size=SIZES, target=handles)
+    def add(self, size):
+        self.number += 1
+        sample = self.make_sample(self.number, size)
+        wanted = self.store.record_bytes(sample.header.page, sample.header.meta, size)
+        try:
+            location = self.store.reserve(wanted)
+        except TierFull:
+            return multiple()
+        except TierError:
+            assert wanted > SEGMENT_BYTES
+            return multiple()
+        # The writer thread runs writes in the order of ``submit``.
+        self.run_queue()
+        self.store.write(location, sample.header, sample.body)
+        self.live[self.number] = (location, sample)
+        return self.number
+
+    @rule(size=SIZES)
+    def reserve_and_give_up(self, size):
+        try:
+            location = self.store.reserve(size + 200)
+        except TierError:
+            return
+        self.store.release(location)
+
+    @rule(handle=handles)
+    def pin(self, handle):
+        if handle in self.live:
+            location, sample = self.live[handle]
+            self.views.append((self.store.pin(location), sample.body))
+
+    @rule(data=st.data())
+    def unpin(self, data):
+        if self.views:
+            self.views.pop(data.draw(st.integers(0, len(self.views) - 1)))
+
+    @rule(handle=consumes(handles))
+    def release(self, handle):
+        if handle in self.live:
+            location, _ = self.live.pop(handle)
+            self.store.release(location)
+
+    @rule()
+    def drain(self):
+        self.run_queue()
+        real = sum(file.stat().st_blocks * 512 for file in (self.root / "tier").glob("*.seg"))
+        # Views of an earlier store do not hold blocks, so only this store's books count.
+        assert real <= self.store.used_bytes + self.store.slack_bytes
+
+    @rule(crash=st.booleans())
+    def restart(self, crash):
+        """Close and open; or, as after kill -9, forget the process's memory at once.
+
+        What was queued at a crash is lost, as it is with the thread that would have run it.
+        """
+        erased_late = crash and bool(self.queue)
+        if crash:
+            self.queue.clear()
+            self.store._close()
+        else:
+            self.run_queue()
+            self.store.close()
+            self.run_queue()
+        self.views.clear()
+        recovered = self.open()
+        by_page = {sample.header.page: (handle, sample) for handle, (_, sample) in self.live.items()}
+        found_handles = set()
+        for found in recovered:
+            if found.header.page not in by_page:
+                assert erased_late
+                self.store.release(found.location)
+                continue
+            handle, sample = by_page[found.header.page]
+            assert found.header == sample.header
+            self.live[handle] = (found.location, sample)
+            found_handles.add(handle)
+        assert found_handles == set(self.live)
+        assert self.store.dropped_records == 0
+        self.run_queue()
+
+    @invariant()
+    def bounds_hold(self):
+        if getattr(self, "store", None) is not None:
+            assert self.store.used_bytes + self.store.slack_bytes <= self.capacity_bytes
+            assert self.store.segments <= self.store.most_segments
+
+    @invariant()
+    def bytes_are_right(self):
+        if getattr(self, "store", None) is None:
+            return
+        for location, sample in self.live.values():
+            assert bytes(self.store.pin(location)) == sample.body
+        for view, body in self.views:
+            assert bytes(view) == body
+
+    def teardown(self):
+        if getattr(self, "store", None) is not None:
+            self.run_queue()
+            for location, sample in self.live.values():
+                assert self.store.header(location) == sample.header
+                self.store.load(location, verify=True)
+                self.store.release(location)
+            self.views.clear()
+            self.run_queue()
+            assert self.store.used_bytes <= 2 * 4096
+            self.store.close()
+            self.run_queue()
+            shutil.rmtree(self.root)
+
+
+def test_store_against_a_dictionary(bench, sample):
+    machine = type(
+        "Machine", (StoreMachine,), {"make_sample": staticmethod(sample), "parent": bench.path.parent}
+    )
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
