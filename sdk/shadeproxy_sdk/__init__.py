@@ -1,0 +1,54 @@
+"""The training loop's side of ShadeProxy: datasets, samplers and importance scores.
+
+``import shadeproxy_sdk as shade``. Importing it never imports torch: what needs torch is loaded when it is
+named.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shadeproxy_sdk.client import Client
+from shadeproxy_sdk.errors import ConfigError, ControlError, ReadError, ShadeError
+from shadeproxy_sdk.job import Job, JobStats
+from shadeproxy_sdk.manifest import Entry, Manifest
+from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.stall import StallMeter
+
+if TYPE_CHECKING:
+    from shadeproxy_sdk.batches import collate
+    from shadeproxy_sdk.dataset import S3Dataset
+    from shadeproxy_sdk.sampler import ShadeSampler
+
+__version__ = "0.1.0"
+__all__ = [
+    "Client",
+    "ConfigError",
+    "ControlError",
+    "Credentials",
+    "Entry",
+    "Job",
+    "JobStats",
+    "Manifest",
+    "Origin",
+    "ReadError",
+    "S3Dataset",
+    "ShadeError",
+    "ShadeSampler",
+    "StallMeter",
+    "collate",
+]
+_NEEDS_TORCH = {"S3Dataset": "dataset", "ShadeSampler": "sampler", "collate": "batches"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _NEEDS_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError(f"{name} needs PyTorch: pip install 'shadeproxy-sdk[torch]'") from None
+    globals()[name] = value
+    return value

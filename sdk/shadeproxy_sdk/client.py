@@ -1,0 +1,315 @@
+"""One object from the control URL to bytes: finds the proxy's S3 side, registers, reads, and falls back.
+
+Law: while anybody who has the data answers, a read succeeds; which one answered is not the caller's
+concern. A Client holds settings only, so it can be forked and pickled; sockets live in ``Connections``, one
+per process.
+"""
+
+import gzip
+import os
+import re
+import time
+import zlib
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from shadeproxy_sdk.connections import Answer, Connections
+from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
+from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable
+from shadeproxy_sdk.gate import Passage
+from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.manifest import Entry, Manifest
+from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.tag import JobTag
+from shadeproxy_sdk.transfer import S3Side
+
+_REGISTER_TIMEOUT_S = 600.0
+"""Listing a million keys takes the proxy a thousand requests to its origin."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
+_HELP = (
+    "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
+    "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
+)
+
+
+class Client:
+    """A proxy, and the origin behind it for when the proxy is away.
+
+    ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener where
+    ``GET /v1/info`` does not name one that is reachable from here. ``credentials``: sign reads of the proxy
+    (``[[auth.clients]]``). ``origin``: the fall-back; by default what the AWS variables name.
+    ``timeout_s`` bounds each wait for bytes, and how long a read looks for somebody who answers.
+    ``retry_s``: first pause before a proxy that failed is tried again; doubles up to a minute.
+    ``concurrency``: reads at a time, per process. Raises ConfigError for addresses that are none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        s3_endpoint: str | None = None,
+        credentials: Credentials | None = None,
+        origin: Origin | None = None,
+        timeout_s: float = 30.0,
+        retry_s: float = 1.0,
+        concurrency: int = 16,
+    ) -> None:
+        self._control = Control(url, token)
+        self._credentials = credentials
+        self._s3 = self._s3_side(s3_endpoint) if s3_endpoint else None
+        self._origin = origin if origin is not None else Origin.from_environment()
+        self.timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._concurrency = concurrency
+        self._inherited: Connections | None = None
+        self._connections: Connections | None = None
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
+        """The bytes of one sample, whole. Thread-safe.
+
+        Asks the proxy; when it does not answer, the origin, with one warning per process. Raises ReadError
+        when the sample does not exist or may not be read, or nobody answered for ``timeout_s``.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        headers = tag.headers() if tag is not None else {}
+        gate = self.connections.s3_gate
+        while True:
+            passage, reason = gate.ask(), gate.reason
+            if passage is not Passage.SHUT:
+                try:
+                    return self._read_proxy(entry, headers, passage)
+                except (Unreachable, Busy) as error:
+                    reason = str(error)
+            origin = self._fallback()
+            if origin is not None:
+                self._warn(reason, origin)
+                return self._read_origin(origin, entry, reason)
+            if time.monotonic() >= deadline:
+                raise self._nobody(str(entry), reason)
+            time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
+
+    def _read_proxy(self, entry: Entry, headers: dict[str, str], passage: Passage) -> bytes:
+        gate, timeout_s = self.connections.s3_gate, probe_timeout_s(passage, self.timeout_s)
+        try:
+            data = S3Side(self.connections, self._find_s3(timeout_s), timeout_s).read(entry, headers)
+        except Unreachable as error:
+            gate.failed(passage, str(error))
+            raise
+        except (Busy, ReadError):
+            gate.succeeded()
+            raise
+        gate.succeeded()
+        return data
+
+    def _read_origin(self, origin: Origin, entry: Entry, proxy_reason: str) -> bytes:
+        deadline, pause_s = time.monotonic() + self.timeout_s, 0.1
+        while True:
+            try:
+                return S3Side(self.connections, origin, self.timeout_s).read(entry, {})
+            except (Unreachable, Busy) as error:
+                if time.monotonic() + pause_s >= deadline:
+                    raise self._nobody(str(entry), proxy_reason, origin, str(error)) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+
+    def _find_s3(self, timeout_s: float) -> Origin:
+        """The S3 listener, as the control side names it. Raises Unreachable, ControlError, ConfigError."""
+        if self._s3 is None:
+            try:
+                answer = self.call("GET", "/v1/info", timeout_s=timeout_s)
+            except ControlError as error:
+                if error.status < 500:
+                    raise
+                raise Unreachable(str(error)) from None
+            endpoint = read_json(answer, self._control.url).get("s3_endpoint")
+            if not isinstance(endpoint, str):
+                raise ConfigError(
+                    f"{self._control.url}/v1/info names no s3_endpoint: give Client(s3_endpoint=...)"
+                )
+            self._s3 = self._s3_side(endpoint)
+        return self._s3
+
+    def _s3_side(self, endpoint: str) -> Origin:
+        parts = urlsplit(endpoint)
+        if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
+            # "Every address" is where the proxy listens, not where it can be reached.
+            endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
+        keys = self._credentials
+        if keys is None:
+            return Origin(endpoint)
+        return Origin(endpoint, "us-east-1", keys.access_key, keys.secret_key, keys.session_token)
+
+    def _fallback(self) -> Origin | None:
+        """The origin, unless the AWS variables point at the proxy itself."""
+        if self._origin is None or self._s3 is None or self._origin.endpoint_url != self._s3.endpoint_url:
+            return self._origin
+        return None
+
+    def _warn(self, reason: str, origin: Origin) -> None:
+        self.connections.warn_once(
+            f"The proxy at {self._control.url} does not answer ({reason}): reading from the origin "
+            f"{origin.endpoint_url} and trying the proxy again every now and then"
+        )
+
+    def _nobody(
+        self, what: str, proxy_reason: str, origin: Origin | None = None, origin_reason: str = ""
+    ) -> ReadError:
+        second = (
+            f"the origin {origin.endpoint_url} does not either ({origin_reason})"
+            if origin
+            else "no origin is known"
+        )
+        return ReadError(
+            f"{what} cannot be read: the proxy at {self._control.url} does not answer ({proxy_reason}), and "
+            f"{second}. {_HELP}"
+        )
+
+    # ------------------------------------------------------------------ datasets and jobs
+
+    def manifest(self, *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
+        """The objects under ``prefix`` in key order, as the proxy lists them; as the origin does without a
+        proxy.
+
+        Raises ControlError when the proxy refuses, ReadError when nobody answers, ConfigError when it is
+        empty.
+        """
+        chosen = check_name(name, "dataset") if name else _dataset_name(bucket, prefix)
+        gate = self.connections.control_gate
+        passage, reason = gate.ask(), gate.reason
+        if passage is not Passage.SHUT:
+            try:
+                return self._register_prefix(chosen, bucket, prefix)
+            except (Unreachable, ControlError) as error:
+                if isinstance(error, ControlError) and error.status < 500:
+                    raise
+                reason = str(error)
+                gate.failed(passage, reason)
+        origin = self._fallback()
+        if origin is None:
+            raise self._nobody(f"s3://{bucket}/{prefix}", reason)
+        self._warn(reason, origin)
+        try:
+            keys = S3Side(self.connections, origin, self.timeout_s).keys(bucket, prefix)
+            return Manifest.from_entries(chosen, (Entry(bucket, key) for key in keys))
+        except (Unreachable, Busy) as error:
+            raise self._nobody(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
+
+    def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
+        path = f"/v1/datasets/{quote(name)}"
+        told = read_json(
+            self.call("PUT", path, {"bucket": bucket, "prefix": prefix}, timeout_s=_REGISTER_TIMEOUT_S),
+            self._control.url,
+        )
+        lines = self.call("GET", f"{path}?format=jsonl", timeout_s=_REGISTER_TIMEOUT_S)
+        self.connections.control_gate.succeeded()
+        manifest = Manifest.from_jsonl(name, lines.body, bucket=bucket)
+        if manifest.digest != told.get("digest"):
+            raise ControlError(
+                409,
+                "Conflict",
+                f"dataset {name!r} changed while it was read: two runs register it differently",
+            )
+        return manifest
+
+    def register(self, manifest: Manifest) -> None:
+        """Make the proxy know ``manifest`` id by id. Raises Unreachable, ControlError."""
+        self.call(
+            "PUT",
+            f"/v1/datasets/{quote(manifest.name)}",
+            gzip.compress(manifest.to_jsonl(), compresslevel=1),
+            content_type="application/x-ndjson",
+            timeout_s=_REGISTER_TIMEOUT_S,
+        )
+
+    def job(
+        self,
+        name: str,
+        *,
+        dataset: Manifest,
+        rank: int = 0,
+        world_size: int = 1,
+        weight: float = 1.0,
+        interval_s: float = 1.0,
+        queue_batches: int = 1024,
+    ) -> Job:
+        """Register a training run over ``dataset``; from now on its reads carry the job's name.
+
+        ``weight``: share of the cache among jobs. ``interval_s``: how often scores and progress are sent.
+        ``queue_batches``: reports that may wait; beyond it the oldest is dropped and counted. Without a
+        proxy the job works all the same and registers when one appears. Raises ConfigError, ControlError.
+        """
+        if not 0 <= rank < world_size:
+            raise ConfigError(
+                f"rank {rank} is not in 0 .. {world_size - 1}: pass rank and world_size of this process"
+            )
+        return Job(
+            self,
+            check_name(name, "job"),
+            dataset,
+            rank=rank,
+            world_size=world_size,
+            weight=weight,
+            interval_s=interval_s,
+            queue_batches=queue_batches,
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """One control call of this process. Raises Unreachable, ControlError."""
+        return self._control.call(
+            self.connections,
+            method,
+            path,
+            body=body,
+            content_type=content_type,
+            timeout_s=timeout_s or self.timeout_s,
+        )
+
+    # ------------------------------------------------------------------ processes
+
+    @property
+    def connections(self) -> Connections:
+        """This process's connections, made on first use."""
+        current = self._connections
+        if current is None or current.pid != os.getpid():
+            # After a fork the parent's are kept and never touched: ending them here would run their locks
+            # and finalizers in a state that no thread of this process is going to change.
+            self._inherited = current
+            current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
+        return current
+
+    def close(self) -> None:
+        """Close this process's connections; the next use opens new ones."""
+        if self._connections is not None and self._connections.pid == os.getpid():
+            self._connections.close()
+            self._connections = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connections": None, "_inherited": None}
+
+    def __repr__(self) -> str:
+        return f"Client({self._control.url!r})"
+
+
+def check_name(name: str, kind: str) -> str:
+    """``name`` if it may stand in URLs and header fields. Raises ConfigError."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
+        )
+    return name
+
+
+def _dataset_name(bucket: str, prefix: str) -> str:
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
+    return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

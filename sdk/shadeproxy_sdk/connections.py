@@ -1,0 +1,117 @@
+"""What belongs to one process: sockets, threads, gates. Never pickled, never used after a fork.
+
+The only module that calls urllib3. Its exceptions become ``Unreachable`` here; nothing is retried here.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import urllib3
+from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
+from urllib3.exceptions import TimeoutError as HTTPTimeout
+
+from shadeproxy_sdk.errors import Unreachable
+from shadeproxy_sdk.gate import Gate
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+_MAX_CONNECT_S = 5.0
+
+
+class Answer(NamedTuple):
+    """A whole answer: ``body`` is as long as Content-Length or chunk framing said, not decoded."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Broken(Unreachable):
+    """The connection broke under way, as an idle one does when its server restarts: worth another attempt."""
+
+
+class Connections:
+    """Pooled keep-alive connections and at most ``concurrency`` threads of this process."""
+
+    def __init__(self, *, concurrency: int, pause_s: float) -> None:
+        self.pid = os.getpid()
+        self.control_gate = Gate(pause_s)
+        self.s3_gate = Gate(pause_s)
+        self._concurrency = concurrency
+        self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
+        self._executor: ThreadPoolExecutor | None = None
+        self._warned = False
+        self._lock = threading.Lock()
+
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        """The threads that fetch a batch, made on first use."""
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shade-read")
+            return self._executor
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        timeout_s: float,
+    ) -> Answer:
+        """One request, one whole answer. Raises Unreachable, or Broken when another attempt may do.
+
+        ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or whose end
+        nothing announces, is Broken: it could be a truncated sample.
+        """
+        timeout = urllib3.Timeout(connect=min(timeout_s, _MAX_CONNECT_S), read=timeout_s)
+        try:
+            answer = self._pool.urlopen(
+                method,
+                url,
+                redirect=False,
+                headers=headers,
+                body=body,
+                timeout=timeout,
+                retries=False,
+                decode_content=False,
+                enforce_content_length=True,
+            )
+        except NewConnectionError as error:
+            raise Unreachable(_cause(error)) from None
+        except HTTPTimeout:
+            raise Unreachable(f"no answer within {timeout_s:g} s") from None
+        except ProtocolError as error:
+            raise Broken(f"connection broken: {_cause(error)}") from None
+        except HTTPError as error:
+            raise Unreachable(_cause(error)) from None
+        framed = "content-length" in answer.headers or "transfer-encoding" in answer.headers
+        if not framed and answer.data:
+            raise Broken("the answer has neither Content-Length nor chunks, so its end cannot be checked")
+        return Answer(answer.status, answer.headers, answer.data)
+
+    def warn_once(self, text: str) -> None:
+        """Log ``text`` as a warning, the first time in this process; later ones are for debugging."""
+        with self._lock:
+            first, self._warned = not self._warned, True
+        _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
+
+    def close(self) -> None:
+        """Close sockets and end threads."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True, cancel_futures=True)
+        self._pool.clear()
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost sentence: urllib3 wraps the operating system's error in its own, twice."""
+    inner = error.__cause__ or error.__context__
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror.lower()
+    return str(error.args[-1]) if error.args else type(error).__name__

@@ -1,0 +1,89 @@
+"""A map-style torch Dataset over a manifest: ids in, decoded samples out, whole batches at a time.
+
+Law: a sample is whole or an error, never short; duplicates in a batch are fetched once and decoded each.
+It holds settings only, so it can be forked and pickled into workers; threads and sockets are the Client's.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from shadeproxy_sdk.client import Client
+from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.manifest import Manifest
+
+
+class S3Dataset(Dataset[tuple[Any, ...]]):
+    """Samples ``(*decoded, sample_id)``.
+
+    ``bucket``, ``prefix``: every object under it is a sample, ids in key order; or ``manifest``: these
+    samples. ``decode``: from the object's bytes to a value, or a tuple of values that are laid out before
+    the id. A function with two required positional parameters is called with ``(data, key)``, for where the
+    key holds the label; any other with ``(data)``. None: the bytes. It runs in the worker's own thread, one
+    sample at a time. ``name``: of the dataset at the proxy; by default made from bucket and prefix. Raises
+    ConfigError, ControlError, and ReadError when neither proxy nor origin can list it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        bucket: str | None = None,
+        prefix: str = "",
+        decode: Callable[..., Any] | None = None,
+        manifest: Manifest | None = None,
+        name: str | None = None,
+    ) -> None:
+        if (bucket is None) == (manifest is None):
+            raise ConfigError("S3Dataset needs either bucket=... (and prefix=...) or manifest=...")
+        if manifest is None:
+            assert bucket is not None
+            manifest = client.manifest(bucket=bucket, prefix=prefix, name=name)
+        self.manifest = manifest
+        self._client = client
+        self._decode = decode
+        self._wants_key = decode is not None and _required_parameters(decode) == 2
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """One sample. Raises IndexError, ReadError."""
+        data = self._client.read(self.manifest[index], self.manifest.tag)
+        return self._sample(index, data)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+        """The samples of one batch, in order, fetched concurrently; DataLoader calls it. Raises as one
+        sample.
+        """
+        executor, tag = self._client.connections.executor, self.manifest.tag
+        fetches = {
+            index: executor.submit(self._client.read, self.manifest[index], tag) for index in set(indices)
+        }
+        try:
+            return [self._sample(index, fetches[index].result()) for index in indices]
+        finally:
+            for fetch in fetches.values():
+                fetch.cancel()
+
+    def _sample(self, index: int, data: bytes) -> tuple[Any, ...]:
+        if self._decode is None:
+            return data, index
+        entry = self.manifest[index]
+        try:
+            value = self._decode(data, entry.key) if self._wants_key else self._decode(data)
+        except Exception as error:
+            error.add_note(f"while decoding sample {index}, {entry} ({len(data)} bytes)")
+            raise
+        return (*value, index) if isinstance(value, tuple) else (value, index)
+
+
+def _required_parameters(decode: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(decode).parameters.values()
+    except ValueError:  # some built-ins have no signature
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)

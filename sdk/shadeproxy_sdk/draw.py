@@ -1,0 +1,103 @@
+"""How an epoch's order is drawn: pure functions from weights to ids, seeded, on numpy alone.
+
+Law: same arguments, same order, on every rank and machine. A draw never depends on which rank asks.
+Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos & Fleuret, ICML'18, for the
+correction.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FIRST_SMOOTHING = 0.01
+_SMOOTHING_BOUNDS = (1e-6, 10.0)
+"""Ranks weigh ln 10 = 2.3 to ln(b + 9): beyond ten the smoothing would drown them."""
+
+
+def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | None) -> float:
+    """SHADE's ``ls``: 0.01 x mean loss at first, then x exp((L - L_prev) / L_prev), the exponent within +-1.
+
+    Bounded to [1e-6, 10], so that no loss scale or spike makes the draw uniform, or singular, for ever.
+    """
+    if smoothing is None or previous_loss is None:
+        value = _FIRST_SMOOTHING * mean_loss
+    elif previous_loss > 0:
+        change = (mean_loss - previous_loss) / previous_loss
+        value = smoothing * math.exp(min(max(change, -1.0), 1.0))
+    else:
+        value = smoothing
+    low, high = _SMOOTHING_BOUNDS
+    return min(max(value, low), high)
+
+
+def probabilities(weights: NDArray[np.float32], smoothing: float) -> NDArray[np.float64]:
+    """float64 (n,), sum 1: proportional to weight + ``smoothing``; an unknown weight (nan) counts as the
+    mean.
+
+    Weights are ranks' logarithms, so positive; a column from elsewhere that is not is clipped to zero.
+    """
+    known = np.isfinite(weights)
+    mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
+    mass = np.maximum(np.where(known, weights, mean).astype(np.float64), 0.0) + smoothing
+    chances: NDArray[np.float64] = mass / mass.sum()
+    return chances
+
+
+def importance_order(
+    chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """An order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample.
+
+    The floor: one fixed permutation is dealt into ``coverage_epochs`` parts, and each epoch draws one part
+    once, so that any ``coverage_epochs`` epochs in a row read every sample. All other draws are
+    independent, with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f)
+    chance, with f the part's share of the draws, whence the correction is at most 1 / f, and its mean over
+    draws is one.
+
+    Returns ids uint32 (length,) and float32 (n,). The part is shared out before anything depends on
+    weights, so the floor holds even where ranks know different weights.
+    """
+    samples = chances.size
+    part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
+        :length
+    ]
+    generator = np.random.default_rng([seed, epoch])
+    places = generator.permutation(length)
+    order = np.empty(length, dtype=np.uint32)
+    order[places[: part.size]] = part
+    order[places[part.size :]] = _draw(chances, generator.random(length - part.size))
+    floor = part.size / length
+    correction = 1.0 / (samples * (floor / samples + (1.0 - floor) * chances))
+    return order, correction.astype(np.float32)
+
+
+def shade_order(
+    chances: NDArray[np.float64],
+    resident: NDArray[np.bool_],
+    length: int,
+    *,
+    repeat: int,
+    seed: int,
+    epoch: int,
+) -> NDArray[np.uint32]:
+    """PADS as published, made reproducible: ``length`` draws from ``chances``, of which the cached ones
+    occur ``repeat`` times, evenly interleaved with the misses and cut to ``length``. Repetition thins
+    the misses out: the bound is ``repeat``, there is no floor. Returns uint32 (length,).
+    """
+    generator = np.random.default_rng([seed, epoch])
+    drawn = _draw(chances, generator.random(length))
+    cached = resident[drawn]
+    hits, misses = np.tile(drawn[cached], repeat), drawn[~cached]
+    generator.shuffle(hits)
+    places = [(np.arange(group.size) + 0.5) / max(group.size, 1) for group in (hits, misses)]
+    mixed = np.concatenate([hits, misses])[np.argsort(np.concatenate(places), kind="stable")]
+    return mixed[:length].astype(np.uint32)
+
+
+def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Inverse of the cumulative distribution: nearly equal ``chances`` give nearly equal draws."""
+    ladder = np.cumsum(chances)
+    places = np.searchsorted(ladder, uniforms * ladder[-1], side="right")
+    drawn: NDArray[np.int64] = np.minimum(places, chances.size - 1)
+    return drawn

@@ -1,0 +1,38 @@
+"""The SDK's errors: few, picklable (they cross DataLoader workers), and free of secrets.
+
+Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise; ``Job.report`` never
+does.
+"""
+
+
+class ShadeError(Exception):
+    """Root of the tree. ``str(error)`` is safe to show."""
+
+
+class ConfigError(ShadeError):
+    """An argument, an environment variable or an installed library must change."""
+
+
+class ReadError(ShadeError):
+    """An object cannot be read: it is missing, forbidden, or nobody who has it answers."""
+
+
+class ControlError(ShadeError):
+    """The control listener refused a call. ``status`` is HTTP's, ``code`` and ``message`` are the proxy's."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(status, code, message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.message}"
+
+
+class Unreachable(ShadeError):
+    """A server gave no whole answer: refused, reset, cut short or too slow."""
+
+
+class Busy(ShadeError):
+    """A server answered 429 or 5xx to every attempt."""

@@ -1,0 +1,62 @@
+"""Whether a server that failed is worth asking again; the growing pause lives here, and no I/O.
+
+One request at a time may probe a shut gate, and only after the pause; the pause doubles while probes fail.
+So a dead proxy costs training one failed request a pause, not one a sample.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+
+
+class Passage(Enum):
+    """OPEN: ask. PROBE: ask, you are the only one and should not wait long. SHUT: do not ask."""
+
+    OPEN = auto()
+    PROBE = auto()
+    SHUT = auto()
+
+
+class Gate:
+    """Thread-safe. Times in seconds of ``clock``. ``reason``: why it was shut last."""
+
+    def __init__(
+        self, pause_s: float, *, max_pause_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._first_pause_s = pause_s
+        self._max_pause_s = max(pause_s, max_pause_s)
+        self._pause_s = pause_s
+        self._clock = clock
+        self._reopens_at: float | None = None
+        self._lock = threading.Lock()
+        self.reason = ""
+
+    def ask(self) -> Passage:
+        """May this request go? A PROBE must be followed by ``failed`` or ``succeeded``, or the pause runs
+        again.
+        """
+        with self._lock:
+            if self._reopens_at is None:
+                return Passage.OPEN
+            now = self._clock()
+            if now < self._reopens_at:
+                return Passage.SHUT
+            self._reopens_at = now + self._pause_s
+            return Passage.PROBE
+
+    def failed(self, passage: Passage, reason: str) -> None:
+        """The request that had ``passage`` got no answer, because of ``reason``."""
+        with self._lock:
+            self.reason = reason
+            if passage is Passage.PROBE:
+                self._pause_s = min(2 * self._pause_s, self._max_pause_s)
+            elif self._reopens_at is not None:
+                return  # Another request that set out with this one has shut the gate already.
+            self._reopens_at = self._clock() + self._pause_s
+
+    def succeeded(self) -> None:
+        """The server answered: ask freely again."""
+        with self._lock:
+            self._reopens_at = None
+            self._pause_s = self._first_pause_s

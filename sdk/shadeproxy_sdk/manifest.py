@@ -1,0 +1,122 @@
+"""Which object, or which part of one, each sample id is.
+
+Columns, not Python objects: a million names are one blob and one array, so a worker inherits them by fork
+without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.tag import JobTag
+
+
+class Entry(NamedTuple):
+    """One sample: a whole object, or ``length`` bytes of it from ``offset`` (bytes)."""
+
+    bucket: str
+    key: str
+    offset: int = 0
+    length: int | None = None
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+class Manifest:
+    """Sample ids ``0 .. len - 1`` of the dataset ``name``.
+
+    ``tag`` is set by ``Client.job``: reads of this dataset then belong to that job.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        names: bytes,
+        ends: NDArray[np.int64],
+        parts: NDArray[np.int64] | None = None,
+    ) -> None:
+        """``names``: the "bucket/key" of each sample, joined; ``ends``: int64 (n,), where each one stops;
+        ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all are whole objects.
+        """
+        self.name = name
+        self.tag: JobTag | None = None
+        self._names = names
+        self._ends = ends
+        self._parts = parts
+
+    @classmethod
+    def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
+        """A manifest whose ids are the positions in ``entries``. Raises ConfigError when it is empty."""
+        names: list[bytes] = []
+        parts: list[tuple[int, int]] = []
+        for entry in entries:
+            names.append(f"{entry.bucket}/{entry.key}".encode())
+            parts.append((entry.offset, -1 if entry.length is None else entry.length))
+        if not names:
+            raise ConfigError(f"The dataset {name!r} has no samples: check the bucket and the prefix")
+        ends = np.cumsum([len(raw) for raw in names], dtype=np.int64)
+        columns = np.array(parts, dtype=np.int64)
+        whole = bool((columns[:, 1] < 0).all())
+        return cls(name, b"".join(names), ends, None if whole else columns)
+
+    @classmethod
+    def from_jsonl(cls, name: str, lines: bytes, *, bucket: str = "") -> "Manifest":
+        """From JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order; ``bucket`` is the
+        default.
+        """
+        records = (json.loads(line) for line in lines.splitlines() if line.strip())
+        entries = (
+            Entry(
+                record.get("bucket", bucket), record["key"], record.get("offset") or 0, record.get("length")
+            )
+            for record in records
+        )
+        return cls.from_entries(name, entries)
+
+    def to_jsonl(self) -> bytes:
+        """The same as JSON lines, without default values."""
+        return b"".join(_line(entry) for entry in self)
+
+    @cached_property
+    def digest(self) -> str:
+        """The proxy's fingerprint of the same list (docs/protocol.md): equal digests, equal ids."""
+        fingerprint = hashlib.sha256()
+        for entry in self:
+            part = "" if entry.length is None else f"{entry.offset}:{entry.length}"
+            fingerprint.update(f"{entry.bucket}\0{entry.key}\0{part}\n".encode())
+        return f"sha256:{fingerprint.hexdigest()}"
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, sample_id: int) -> Entry:
+        """The entry of ``sample_id``. Raises IndexError outside ``0 .. len - 1``."""
+        if not 0 <= sample_id < len(self._ends):
+            raise IndexError(f"sample {sample_id} of dataset {self.name!r}, which has {len(self)}")
+        start = int(self._ends[sample_id - 1]) if sample_id else 0
+        name = self._names[start : int(self._ends[sample_id])].decode()
+        bucket, _, key = name.partition("/")
+        if self._parts is None:
+            return Entry(bucket, key)
+        offset, length = self._parts[sample_id].tolist()
+        return Entry(bucket, key, offset, None if length < 0 else length)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self[sample_id] for sample_id in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Manifest({self.name!r}, {len(self)} samples)"
+
+
+def _line(entry: Entry) -> bytes:
+    record: dict[str, str | int] = {"bucket": entry.bucket, "key": entry.key}
+    if entry.length is not None:
+        record |= {"offset": entry.offset, "length": entry.length}
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,97 @@
+"""A place that speaks S3, the proxy's S3 listener and the fall-back origin alike, and how requests to it
+are signed.
+
+Addresses are path style. Signing needs botocore (extra ``s3``), which is imported on the first signed
+request.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from shadeproxy_sdk.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key with its secret; secrets never show in ``repr``."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An S3 endpoint. Without ``access_key`` requests go unsigned."""
+
+    endpoint_url: str
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.endpoint_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{self.endpoint_url!r} is not an S3 endpoint: write http://host:port or https://host"
+            )
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ConfigError(
+                "An origin needs both access_key and secret_key, or neither for unsigned requests"
+            )
+        object.__setattr__(self, "endpoint_url", self.endpoint_url.rstrip("/"))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
+        """The origin that the AWS variables name, or None when they name none.
+
+        AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else Amazon's endpoint of AWS_REGION or AWS_DEFAULT_REGION
+        when AWS_ACCESS_KEY_ID is set too.
+        """
+        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+        access_key = environ.get("AWS_ACCESS_KEY_ID") or None
+        endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+        if not endpoint:
+            if not region or not access_key:
+                return None
+            endpoint = f"https://s3.{region}.amazonaws.com"
+        return cls(
+            endpoint,
+            region or "us-east-1",
+            access_key,
+            environ.get("AWS_SECRET_ACCESS_KEY") or None,
+            environ.get("AWS_SESSION_TOKEN") or None,
+        )
+
+    def object_url(self, bucket: str, key: str) -> str:
+        """Path-style URL of an object, each octet encoded once."""
+        return f"{self.endpoint_url}/{quote(bucket)}/{quote(key, safe='/-_.~')}"
+
+    def sign(self, method: str, url: str) -> dict[str, str]:
+        """Header fields that sign a request without body; none without keys. Raises ConfigError."""
+        if self.access_key is None or self.secret_key is None:
+            return {}
+        try:
+            from botocore.auth import S3SigV4Auth  # noqa: PLC0415 (an extra, needed by signed requests only)
+            from botocore.awsrequest import AWSRequest  # noqa: PLC0415 (as above)
+            from botocore.credentials import Credentials as SigningKey  # noqa: PLC0415 (as above)
+        except ImportError:
+            raise ConfigError(
+                f"Requests to {self.endpoint_url} are to be signed with {self.access_key}, for which "
+                "botocore is missing: pip install 'shadeproxy-sdk[s3]', or leave the keys out where "
+                "anonymous reads are allowed"
+            ) from None
+        request = AWSRequest(method=method, url=url)
+        key = SigningKey(self.access_key, self.secret_key, self.session_token)
+        S3SigV4Auth(key, "s3", self.region).add_auth(request)
+        return dict(request.headers.items())
+
+
+def wire_url(url: str) -> str:
+    """``url`` so that no client library removes the key's own "." and ".." segments (RFC 3986 section
+    5.2.4).
+    """
+    dots = {".": "%2E", "..": "%2E%2E"}
+    return "/".join(dots.get(part, part) for part in url.split("/"))

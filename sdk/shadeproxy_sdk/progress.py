@@ -1,0 +1,87 @@
+"""How far this rank's training is in its epoch, and how long it waited since it last said so. No I/O.
+
+The position is what training has *finished*, not what the sampler gave out: a DataLoader's workers run ahead.
+"""
+
+import threading
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """``position``: samples of ``epoch`` that this rank finished. ``stall_s``: seconds it waited since the
+    last Step.
+    """
+
+    epoch: int
+    position: int
+    stall_s: float
+
+
+class Progress:
+    """Thread-safe counters of one rank. Three ways of counting may be used at once; the furthest counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unsent: list[Step] = []
+        self.epoch = 0
+        self._clear(0)
+
+    def _clear(self, start: int) -> None:
+        self._start = start
+        self._reported = self._timed = self._told = 0
+        self._stall_s = 0.0
+        self._sent: int | None = None
+
+    def begin(self, epoch: int, start: int) -> None:
+        """An epoch begins, at sample ``start`` when it is resumed; what the last one did not send stays
+        due.
+        """
+        with self._lock:
+            self._note()
+            self.epoch = epoch
+            self._clear(start)
+
+    @property
+    def position(self) -> int | None:
+        """Samples finished in this epoch, or None when nobody counted since it began."""
+        furthest = max(self._reported, self._timed, self._told)
+        return self._start + furthest if furthest else None
+
+    def reported(self, samples: int) -> None:
+        """``samples`` more had their loss reported. No lock: only the training loop writes this count."""
+        self._reported += samples
+
+    def timed(self, samples: int, stall_s: float) -> None:
+        """``samples`` more went through a timed loader, which waited ``stall_s`` for them."""
+        with self._lock:
+            self._timed += samples
+            self._stall_s += stall_s
+
+    def told(self, position: int, stall_s: float) -> None:
+        """The user says: at ``position``, after waiting ``stall_s`` more."""
+        with self._lock:
+            self._told = position - self._start
+            self._stall_s += stall_s
+
+    def take(self) -> list[Step]:
+        """What changed since the last ``take``, at most one Step an epoch, in order."""
+        with self._lock:
+            self._note()
+            unsent, self._unsent = self._unsent, []
+        return unsent
+
+    def put_back(self, steps: list[Step]) -> None:
+        """``steps`` did not arrive: they are due again."""
+        with self._lock:
+            self._unsent = steps + self._unsent
+
+    def _note(self) -> None:
+        """Make what is not yet noted of this epoch a Step; one of the same epoch that is due is replaced."""
+        position = self.position
+        if position == self._sent and not self._stall_s:
+            return
+        waited_s = self._stall_s
+        if self._unsent and self._unsent[-1].epoch == self.epoch:
+            waited_s += self._unsent.pop().stall_s
+        self._unsent.append(Step(self.epoch, self._start if position is None else position, waited_s))
+        self._sent, self._stall_s = position, 0.0

@@ -1,0 +1,149 @@
+"""A job's calls to the proxy: registers when it can, again when the proxy has forgotten, and knows when to
+wait.
+
+A proxy that is away, restarted, or forgot an expired job is normal here; only a refusal at the start is
+raised, because it is a mistake that somebody can mend.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from shadeproxy_sdk.connections import Answer
+from shadeproxy_sdk.control import probe_timeout_s
+from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
+from shadeproxy_sdk.gate import Passage
+from shadeproxy_sdk.manifest import Manifest
+
+if TYPE_CHECKING:
+    from shadeproxy_sdk.client import Client
+
+Result = TypeVar("Result")
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+_TRY_AGAIN = frozenset({408, 425, 429})
+
+
+class Sent(Enum):
+    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: nobody answered, try again."""
+
+    ARRIVED = auto()
+    REFUSED = auto()
+    LATER = auto()
+
+
+class Registration:
+    """One job at one proxy. ``failures`` counts calls that did not arrive."""
+
+    def __init__(self, client: "Client", name: str, manifest: Manifest, body: dict[str, Any]) -> None:
+        self.failures = 0
+        self._client = client
+        self._path = f"/v1/jobs/{quote(name)}"
+        self._manifest = manifest
+        self._body = body
+        self._registered = False
+        self._complained = False
+
+    def enter(self) -> None:
+        """Register, or note that nobody answers. Raises ControlError when the proxy refuses."""
+        try:
+            self._guard(lambda _: self._register())
+        except Unreachable as error:
+            self.failures += 1
+            self._client.connections.warn_once(
+                f"{self._client!r}: the proxy does not answer ({error}); training goes on, and scores wait "
+                "until it does"
+            )
+
+    def post(self, path: str, body: bytes | dict[str, Any], content_type: str = "application/json") -> Sent:
+        """POST to the job's ``path``. Never raises."""
+        try:
+            self._call("POST", path, body, content_type)
+        except Unreachable as error:
+            self.failures += 1
+            _LOG.debug("%s%s: %s", self._path, path, error)
+            return Sent.LATER
+        except (ControlError, ConfigError) as error:
+            self.failures += 1
+            self._complain(error)
+            return Sent.REFUSED
+        return Sent.ARRIVED
+
+    def fetch(self, path: str) -> bytes | None:
+        """GET the job's ``path``; None when it cannot be had. Never raises."""
+        try:
+            return self._call("GET", path).body
+        except Unreachable as error:
+            self.failures += 1
+            _LOG.debug("%s%s: %s", self._path, path, error)
+        except (ControlError, ConfigError) as error:
+            self.failures += 1
+            self._complain(error)
+        return None
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Answer:
+        """A call about the job, which is registered first, and again when the proxy has forgotten it."""
+
+        def call(timeout_s: float) -> Answer:
+            url = self._path + path
+            fresh = not self._registered
+            if fresh:
+                self._register()
+            try:
+                return self._client.call(method, url, body, content_type=content_type, timeout_s=timeout_s)
+            except ControlError as error:
+                if error.status != 404 or fresh:
+                    raise
+            self._register()
+            return self._client.call(method, url, body, content_type=content_type, timeout_s=timeout_s)
+
+        return self._guard(call)
+
+    def _guard(self, action: Callable[[float], Result]) -> Result:
+        """``action`` with the time it may take, if the gate lets it pass; 5xx become Unreachable."""
+        gate = self._client.connections.control_gate
+        passage = gate.ask()
+        if passage is Passage.SHUT:
+            raise Unreachable(gate.reason)
+        try:
+            result = action(probe_timeout_s(passage, self._client.timeout_s))
+        except Unreachable as error:
+            gate.failed(passage, str(error))
+            raise
+        except ControlError as error:
+            gate.succeeded()
+            if error.status >= 500 or error.status in _TRY_AGAIN:
+                raise Unreachable(str(error)) from None
+            raise
+        gate.succeeded()
+        return result
+
+    def _register(self) -> None:
+        """PUT the job; before it the manifest, id by id, where the proxy lacks it or numbers it otherwise."""
+        self._registered = False
+        try:
+            answer = self._client.call("PUT", self._path, self._body)
+        except ControlError as error:
+            if error.status != 404:
+                raise
+        else:
+            if json.loads(answer.body).get("digest") == self._manifest.digest:
+                self._registered = True
+                return
+        self._client.register(self._manifest)
+        self._client.call("PUT", self._path, self._body)
+        self._registered = True
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            _LOG.warning("%s, and more such will only be counted", error)

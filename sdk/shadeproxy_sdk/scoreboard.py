@@ -1,0 +1,93 @@
+"""What this process knows of its samples' importance: numpy columns and pure arithmetic, no threads, no I/O.
+
+SHADE (Khan et al., FAST'23, section 4.1): within a batch, sorted by loss, the sample of rank j (0 =
+smallest) weighs ln(j + 10). Only the order within a batch counts, so scores of different epochs and loss
+scales compare.
+"""
+
+import struct
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_RANK_OFFSET = 10
+_KEPT_EPOCHS = 3
+
+
+class Scoreboard:
+    """Scores of ``samples`` samples. Not thread-safe.
+
+    ``weights``: float32 (samples,), nan where no loss was seen yet.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.weights: NDArray[np.float32] = np.full(samples, np.nan, dtype=np.float32)
+        self._unsent: NDArray[np.bool_] = np.zeros(samples, dtype=np.bool_)
+        self._losses: dict[int, tuple[float, int]] = {}
+
+    def apply(self, epoch: int, ids: ArrayLike, losses: ArrayLike) -> int:
+        """Take one batch; returns how many of its samples were refused because their loss is not finite.
+
+        ``ids``: integers (b,); ``losses``: floats, one for each id. A sample that occurs twice keeps its
+        later rank. Raises ValueError for other shapes and unknown ids; then nothing is applied.
+        """
+        chosen, values = np.asarray(ids), np.asarray(losses, dtype=np.float64)
+        if chosen.ndim != 1 or values.size != chosen.size:
+            raise ValueError(f"{chosen.shape} ids and {values.shape} losses: give one loss per sample")
+        if not np.issubdtype(chosen.dtype, np.integer):
+            raise ValueError(f"ids are {chosen.dtype}, not integers: pass the ids that the loader yields")
+        if chosen.size and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self.weights):
+            raise ValueError(
+                f"an id is outside 0 .. {len(self.weights) - 1}: pass the ids that the loader yields"
+            )
+        values = values.reshape(-1)
+        finite = np.isfinite(values)
+        chosen, values = chosen[finite], values[finite]
+        if chosen.size:
+            order = np.argsort(values, kind="stable")
+            ranked = chosen[order]
+            self.weights[ranked] = np.log(np.arange(_RANK_OFFSET, _RANK_OFFSET + ranked.size))
+            self._unsent[ranked] = True
+            total, count = self._losses.get(epoch, (0.0, 0))
+            self._losses[epoch] = (total + float(values.sum()), count + values.size)
+            for old in sorted(self._losses)[:-_KEPT_EPOCHS]:
+                del self._losses[old]
+        return int(finite.size - finite.sum())
+
+    def mean_loss(self) -> float | None:
+        """Mean over the samples of the latest epoch that was reported; None before the first report."""
+        if not self._losses:
+            return None
+        total, count = self._losses[max(self._losses)]
+        return total / count
+
+    @property
+    def unsent(self) -> int:
+        """Samples whose latest score has not been taken."""
+        return int(self._unsent.sum())
+
+    def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Up to ``limit`` samples whose score is new, with it; they count as sent until ``put_back``."""
+        ids = np.flatnonzero(self._unsent)[:limit].astype(np.uint32)
+        self._unsent[ids] = False
+        return ids, self.weights[ids]
+
+    def put_back(self, ids: NDArray[np.uint32]) -> None:
+        """What was taken did not arrive."""
+        self._unsent[ids] = True
+
+    def state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
+        """Copies of the weights and of the loss sums (epoch: sum, count)."""
+        return self.weights.copy(), dict(self._losses)
+
+    def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
+        """Back to what ``state`` gave. Raises ValueError when it is of another number of samples."""
+        if weights.shape != self.weights.shape:
+            raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")
+        self.weights[:] = weights
+        self._losses = dict(losses)
+
+
+def pack_scores(ids: NDArray[np.uint32], scores: NDArray[np.float32]) -> bytes:
+    """``application/vnd.shadeproxy.scores``: u32 count, u32 ids, f32 scores, little-endian."""
+    return struct.pack("<I", ids.size) + ids.astype("<u4").tobytes() + scores.astype("<f4").tobytes()

@@ -1,0 +1,34 @@
+"""How long training waited for data: the number that ``/v1/stats`` shows as stall."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Batch = TypeVar("Batch")
+
+
+class StallMeter:
+    """Adds up the time between asking an iterator for a batch and getting it, in seconds. One thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._lap_s = 0.0
+        self.total_s = 0.0
+
+    def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches. The first wait counts too: workers that start are waited for like any other."""
+        asked_at = self._clock()
+        for batch in batches:
+            self._add(self._clock() - asked_at)
+            yield batch
+            asked_at = self._clock()
+        self._add(self._clock() - asked_at)
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        lap_s, self._lap_s = self._lap_s, 0.0
+        return lap_s
+
+    def _add(self, wait_s: float) -> None:
+        self._lap_s += wait_s
+        self.total_s += wait_s

@@ -1,0 +1,331 @@
+"""A proxy and an origin in threads of the test process, with failures that a test scripts."""
+
+import gzip
+import hashlib
+import json
+import socket
+import struct
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import pytest
+
+import shadeproxy_sdk as shade
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_):
+        pass
+
+    def handle_one_request(self):
+        try:
+            super().handle_one_request()
+        except (ConnectionError, ValueError, OSError):
+            self.close_connection = True
+
+    def do(self):
+        length = int(self.headers.get("content-length") or 0)
+        self.server.fake.answer(self, self.rfile.read(length))
+
+    do_GET = do_PUT = do_POST = do  # noqa: N815 (the names that http.server calls)
+
+    def reply(self, status, body=b"", *, announced=None, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if announced is None else announced))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def hang_up(self):
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address, fake):
+        self.fake = fake
+        self.open = set()
+        super().__init__(address, Handler)
+
+    def process_request(self, request, client_address):
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_):
+        pass
+
+
+class FakeStore:
+    """An S3 endpoint over ``objects``; ``faults`` are used up by object reads, one each."""
+
+    def __init__(self):
+        self.objects = {}
+        self.faults = deque()
+        self.reads = []
+        self.port = 0
+        self.page = 1000
+        self.listings = 0
+        self.die_after = None
+        self.start()
+
+    def start(self):
+        self.server = Server(("127.0.0.1", self.port), self)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def die(self):
+        """As kill -9: no more answers, open connections reset."""
+        self.server.shutdown()
+        self.server.server_close()
+        for connection in list(self.server.open):
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def put(self, bucket, **objects):
+        self.objects |= {(bucket, key): body for key, body in objects.items()}
+
+    def answer(self, handler, _body):
+        parts = urlsplit(handler.path)
+        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        if "list-type" in parts.query:
+            self.list(handler, bucket, parse_qs(parts.query, keep_blank_values=True))
+            return
+        self.reads.append((bucket, key, dict(handler.headers.items())))
+        if self.die_after is not None and len(self.reads) > self.die_after:
+            handler.hang_up()
+            return
+        fault = self.faults.popleft() if self.faults else ""
+        data = self.objects.get((bucket, key))
+        if fault == "reset":
+            handler.hang_up()
+        elif fault == "short":
+            handler.reply(200, data[:-1], announced=len(data))
+            handler.hang_up()
+        elif fault == "endless":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + data[:-1])
+            handler.hang_up()
+        elif fault:
+            handler.reply(int(fault), b"<Error><Code>SlowDown</Code></Error>")
+        elif data is None:
+            handler.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        elif field := handler.headers.get("range"):
+            first, last = field.removeprefix("bytes=").split("-")
+            handler.reply(206, data[int(first) : int(last) + 1])
+        else:
+            handler.reply(200, data)
+
+    def keys(self, bucket, prefix):
+        names = (key for b, key in self.objects if b == bucket and key.startswith(prefix))
+        return sorted(names, key=str.encode)
+
+    def list(self, handler, bucket, query):
+        self.listings += 1
+        start = int(query.get("continuation-token", ["0"])[0])
+        keys = self.keys(bucket, query["prefix"][0])
+        page = keys[start : start + self.page]
+        more = start + self.page < len(keys)
+        contents = "".join(
+            f"<Contents><Key>{key.replace(' ', '+')}</Key>"
+            f"<Size>{len(self.objects[bucket, key])}</Size></Contents>"
+            for key in page
+        )
+        token = f"<NextContinuationToken>{start + self.page}</NextContinuationToken>" if more else ""
+        handler.reply(
+            200,
+            f'<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            f"<EncodingType>url</EncodingType>{contents}{token}<IsTruncated>{str(more).lower()}</IsTruncated>"
+            f"</ListBucketResult>".encode(),
+        )
+
+
+class FakeProxy(FakeStore):
+    """The contract's control side, and an S3 side, on one port."""
+
+    def __init__(self):
+        self.datasets = {}
+        self.jobs = {}
+        self.calls = []
+        self.scores = {}
+        self.progress = []
+        self.resident = b""
+        self.refuse = {}
+        self.released = threading.Event()
+        self.released.set()
+        self.entered = threading.Semaphore(0)
+        super().__init__()
+
+    def forget(self):
+        """As a proxy restarted without its state."""
+        self.datasets, self.jobs, self.scores = {}, {}, {}
+
+    def answer(self, handler, body):
+        parts = urlsplit(handler.path)
+        if not parts.path.startswith("/v1/"):
+            super().answer(handler, body)
+            return
+        method, path = handler.command, parts.path.removeprefix("/v1/")
+        self.calls.append((method, path, dict(handler.headers.items())))
+        if not self.released.is_set():
+            self.entered.release()
+            self.released.wait()
+        refusal = next((told for part, told in self.refuse.items() if part in path), None)
+        if refusal:
+            error = {"code": "refused", "message": "told so", "hint": "change it"}
+            handler.reply(refusal, json.dumps({"error": error}).encode())
+            return
+        answer = self.control(method, path.split("/"), body)
+        if answer is None:
+            handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
+        else:
+            handler.reply(200, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def control(self, method, path, body):
+        kind, *rest = path
+        if kind == "info":
+            return {"version": "0", "s3_endpoint": self.url}
+        if kind == "datasets":
+            return self.register(rest[0], body) if method == "PUT" else self.lines(rest[0])
+        name, *rest = rest
+        if method == "PUT":
+            return self.register_job(name, json.loads(body))
+        return getattr(self, f"{method}_{rest[0]}".lower())(name, body) if name in self.jobs else None
+
+    def lines(self, name):
+        lines = (
+            {"bucket": bucket, "key": key} | ({"offset": offset, "length": length} if length else {})
+            for bucket, key, offset, length in self.datasets[name]
+        )
+        return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def register_job(self, name, spec):
+        if spec["dataset"] not in self.datasets:
+            return None
+        self.jobs[name] = spec
+        self.scores.setdefault(name, {})
+        return {"job": name, "digest": self.digest(spec["dataset"])}
+
+    def post_scores(self, name, body):
+        count = struct.unpack_from("<I", body)[0]
+        assert len(body) == 4 + 8 * count
+        ids = np.frombuffer(body, "<u4", count, 4).tolist()
+        values = np.frombuffer(body, "<f4", count, 4 + 4 * count).tolist()
+        self.scores[name] |= dict(zip(ids, values, strict=True))
+        return {"applied": count}
+
+    def get_scores(self, name, _body):
+        column = np.full(len(self.datasets[self.jobs[name]["dataset"]]), np.nan, "<f4")
+        for sample, value in self.scores[name].items():
+            column[sample] = value
+        return column.tobytes()
+
+    def get_residency(self, _name, _body):
+        return self.resident
+
+    def post_progress(self, _name, body):
+        self.progress.append(json.loads(body))
+        return {}
+
+    def register(self, name, body):
+        if body[:2] == b"\x1f\x8b":
+            lines = [json.loads(line) for line in gzip.decompress(body).splitlines()]
+            entries = [(r["bucket"], r["key"], r.get("offset", 0), r.get("length")) for r in lines]
+        else:
+            spec = json.loads(body)
+            entries = [(spec["bucket"], key, 0, None) for key in self.keys(spec["bucket"], spec["prefix"])]
+        self.datasets[name] = entries
+        return {"dataset": name, "digest": self.digest(name), "count": len(entries)}
+
+    def digest(self, name):
+        lines = (f"{b}\0{k}\0{'' if n is None else f'{o}:{n}'}\n" for b, k, o, n in self.datasets[name])
+        return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+SAMPLES = {f"{i % 3}/{i:03d}": bytes([i]) * (i + 1) for i in range(40)}
+
+
+@pytest.fixture
+def proxy():
+    fake = FakeProxy()
+    fake.put("train", **SAMPLES)
+    yield fake
+    fake.released.set()
+    fake.die()
+
+
+@pytest.fixture
+def origin():
+    fake = FakeStore()
+    fake.put("train", **SAMPLES)
+    yield fake
+    fake.die()
+
+
+@pytest.fixture
+def make_client(monkeypatch):
+    """Clients that are closed after the test; impatient, and blind to the environment's AWS variables."""
+    for name in (
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ACCESS_KEY_ID",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    clients = []
+
+    def make(fake, **options):
+        options = {"timeout_s": 5.0, "retry_s": 60.0} | options
+        client = shade.Client(fake if isinstance(fake, str) else fake.url, **options)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client, proxy, origin):
+    return make_client(proxy, origin=shade.Origin(origin.url))
+
+
+@pytest.fixture
+def manifest(client):
+    return client.manifest(bucket="train")
+
+
+@pytest.fixture
+def make_job(client, manifest):
+    """Jobs that send only when told, and are closed after the test."""
+    jobs = []
+
+    def make(name="run", **options):
+        options = {"interval_s": 3600.0, "dataset": manifest} | options
+        job = options.pop("client", client).job(name, **options)
+        jobs.append(job)
+        return job
+
+    yield make
+    for job in jobs:
+        job.close(timeout_s=2.0)

@@ -1,0 +1,125 @@
+import math
+
+import numpy as np
+import pytest
+
+from shadeproxy_sdk.draw import importance_order, probabilities, shade_order, smooth
+
+
+def test_smoothing_starts_at_a_hundredth_and_follows_the_loss():
+    assert smooth(2.0, None, None) == pytest.approx(0.02)
+    assert smooth(1.0, 2.0, 0.02) == pytest.approx(0.02 * math.exp(-0.5))
+    assert smooth(1e9, 2.0, 0.02) == pytest.approx(0.02 * math.e)
+
+
+@pytest.mark.parametrize("loss", [0.0, -3.0, 1e12, 1e-12])
+def test_smoothing_stays_bounded(loss):
+    value = None
+    for _ in range(50):
+        value = smooth(loss, None if value is None else 1.0, value)
+        assert 1e-6 <= value <= 10.0
+
+
+def test_unknown_weights_count_as_the_mean_and_negative_ones_as_none():
+    chances = probabilities(np.array([1.0, 3.0, np.nan, -5.0, 2.0], np.float32), 0.5)
+    mean = (1.0 + 3.0 - 5.0 + 2.0) / 4
+    assert chances == pytest.approx(
+        np.array([1.5, 3.5, mean + 0.5, 0.5, 2.5]) / (1.5 + 3.5 + mean + 0.5 + 0.5 + 2.5)
+    )
+
+
+def skewed(samples):
+    chances = np.arange(1, samples + 1, dtype=np.float64)
+    return chances / chances.sum()
+
+
+@pytest.mark.parametrize("coverage_epochs", [1, 3, 5])
+@pytest.mark.parametrize("length", [50, 48, 52])
+def test_any_run_of_coverage_epochs_reads_every_sample(coverage_epochs, length):
+    chances = np.zeros(48)
+    chances[7] = 1.0  # the draw itself would read one sample for ever
+    epochs = [
+        importance_order(chances, length, coverage_epochs=coverage_epochs, seed=3, epoch=epoch)[0]
+        for epoch in range(3 * coverage_epochs)
+    ]
+    for start in range(2 * coverage_epochs):
+        run = np.concatenate(epochs[start : start + coverage_epochs])
+        assert np.unique(run).size == 48
+
+
+def test_draws_follow_their_chances():
+    samples, length = 40, 200_000
+    chances = skewed(samples)
+    order, correction = importance_order(chances, length, coverage_epochs=5, seed=11, epoch=2)
+    part = samples // 5
+    p = part / length / samples + (1 - part / length) * chances
+    observed = np.bincount(order, minlength=samples)
+    chi_square = float(((observed - length * p) ** 2 / (length * p)).sum())
+    degrees = samples - 1
+    assert abs(chi_square - degrees) < 4 * math.sqrt(2 * degrees)
+    assert correction == pytest.approx(1 / (samples * p), rel=1e-5)
+
+
+def test_corrected_mean_is_unbiased_and_the_raw_one_is_not():
+    samples, length = 60, 60
+    values = np.linspace(0.0, 1.0, samples) ** 2
+    estimates = np.array(
+        [
+            (values[order].mean(), (values[order] * correction[order]).mean(), correction[order].mean())
+            for seed in range(200)
+            for order, correction in [
+                importance_order(skewed(samples), length, coverage_epochs=5, seed=seed, epoch=seed)
+            ]
+        ]
+    )
+    raw, corrected, weight = estimates.mean(axis=0)
+    error = estimates.std(axis=0) / math.sqrt(len(estimates))
+    assert abs(corrected - values.mean()) < 4 * error[1]
+    assert abs(weight - 1.0) < 4 * error[2]
+    assert raw - values.mean() > 20 * error[0]
+
+
+def test_correction_is_bounded_by_the_floors_share():
+    chances = np.zeros(100)
+    chances[0] = 1.0
+    _, correction = importance_order(chances, 100, coverage_epochs=4, seed=0, epoch=0)
+    assert correction.max() == pytest.approx(4.0)
+
+
+def test_draw_depends_on_seed_and_epoch_alone():
+    def draw(seed, epoch):
+        return importance_order(skewed(50), 50, coverage_epochs=5, seed=seed, epoch=epoch)[0].tolist()
+
+    assert draw(1, 2) == draw(1, 2)
+    assert draw(1, 2) != draw(2, 2)
+    assert draw(1, 2) != draw(1, 3)
+
+
+def pads(resident, repeat, length=1000, samples=500):
+    order = shade_order(skewed(samples), resident, length, repeat=repeat, seed=5, epoch=1)
+    assert order.shape == (length,)
+    assert order.dtype == np.uint32
+    return order
+
+
+def test_pads_repeats_cached_draws_up_to_the_bound():
+    resident = np.zeros(500, np.bool_)
+    resident[::4] = True
+    share = [resident[pads(resident, repeat)].mean() for repeat in (1, 2, 3)]
+    # A quarter of the draws hit; repeated r times they are r of r + 3 parts of the epoch.
+    assert share == pytest.approx([1 / 4, 2 / 5, 3 / 6], abs=0.03)
+
+
+def test_pads_interleaves_hits_and_misses_evenly():
+    resident = np.zeros(500, np.bool_)
+    resident[::4] = True
+    hits = resident[pads(resident, 2)]
+    shares = hits.reshape(20, 50).mean(axis=1)
+    assert np.ptp(shares) <= 0.04
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_pads_with_nothing_or_everything_cached_is_the_plain_draw(cached):
+    plain = pads(np.zeros(500, np.bool_), 1)
+    order = pads(np.full(500, cached), 1)
+    assert sorted(order.tolist()) == sorted(plain.tolist())

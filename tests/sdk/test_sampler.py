@@ -1,0 +1,246 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler
+
+import shadeproxy_sdk as shade
+
+
+def report_everything(job, seed=0):
+    """A loss for each of the 40 samples, in batches of 8, as training would."""
+    losses = np.random.default_rng(seed).exponential(size=40)
+    for start in range(0, 40, 8):
+        job.report(np.arange(start, start + 8), losses[start : start + 8])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_uniform_is_torchs_distributed_sampler(make_job, world_size, drop_last):
+    for rank in {0, world_size // 2, world_size - 1}:
+        job = make_job(rank=rank, world_size=world_size)
+        sampler = shade.ShadeSampler(job, seed=17, drop_last=drop_last)
+        theirs = DistributedSampler(
+            range(40), num_replicas=world_size, rank=rank, shuffle=True, seed=17, drop_last=drop_last
+        )
+        assert len(sampler) == len(theirs)
+        for epoch in (0, 1, 5):
+            sampler.set_epoch(epoch)
+            theirs.set_epoch(epoch)
+            expected = list(theirs)
+            assert list(sampler) == expected
+            assert sampler.order(epoch).tolist() == expected
+            assert sampler.order(epoch).dtype == np.uint32
+
+
+@pytest.mark.parametrize("mode", ["importance", "shade"])
+def test_before_any_score_every_mode_is_uniform(make_job, mode):
+    assert list(shade.ShadeSampler(make_job(), mode, seed=2)) == list(shade.ShadeSampler(make_job(), seed=2))
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance", "shade"])
+def test_same_seed_and_reports_same_orders(make_job, proxy, mode):
+    def train(seed):
+        job = make_job()
+        sampler = shade.ShadeSampler(job, mode, seed)
+        orders = []
+        for epoch in range(4):
+            sampler.set_epoch(epoch)
+            orders.append(list(sampler))
+            report_everything(job, seed=epoch)
+        return orders
+
+    proxy.resident = bytes([0xF0] * 5)
+    first = train(3)
+    assert train(3) == first
+    assert train(4) != first
+    assert first[1] != first[2]
+
+
+def test_ranks_share_one_draw_in_equal_parts(make_client, make_job, proxy):
+    jobs = [make_job(rank=rank, world_size=3, client=make_client(proxy)) for rank in range(3)]
+    samplers = [shade.ShadeSampler(job, "importance", seed=9, batch_size=4) for job in jobs]
+    for rank, job in enumerate(jobs):
+        job.report(np.arange(rank, 40, 3), np.ones(len(range(rank, 40, 3))))
+        assert job.flush()
+    for sampler in samplers:
+        sampler.set_epoch(1)
+    parts = [list(sampler) for sampler in samplers]
+    assert [len(part) for part in parts] == [14, 14, 14]
+    assert {sampler.batches for sampler in samplers} == {4}
+    whole = samplers[0]._plans[1].order
+    assert np.stack(parts, axis=1).reshape(-1).tolist() == whole.tolist()
+    assert {sampler.distinct_samples for sampler in samplers} == {np.unique(whole).size}
+
+
+def test_ranks_that_know_different_weights_still_cover_everything(make_job, proxy):
+    jobs = [make_job(rank=rank, world_size=2) for rank in range(2)]
+    proxy.die()
+    samplers = [shade.ShadeSampler(job, "importance", coverage_epochs=2) for job in jobs]
+    for seed, job in enumerate(jobs):
+        report_everything(job, seed)
+    seen = set()
+    for epoch in (1, 2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            seen |= set(sampler)
+    assert seen == set(range(40))
+
+
+def test_high_losses_are_drawn_more_often_and_corrected(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance", seed=1)
+    job.report(np.arange(40), np.arange(40.0))
+    counts = np.zeros(40)
+    for epoch in range(1, 300):
+        sampler.set_epoch(epoch)
+        counts += np.bincount(list(sampler), minlength=40)
+    weights = sampler.weight_of(torch.arange(40)).numpy()
+    assert counts.sum() == 299 * 40
+    assert counts[30:].mean() > 1.3 * counts[:10].mean()
+    assert np.corrcoef(counts, 1 / weights)[0, 1] > 0.9
+
+
+def test_weight_of_is_one_when_uniform_and_shaped_like_ids(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    assert sampler.weight_of(torch.tensor([1, 2, 3])).tolist() == [1.0, 1.0, 1.0]
+    report_everything(job)
+    sampler.set_epoch(1)
+    weights = sampler.weight_of(torch.tensor([[1, 2], [3, 4]]))
+    assert weights.shape == (2, 2)
+    assert weights.dtype == torch.float32
+    assert torch.equal(weights[0], sampler.weight_of([1, 2]))
+
+
+def test_epoch_that_was_planned_early_is_read_as_planned(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    report_everything(job)
+    planned = sampler.order(1).tolist()
+    report_everything(job, seed=99)
+    sampler.set_epoch(1)
+    assert list(sampler) == planned
+    with pytest.raises(ValueError, match="epoch 0 is over"):
+        sampler.order(0)
+
+
+def test_shade_mode_repeats_what_the_proxy_holds(make_job, proxy):
+    job = make_job()
+    report_everything(job)
+    proxy.resident = bytes([0xFF, 0, 0, 0, 0])
+    share = {}
+    for repeat in (1, 4):
+        sampler = shade.ShadeSampler(job, "shade", repeat=repeat)
+        orders = []
+        for epoch in range(1, 50):
+            sampler.set_epoch(epoch)
+            orders += list(sampler)
+        share[repeat] = np.mean(np.array(orders) < 8)
+    assert share[4] > 2 * share[1]
+
+
+def test_distinct_samples_are_those_of_the_finished_epoch(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance")
+    assert sampler.distinct_samples == 0
+    list(sampler)
+    assert sampler.distinct_samples == 40
+    report_everything(job)
+    sampler.set_epoch(1)
+    iterator = iter(sampler)
+    first = [next(iterator) for _ in range(10)]
+    assert sampler.distinct_samples == 40
+    assert sampler.distinct_samples == 40
+    everything = first + list(iterator)
+    assert sampler.distinct_samples == len(set(everything)) < 40
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance", "shade"])
+def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
+    proxy.resident = bytes([0x0F] * 5)
+
+    def train(job, sampler, epochs, stop=None):
+        seen = []
+        for epoch in epochs:
+            sampler.set_epoch(epoch)
+            for step, ids in enumerate(BatchSampler(sampler, 8, drop_last=False)):
+                seen.append(ids)
+                job.report(ids, 100.0 * (np.array(ids) * 0.1 + epoch))  # so high that smoothing shows
+                if (epoch, step) == stop:
+                    return seen
+        return seen
+
+    job = make_job()
+    uninterrupted = train(job, shade.ShadeSampler(job, mode, seed=5), range(4))
+
+    job = make_job()
+    sampler = shade.ShadeSampler(job, mode, seed=5)
+    before = train(job, sampler, range(4), stop=(2, 1))
+    file = io.BytesIO()
+    torch.save(sampler.state_dict(), file)
+    file.seek(0)
+
+    job = make_job()
+    sampler = shade.ShadeSampler(job, mode, seed=5)
+    sampler.load_state_dict(torch.load(file, weights_only=True))
+    proxy.resident = bytes(5) if mode != "shade" else proxy.resident
+    assert before + train(job, sampler, range(2, 4)) == uninterrupted
+
+
+def test_position_is_what_was_trained_not_what_workers_took(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job)
+    iterator = iter(sampler)
+    ids = [next(iterator) for _ in range(30)]
+    assert sampler.state_dict()["position"] == 30
+    job.report(ids[:8], np.ones(8))
+    assert sampler.state_dict()["position"] == 8
+    assert sampler.state_dict(position=16)["position"] == 16
+
+
+def test_resumed_epoch_counts_on_and_the_next_starts_at_zero(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job)
+    sampler.load_state_dict(sampler.state_dict(position=24))
+    sampler.set_epoch(0)
+    assert len(sampler) == 40
+    rest = list(sampler)
+    assert rest == sampler.order(0).tolist()[24:]
+    job.report(rest[:8], np.ones(8))
+    assert sampler.state_dict()["position"] == 32
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == 40
+
+
+def test_checkpoint_of_a_finished_epoch_does_not_repeat_it(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job)
+    list(sampler)
+    state = sampler.state_dict()
+    sampler = shade.ShadeSampler(make_job())
+    sampler.load_state_dict(state)
+    sampler.set_epoch(0)
+    assert list(sampler) == []
+    sampler.set_epoch(1)
+    assert len(list(sampler)) == 40
+
+
+@pytest.mark.parametrize(
+    ("other", "text"), [({"seed": 1}, "seed 0, this one 1"), ({"mode": "shade"}, "mode 'uniform'")]
+)
+def test_checkpoint_of_another_run_is_refused(make_job, other, text):
+    state = shade.ShadeSampler(make_job()).state_dict()
+    with pytest.raises(shade.ConfigError, match=text):
+        shade.ShadeSampler(make_job(), **other).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "best"}, {"batch_size": 0}, {"coverage_epochs": 0}, {"repeat": 5}]
+)
+def test_wrong_options_say_what_to_choose(make_job, options):
+    with pytest.raises(
+        shade.ConfigError, match=r"choose one of uniform, importance, shade|must be at least 1"
+    ):
+        shade.ShadeSampler(make_job(), **options)
