@@ -5,6 +5,7 @@ requests under way end, caches and state are flushed, everything closes (design 
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,8 @@ class Proxy:
         knowledge = await self._open_state(pool)
         origin = CountedOrigin(build_origin(settings, clock=clock), stats=self.stats, clock=clock)
         self._stack.push_async_callback(origin.aclose)
+        if settings.origin.kind == "file":
+            await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin)
         handler = S3Handler(
             engine,
@@ -182,7 +185,7 @@ class Proxy:
             await site.start()
         except OSError as error:
             raise ShadeProxyError(
-                f"{key}: cannot listen on {address}: {error.strerror or error}; stop what listens there"
+                f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
                 f" (another shadeproxy?), or set {key} to another address"
             ) from error
         host, port = runner.addresses[0][:2]
@@ -195,6 +198,11 @@ async def _probe(origin: Origin) -> None:
         _log.info("origin answers", probe=await origin.probe())
     except OriginError as error:
         _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy check`")
+
+
+def _reason(error: OSError) -> str:
+    # asyncio's own text repeats the address.
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _rules(settings: Settings) -> Rules:

@@ -142,6 +142,8 @@ class S3Origin:
     async def probe(self) -> str:
         """ListBuckets. A refusal of just that right still shows that endpoint and signature are good."""
         target = self._endpoint.target(ObjectRef("", ""))
+        # Asked first: that there are none is no answer of the origin.
+        await self._transport.credentials(SHARED)
         try:
             body = await self._fetch(Outgoing("GET", target, headers=_OWN_HEADERS))
         except OriginAnswer as answer:

@@ -15,7 +15,7 @@ from yarl import URL
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
-from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
+from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
@@ -103,15 +103,19 @@ class S3Transport:
         if self._session is not None:
             await self._session.close()
 
-    async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
-        provider = self._credentials.get(outgoing.upstream)
+    async def credentials(self, upstream: Upstream) -> Credentials | None:
+        """What requests of ``upstream`` are signed with; None: nothing. Raises as ``exchange``."""
+        provider = self._credentials.get(upstream)
         if provider is None:
             raise OriginAnswer(
                 403,
                 "AccessDenied",
-                f"no origin credentials are configured for the upstream {outgoing.upstream!r}",
+                f"no origin credentials are configured for the upstream {upstream!r}",
             )
-        credentials = await provider.credentials()
+        return await provider.credentials()
+
+    async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
+        credentials = await self.credentials(outgoing.upstream)
         if credentials is None:
             return []
         signed = [("host", outgoing.target.host)]

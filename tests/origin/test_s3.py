@@ -19,7 +19,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.types import SHARED, ObjectRef, Span, Upstream
 from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import ForwardRequest
-from shadeproxy.origin.credentials import AnonymousCredentials
+from shadeproxy.origin.credentials import AnonymousCredentials, ChainCredentials
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.s3answers import retry_after
 from shadeproxy.origin.s3transport import Timeouts
@@ -341,3 +341,15 @@ async def test_an_s3_server_of_our_own_cannot_do_everything():
         with pytest.raises(NotSupported, match=text):
             async with origin.forward(ForwardRequest("GET", ObjectRef("b", "k"), "/b/k", query)):
                 pass
+
+
+async def test_probe_says_when_there_are_no_credentials_at_all(monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "BOTO_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    origin = S3Origin("http://127.0.0.1:9", credentials={SHARED: ChainCredentials()})
+    with pytest.raises(OriginAnswer, match="no origin credentials were found in the environment"):
+        await origin.probe()
+    await origin.aclose()

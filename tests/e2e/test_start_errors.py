@@ -1,0 +1,115 @@
+"""What a person reads when ``serve`` cannot start, or starts without its origin."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def serve(tmp_path, *settings: str, config: str = "", seconds: float = 20, **environment: str):
+    command = [sys.executable, "-m", "shadeproxy", "serve"]
+    if config:
+        (tmp_path / "config.toml").write_text(config)
+        command += ["--config", str(tmp_path / "config.toml")]
+    defaults = [
+        "s3.listen=127.0.0.1:0",
+        "control.listen=127.0.0.1:0",
+        f"cache.ram.path={tmp_path}/ram",
+        "cache.ram.capacity=4 MiB",
+        "cache.disk.capacity=0",
+        f"state.path={tmp_path}/state",
+        "telemetry.log_format=json",
+    ]
+    for setting in (*defaults, *settings):
+        command += ["--set", setting]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | environment)
+
+
+def fails(tmp_path, *settings: str, code: int = 2, **kwargs: str) -> str:
+    process = serve(tmp_path, *settings, **kwargs)
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == code, text.decode()
+    assert b"Traceback" not in text
+    return text.decode()
+
+
+@pytest.fixture
+def origin(tmp_path) -> str:
+    (tmp_path / "buckets" / "b").mkdir(parents=True)
+    return f"origin.path={tmp_path}/buckets"
+
+
+def test_a_port_that_is_taken(tmp_path, origin):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        text = fails(tmp_path, "origin.kind=file", origin, f"s3.listen=127.0.0.1:{port}", code=1)
+    assert f"s3.listen: cannot listen on 127.0.0.1:{port}: Address already in use; stop what listens" in text
+
+
+def test_a_file_origin_that_is_not_there(tmp_path):
+    text = fails(tmp_path, "origin.kind=file", f"origin.path={tmp_path}/missing")
+    assert f"{tmp_path}/missing" in text
+    assert "origin.path" in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("cache.ram.capcity=1 GiB", "cache.ram.capcity: unknown key; did you mean capacity?"),
+        ("cache.ram.capacity=lots", 'write it as "8 GiB"'),
+        ("s3.listen=0.0.0.0:9000", "can be reached from other machines, and auth.anonymous = true"),
+        ("control.listen=0.0.0.0:9001", "can be reached from other machines, and no token is asked for"),
+        ("cache.ram.path=/proc/nothing", "cache.ram.path: cannot use /proc/nothing"),
+        ("policy.name=belady", "no policy is called 'belady'; choose one of default, lru"),
+    ],
+)
+def test_a_setting_that_cannot_be_used(tmp_path, origin, setting, expected):
+    assert expected in fails(tmp_path, "origin.kind=file", origin, setting)
+
+
+def test_a_cache_directory_of_a_running_proxy(tmp_path, origin):
+    first = serve(tmp_path, "origin.kind=file", origin)
+    try:
+        wait_for(first, "ready")
+        text = fails(tmp_path, "origin.kind=file", origin, f"state.path={tmp_path}/other")
+        assert f"{tmp_path}/ram" in text
+        assert str(first.pid) in text
+    finally:
+        first.terminate()
+        first.communicate(timeout=30)
+
+
+def test_a_secret_that_is_not_set(tmp_path, origin):
+    config = '[[auth.clients]]\naccess_key = "me"\nsecret_env = "NOT_SET_ANYWHERE"\n'
+    text = fails(tmp_path, "origin.kind=file", origin, config=config)
+    assert "auth.clients me: the environment variable NOT_SET_ANYWHERE is not set" in text
+
+
+def test_an_origin_that_cannot_be_reached_is_told_and_the_proxy_serves_on(tmp_path):
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "topsecret"}
+    process = serve(tmp_path, "origin.endpoint=http://127.0.0.1:9", "origin.retry.attempts=1", **keys)
+    try:
+        lines = wait_for(process, "origin does not answer")
+        assert "127.0.0.1:9" in lines[-1]["error"]
+        assert any(line["event"] == "ready" for line in lines)
+        assert "topsecret" not in str(lines)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def wait_for(process, event: str) -> list[dict]:
+    lines, deadline = [], time.monotonic() + 30
+    while time.monotonic() < deadline:
+        raw = process.stderr.readline()
+        assert raw, lines
+        lines.append(json.loads(raw))
+        if lines[-1]["event"] == event:
+            return lines
+    raise AssertionError(lines)
