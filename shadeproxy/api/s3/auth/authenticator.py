@@ -1,0 +1,116 @@
+"""From a request to an Identity. The only door: what passes here is authenticated, whatever lane it took.
+
+Unsigned requests count as anonymous where that is allowed. A request signed with a configured key must
+verify. One signed with an unknown key is refused, except where anonymous access is on: there it counts as
+anonymous, because the sender could as well drop the signature, and stock clients always sign.
+"""
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from shadeproxy.api.s3.auth import sigv2, sigv4
+from shadeproxy.api.s3.auth.clients import ANONYMOUS, ClientKey, Identity
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import (
+    AccessDenied,
+    ConfigError,
+    InvalidRequest,
+    MalformedAuth,
+    NotSupported,
+    UnknownAccessKey,
+)
+from shadeproxy.core.sigv4 import ALGORITHM, UNSIGNED_PAYLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Who, and what the client promised about the payload (``x-amz-content-sha256`` or its default)."""
+
+    identity: Identity
+    payload_hash: str
+
+
+class Authenticator:
+    """Verifies requests against the configured clients. ``region`` None accepts any signing region."""
+
+    def __init__(
+        self,
+        clients: Iterable[ClientKey],
+        *,
+        anonymous: bool,
+        clock: Clock,
+        region: str | None = None,
+    ) -> None:
+        self._clients: dict[str, ClientKey] = {}
+        for client in clients:
+            if client.access_key in self._clients:
+                raise ConfigError(f"auth.clients: the access key {client.access_key} is there twice")
+            self._clients[client.access_key] = client
+        self._anonymous = anonymous
+        self._clock = clock
+        self._region = region
+
+    def authenticate(self, request: S3Request) -> Authenticated:
+        """Raises a subclass of AuthError, or InvalidRequest."""
+        header = request.fields.get("authorization")
+        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        if len(in_query) + (header is not None) > 1:
+            raise InvalidRequest("Only one auth mechanism allowed: header or presigned URL, not both")
+        if header is not None:
+            if not header.startswith(f"{ALGORITHM} "):
+                raise NotSupported(
+                    "The authorization mechanism is not supported", hint="sign with AWS4-HMAC-SHA256"
+                )
+            return self._version_4(sigv4.parse_header(request), request)
+        if "X-Amz-Signature" in in_query:
+            return self._version_4(sigv4.parse_presigned(request), request)
+        if "AWSAccessKeyId" in in_query:
+            return self._version_2(sigv2.parse_presigned(request), request)
+        return self._unsigned(request)
+
+    def _version_4(self, claim: sigv4.Claim, request: S3Request) -> Authenticated:
+        client = self._client(claim.access_key, claim.token)
+        if client is None:
+            return Authenticated(ANONYMOUS, claim.payload_hash)
+        if self._region is not None and claim.scope.region != self._region:
+            raise MalformedAuth(
+                f"The region {claim.scope.region!r} is wrong; expecting {self._region!r}",
+                hint="set the region of the client",
+            )
+        seed = sigv4.verify(claim, request, client.secret_key, now_s=self._clock.now_s())
+        return Authenticated(replace(_identity(client), seed=seed), claim.payload_hash)
+
+    def _version_2(self, claim: sigv2.Claim, request: S3Request) -> Authenticated:
+        client = self._client(claim.access_key, claim.token)
+        payload_hash = request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD)
+        if client is None:
+            return Authenticated(ANONYMOUS, payload_hash)
+        sigv2.verify(claim, request, client.secret_key, now_s=self._clock.now_s())
+        return Authenticated(_identity(client), payload_hash)
+
+    def _unsigned(self, request: S3Request) -> Authenticated:
+        if not self._anonymous:
+            raise AccessDenied(
+                "Anonymous access is off", hint="sign the request, or set auth.anonymous = true"
+            )
+        return Authenticated(ANONYMOUS, request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD))
+
+    def _client(self, access_key: str, token: str | None) -> ClientKey | None:
+        client = self._clients.get(access_key)
+        if client is None:
+            if self._anonymous:
+                return None
+            raise UnknownAccessKey(
+                "The access key Id you provided does not exist in our records",
+                hint="add it to [[auth.clients]]",
+            )
+        expected, given = client.session_token or "", token or ""
+        if not hmac.compare_digest(expected.encode(), given.encode()):
+            raise AccessDenied("The session token does not belong to this access key")
+        return client
+
+
+def _identity(client: ClientKey) -> Identity:
+    return Identity(client.access_key, client.upstream, client.rights)

@@ -1,0 +1,78 @@
+"""Clients and their rights: values that the composition root builds from `[[auth.clients]]`."""
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from shadeproxy.api.s3.operations import Permission
+from shadeproxy.core.errors import AccessDenied
+from shadeproxy.core.types import SHARED, Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What may be done to keys with ``prefix`` in buckets that match ``bucket`` (shell pattern)."""
+
+    bucket: str = "*"
+    prefix: str = ""
+    read: bool = True
+    write: bool = True
+    list: bool = True
+
+    def allows(self, permission: Permission, bucket: str, key: str) -> bool:
+        granted = {
+            Permission.READ: self.read,
+            Permission.WRITE: self.write,
+            Permission.LIST: self.list,
+        }[permission]
+        return granted and key.startswith(self.prefix) and fnmatchcase(bucket, self.bucket)
+
+
+ALL_RIGHTS = (Right(),)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A configured client. ``session_token``: the token that must come with a temporary key, else None."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    upstream: Upstream = SHARED
+    rights: tuple[Right, ...] = ALL_RIGHTS
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSeed:
+    """What signs the chunks of a body: the derived key, and the signature that the first one follows."""
+
+    signing_key: bytes = field(repr=False)
+    amz_date: str
+    scope: str
+    signature: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request counts as. ``seed`` is None where no signature was verified."""
+
+    name: str
+    upstream: Upstream
+    rights: tuple[Right, ...]
+    seed: ChunkSeed | None = None
+
+    def check(self, permission: Permission, bucket: str, key: str) -> None:
+        """Raises AccessDenied unless one of the rights covers it. For LIST, ``key`` is the prefix asked."""
+        if not any(right.allows(permission, bucket, key) for right in self.rights):
+            what = f"{bucket}/{key}" if bucket else "the list of buckets"
+            raise AccessDenied(
+                f"{self.name} has no right to {permission.name.lower()} {what}",
+                hint="add it to the rights of this client in [[auth.clients]]",
+            )
+
+    def check_bucket(self, permission: Permission, bucket: str) -> None:
+        """Raises AccessDenied unless some key of ``bucket`` is covered: for HeadBucket, location ..."""
+        if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
+            self.check(permission, bucket, "")
+
+
+ANONYMOUS = Identity("anonymous", SHARED, ALL_RIGHTS)

@@ -1,0 +1,205 @@
+"""Verification of AWS Signature Version 4: Authorization header and presigned URL.
+
+`parse_header` and `parse_presigned` read a Claim out of a request without trusting it; `verify` decides.
+Source: "Authenticating Requests (AWS Signature Version 4)" in the S3 API reference.
+"""
+
+import hmac
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+
+from shadeproxy.api.s3.auth.clients import ChunkSeed
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.errors import (
+    AccessDenied,
+    ClockSkew,
+    InvalidRequest,
+    MalformedAuth,
+    RequestExpired,
+    SignatureMismatch,
+)
+from shadeproxy.core.sigv4 import (
+    ALGORITHM,
+    UNSIGNED_PAYLOAD,
+    Scope,
+    canonical_request,
+    encode_path,
+    encode_query,
+    format_amz_date,
+    signature,
+    signing_key,
+)
+
+MAX_SKEW_S = 15 * 60
+_MAX_EXPIRES_S = 7 * 24 * 3600
+_CREDENTIAL = re.compile(r"(?P<key>.+)/(?P<date>\d{8})/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_AMZ_DATE = re.compile(r"\d{8}T\d{6}Z")
+_SIGNATURE = re.compile(r"[0-9a-f]{64}")
+_PAYLOAD = re.compile(r"[0-9a-fA-F]{64}|UNSIGNED-PAYLOAD|STREAMING-[A-Z0-9-]{1,60}")
+_WITHOUT_SIGNATURE = frozenset({"X-Amz-Signature"})
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request says of its own signature. ``expires_s``: seconds of validity of a presigned URL."""
+
+    access_key: str
+    scope: Scope
+    amz_date: str
+    signed: tuple[str, ...]
+    signature: str = field(repr=False)
+    payload_hash: str
+    expires_s: int | None = None
+    token: str | None = field(default=None, repr=False)
+
+
+def parse_header(request: S3Request) -> Claim:
+    """The claim of ``Authorization: AWS4-HMAC-SHA256 ...``. Raises MalformedAuth, InvalidRequest."""
+    parts: dict[str, str] = {}
+    for part in request.fields["authorization"].removeprefix(ALGORITHM).split(","):
+        name, separator, value = part.strip().partition("=")
+        if not separator or name in parts:
+            raise MalformedAuth("The Authorization header cannot be understood")
+        parts[name] = value
+    if parts.keys() != {"Credential", "SignedHeaders", "Signature"}:
+        raise MalformedAuth("The Authorization header needs Credential, SignedHeaders and Signature")
+    payload_hash = request.fields.get("x-amz-content-sha256")
+    if payload_hash is None:
+        raise InvalidRequest("Missing required header for this request: x-amz-content-sha256")
+    return _claim(
+        parts["Credential"],
+        _header_date(request),
+        parts["SignedHeaders"],
+        parts["Signature"],
+        payload_hash,
+        token=request.fields.get("x-amz-security-token"),
+    )
+
+
+def parse_presigned(request: S3Request) -> Claim:
+    """The claim of a presigned URL. Raises MalformedAuth."""
+    query = request.query
+    if query.get("X-Amz-Algorithm") != ALGORITHM:
+        raise MalformedAuth(f"X-Amz-Algorithm must be {ALGORITHM}")
+    missing = {"X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"} - query.keys()
+    if missing:
+        raise MalformedAuth(f"The presigned URL lacks {', '.join(sorted(missing))}")
+    expires = query["X-Amz-Expires"]
+    if not re.fullmatch(r"\d{1,6}", expires) or not 0 < int(expires) <= _MAX_EXPIRES_S:
+        raise MalformedAuth(f"X-Amz-Expires must be between 1 and {_MAX_EXPIRES_S} seconds")
+    payload_hash = request.fields.get("x-amz-content-sha256", query.get("X-Amz-Content-Sha256"))
+    return _claim(
+        query["X-Amz-Credential"],
+        query["X-Amz-Date"],
+        query["X-Amz-SignedHeaders"],
+        query["X-Amz-Signature"],
+        payload_hash or UNSIGNED_PAYLOAD,
+        expires_s=int(expires),
+        token=query.get("X-Amz-Security-Token"),
+    )
+
+
+def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
+    """Check that ``request`` is what the holder of ``secret_key`` signed, and is timely.
+
+    Raises SignatureMismatch, ClockSkew, RequestExpired, AccessDenied (fields that should be signed are
+    not). The comparison takes the same time wherever the first difference is.
+    """
+    _check_signed_fields(claim, request)
+    canonical = canonical_request(
+        request.method,
+        encode_path(request.wire_path),
+        encode_query(request.raw_query, without=_NOTHING if claim.expires_s is None else _WITHOUT_SIGNATURE),
+        [(name, request.fields[name]) for name in claim.signed],
+        claim.payload_hash,
+    )
+    computed = signature(secret_key, claim.scope, claim.amz_date, canonical)
+    if not hmac.compare_digest(computed, claim.signature):
+        raise SignatureMismatch(
+            "The request signature we calculated does not match the signature you provided",
+            hint="check the secret key and the signing method",
+        )
+    _check_time(claim, now_s)
+    return ChunkSeed(signing_key(secret_key, claim.scope), claim.amz_date, str(claim.scope), claim.signature)
+
+
+def _claim(
+    credential: str,
+    amz_date: str,
+    signed: str,
+    signature_hex: str,
+    payload_hash: str,
+    *,
+    expires_s: int | None = None,
+    token: str | None = None,
+) -> Claim:
+    match = _CREDENTIAL.fullmatch(credential)
+    if match is None:
+        raise MalformedAuth(
+            "The credential cannot be understood", hint="it must be KEY/YYYYMMDD/REGION/s3/aws4_request"
+        )
+    if match["service"] != "s3":
+        raise MalformedAuth(f"The credential is for the service {match['service']!r}, not 's3'")
+    if not _AMZ_DATE.fullmatch(amz_date):
+        raise MalformedAuth("The signing date is not of the form YYYYMMDDTHHMMSSZ")
+    if match["date"] != amz_date[:8]:
+        raise MalformedAuth("The date of the credential is not the date of the request")
+    names = tuple(signed.split(";"))
+    if list(names) != sorted({name.lower() for name in names}):
+        raise MalformedAuth("SignedHeaders must be lower-case, sorted and without repetition")
+    if not _SIGNATURE.fullmatch(signature_hex):
+        raise SignatureMismatch("The signature is not 64 hexadecimal digits")
+    if not _PAYLOAD.fullmatch(payload_hash):
+        raise InvalidRequest(
+            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-... or a valid sha256 value"
+        )
+    scope = Scope(match["date"], match["region"])
+    return Claim(
+        match["key"], scope, amz_date, names, signature_hex, payload_hash, expires_s=expires_s, token=token
+    )
+
+
+def _check_signed_fields(claim: Claim, request: S3Request) -> None:
+    required = {name for name in request.fields if name.startswith("x-amz-")} | {"host"}
+    if unsigned := required - set(claim.signed):
+        raise AccessDenied(
+            f"There were headers present in the request which were not signed: {', '.join(sorted(unsigned))}"
+        )
+    if absent := [name for name in claim.signed if name not in request.fields]:
+        raise SignatureMismatch(f"Signed headers are missing from the request: {', '.join(absent)}")
+
+
+def _check_time(claim: Claim, now_s: float) -> None:
+    signed_s = _unix_time(claim.amz_date)
+    if claim.expires_s is None:
+        if abs(now_s - signed_s) > MAX_SKEW_S:
+            raise ClockSkew(
+                "The difference between the request time and the current time is too large",
+                hint="set the clock of the client",
+            )
+    elif now_s > signed_s + claim.expires_s:
+        raise RequestExpired("Request has expired")
+    elif signed_s > now_s + MAX_SKEW_S:
+        raise AccessDenied("Request is not yet valid")
+
+
+@lru_cache(maxsize=1024)
+def _unix_time(amz_date: str) -> float:
+    # Cached: many requests share a second, and strptime costs more than the HMAC.
+    try:
+        return datetime.strptime(amz_date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise MalformedAuth("The signing date does not exist") from None
+
+
+def _header_date(request: S3Request) -> str:
+    if (amz_date := request.fields.get("x-amz-date")) is not None:
+        return amz_date
+    try:
+        return format_amz_date(parsedate_to_datetime(request.fields.get("date", "")).timestamp())
+    except (ValueError, TypeError, OverflowError):
+        raise MalformedAuth("The request needs an x-amz-date or Date header") from None

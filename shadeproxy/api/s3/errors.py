@@ -1,0 +1,137 @@
+"""How errors look in S3: one table from the classes of core/errors.py to (status, code), and the XML.
+
+A class without a row of its own is refused by a test, so that nobody has to guess what a client sees.
+Source: "Error responses" in the S3 API reference.
+"""
+
+import base64
+import secrets
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from shadeproxy.core import errors
+from shadeproxy.core.types import Headers
+
+HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
+"""Names this process in error answers and in x-amz-id-2."""
+
+
+class Row(NamedTuple):
+    """HTTP status and S3 error code; ``retry_after_s`` for what may succeed later."""
+
+    status: int
+    code: str
+    retry_after_s: int | None = None
+
+
+TABLE: dict[type[errors.ShadeProxyError], Row] = {
+    errors.ShadeProxyError: Row(500, "InternalError"),
+    errors.RequestError: Row(400, "InvalidRequest"),
+    errors.InvalidRequest: Row(400, "InvalidRequest"),
+    errors.MalformedBody: Row(400, "MalformedXML"),
+    errors.BodyTooLarge: Row(400, "EntityTooLarge"),
+    errors.BodyMismatch: Row(400, "BadDigest"),
+    errors.MissingLength: Row(411, "MissingContentLength"),
+    errors.NotSupported: Row(501, "NotImplemented"),
+    errors.UnknownName: Row(404, "NoSuchKey"),
+    errors.Conflict: Row(409, "OperationAborted"),
+    errors.RangeNotSatisfiable: Row(416, "InvalidRange"),
+    errors.AuthError: Row(403, "AccessDenied"),
+    errors.AccessDenied: Row(403, "AccessDenied"),
+    errors.UnknownAccessKey: Row(403, "InvalidAccessKeyId"),
+    errors.SignatureMismatch: Row(403, "SignatureDoesNotMatch"),
+    errors.ClockSkew: Row(403, "RequestTimeTooSkewed"),
+    errors.RequestExpired: Row(403, "AccessDenied"),
+    errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
+    errors.OriginError: Row(503, "ServiceUnavailable", 1),
+    # The status and code of this one come from the error itself.
+    errors.OriginAnswer: Row(500, "InternalError"),
+    errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
+    errors.OriginThrottled: Row(503, "SlowDown", 1),
+    errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
+    errors.ObjectChanged: Row(503, "ServiceUnavailable", 1),
+    errors.TierError: Row(500, "InternalError"),
+    errors.TierFull: Row(500, "InternalError"),
+    errors.PeerError: Row(500, "InternalError"),
+    errors.StateError: Row(500, "InternalError"),
+    errors.Overloaded: Row(503, "SlowDown", 1),
+    errors.ShuttingDown: Row(503, "ServiceUnavailable", 1),
+    errors.ConfigError: Row(500, "InternalError"),
+}
+_INTERNAL = "We encountered an internal error. Please try again."
+
+
+class ErrorAnswer(NamedTuple):
+    """A complete error answer: status, fields without request ids, XML body (not sent to a HEAD)."""
+
+    status: int
+    code: str
+    headers: Headers
+    body: bytes
+
+
+def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: str) -> ErrorAnswer:
+    """The answer that the client gets for ``error``."""
+    row = TABLE[type(error)]
+    headers: list[tuple[str, str]] = []
+    details: list[tuple[str, str]] = []
+    message = str(error)
+    match error:
+        case errors.OriginAnswer():
+            row = Row(error.status, error.code)
+            message = error.message
+            headers += [
+                field
+                for field in error.headers
+                if field[0].lower() not in {"content-length", "content-type", "transfer-encoding"}
+            ]
+        case errors.RangeNotSatisfiable():
+            headers.append(("Content-Range", f"bytes */{error.size_bytes}"))
+            details.append(("ActualObjectSize", str(error.size_bytes)))
+        case errors.Overloaded():
+            row = row._replace(retry_after_s=error.retry_after_s)
+        case errors.RequestError() if error.hint:
+            message = f"{message}: {error.hint}"
+        case _ if row.code == "InternalError":
+            # What went wrong inside is for the log, not for whoever can reach the port.
+            message = _INTERNAL
+    if row.retry_after_s is not None:
+        headers.append(("Retry-After", str(row.retry_after_s)))
+    return ErrorAnswer(
+        row.status,
+        row.code,
+        tuple(headers),
+        error_xml(row.code, message, resource=resource, request_id=request_id, details=details),
+    )
+
+
+def internal_error(*, resource: str, request_id: str) -> ErrorAnswer:
+    """The answer to what should not have happened."""
+    body = error_xml("InternalError", _INTERNAL, resource=resource, request_id=request_id)
+    return ErrorAnswer(500, "InternalError", (), body)
+
+
+def error_xml(
+    code: str,
+    message: str,
+    *,
+    resource: str,
+    request_id: str,
+    details: list[tuple[str, str]] | None = None,
+) -> bytes:
+    """The body of an S3 error answer."""
+    elements = [
+        ("Code", code),
+        ("Message", message),
+        *(details or ()),
+        ("Resource", resource),
+        ("RequestId", request_id),
+        ("HostId", HOST_ID),
+    ]
+    inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
+
+
+def _text(value: str) -> str:
+    # Control characters cannot be written in XML 1.0 at all, escaped or not.
+    return escape("".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value))

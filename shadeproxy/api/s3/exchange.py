@@ -1,0 +1,140 @@
+"""One request on its way to one answer: what is known of it so far, and how an answer begins.
+
+Rules: every answer carries x-amz-request-id and x-shade-cache; an answer that has begun is completed or
+aborted, never replaced by an error.
+"""
+
+import itertools
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+from aiohttp import web
+
+from shadeproxy.api.s3.auth.clients import Identity
+from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
+from shadeproxy.api.s3.operations import Operation
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.response import WireResponse, http_date
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.types import JobContext, Source
+
+CLIENT_CLOSED = 499
+"""Status in logs and counts of a request whose client went away (nginx's number)."""
+
+_T = TypeVar("_T")
+_request_numbers = itertools.count(secrets.randbits(60))
+
+
+class RequestObserver(Protocol):
+    """Told of each request once, when it has ended, however it ended. Must not block or raise.
+
+    ``operation``: S3 name, or "Invalid" for what was refused before it had one. ``status``: as sent, or
+    CLIENT_CLOSED. ``bytes_sent``: of the body.
+    """
+
+    def on_request(
+        self,
+        *,
+        operation: str,
+        bucket: str,
+        status: int,
+        source: Source,
+        bytes_sent: int,
+        duration_s: float,
+        job: JobContext | None,
+    ) -> None: ...
+
+
+class Call(NamedTuple):
+    """What a request turned out to be, once authenticated and authorised."""
+
+    request: S3Request
+    operation: Operation
+    identity: Identity
+
+
+class Exchange:
+    """Mutable, one per request, dropped with it."""
+
+    def __init__(self, http: web.BaseRequest, *, now_s: float) -> None:
+        self.http = http
+        self.request_id = f"{next(_request_numbers):016X}"
+        self.now_s = now_s
+        self.request: S3Request | None = None
+        self.operation = "Invalid"
+        self.source = Source.BYPASS
+        self.response: WireResponse | None = None
+        self.failure: str = ""
+        """S3 error code of the answer, for the log."""
+
+    async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> WireResponse:
+        """Send the head. The origin's own request ids and date, where ``headers`` has them, stay."""
+        self.response = WireResponse(status, self._with_own(headers))
+        await self.response.prepare(self.http)
+        return self.response
+
+    def refusal(self, answer: ErrorAnswer) -> WireResponse:
+        """An error answer, not sent yet."""
+        self.failure = answer.code
+        fields = list(answer.headers)
+        if answer.status not in {204, 304}:
+            fields.append(("Content-Type", "application/xml"))
+            if self.http.method != "HEAD":
+                fields.append(("Content-Length", str(len(answer.body))))
+        # With its body unread the connection ends: else the client would send what nobody wants.
+        unread = self.http.body_exists and not self.http.content.at_eof()
+        return WireResponse(answer.status, self._with_own(fields), body=answer.body, close=unread)
+
+    async def fail(self, error: ShadeProxyError) -> None:
+        """Answer with ``error``, or abort what has begun."""
+        if self.response is not None:
+            self.failure = type(error).__name__
+            self.response.abort()
+            return
+        await self._answer(answer_error(error, resource=self._resource(), request_id=self.request_id))
+
+    async def fail_unexpectedly(self) -> None:
+        """Answer 500, or abort what has begun: for exceptions that nobody foresaw."""
+        if self.response is not None:
+            self.failure = "InternalError"
+            self.response.abort()
+            return
+        await self._answer(internal_error(resource=self._resource(), request_id=self.request_id))
+
+    def abandon(self) -> None:
+        """The client is gone; whatever there is of an answer stays as it is."""
+        if self.response is None:
+            self.response = WireResponse(CLIENT_CLOSED, ())
+        self.response.abort()
+
+    async def _answer(self, answer: ErrorAnswer) -> None:
+        self.response = self.refusal(answer)
+        await self.response.prepare(self.http)
+        await self.response.write_eof()
+
+    def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        fields = list(headers)
+        present = {name.lower() for name, _ in fields}
+        own = (
+            ("x-amz-id-2", HOST_ID),
+            ("x-amz-request-id", self.request_id),
+            ("Date", http_date(int(self.now_s))),
+        )
+        fields += [field for field in own if field[0].lower() not in present]
+        fields.append(("x-shade-cache", self.source))
+        return fields
+
+    def _resource(self) -> str:
+        return self.request.raw_path if self.request else "/"
+
+
+@asynccontextmanager
+async def closing(pieces: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
+    """``pieces``, closed at once when the block is left; what is not a generator has nothing to close."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()

@@ -1,0 +1,159 @@
+"""Everything that is not a cached read: carried out at the origin, streamed both ways.
+
+Rules: what a write touches is dropped from the cache before the origin hears of it and again before the
+client can see success; a body that breaks a promise never reaches the origin whole; memory is one piece in
+each direction, plus small bodies whose trailing checksum must become a header, counted in a ledger.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+
+from shadeproxy.api.s3.exchange import Call, Exchange, closing
+from shadeproxy.api.s3.headers import to_client, to_origin
+from shadeproxy.api.s3.operations import Permission, Touches, touched
+from shadeproxy.api.s3.response import WireResponse
+from shadeproxy.api.s3.upload.body import UploadBody, receive
+from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
+from shadeproxy.api.s3.upload.plan import BodyPlan
+from shadeproxy.core.errors import MissingLength, OriginError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
+from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.engine.base import ReadPath
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+
+MAX_TRAILED_BYTES = 16 * 1024 * 1024
+"""Largest upload that is held whole so that its trailing checksum reaches the origin as a header; clients
+send parts of 8 MiB. Of a longer one the checksum is verified here and not passed on."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """What goes to the origin. ``held_bytes``: taken from the ledger."""
+
+    headers: Headers
+    pieces: AsyncIterator[bytes] | None
+    refs: tuple[ObjectRef, ...]
+    held_bytes: int = 0
+
+
+class Forwarder:
+    """Carries requests to the origin through ``engine``. ``trailed``: budget of bodies held whole."""
+
+    def __init__(self, engine: ReadPath, *, trailed: Ledger) -> None:
+        self._engine = engine
+        self._trailed = trailed
+
+    @property
+    def held_bytes(self) -> int:
+        return self._trailed.taken_bytes
+
+    async def serve(
+        self,
+        exchange: Exchange,
+        call: Call,
+        plan: BodyPlan,
+    ) -> None:
+        """Answer ``call`` from the origin. Raises RequestError for a bad body, OriginError."""
+        if plan.length is None and call.operation.name in {"PutObject", "UploadPart"}:
+            raise MissingLength("You must provide the Content-Length HTTP header")
+        async with aclosing(receive(exchange.http)) as source:
+            body = UploadBody(plan, source)
+            outgoing = await self._outgoing(call, body)
+            try:
+                async with AsyncExitStack() as guard:
+                    if outgoing.pieces is not None:
+                        await guard.enter_async_context(closing(outgoing.pieces))
+                    await self._carry(exchange, call, body, outgoing)
+            except OriginError as error:
+                if body.failure is not None:
+                    raise body.failure from error
+                raise
+            finally:
+                self._trailed.give(outgoing.held_bytes)
+
+    async def _outgoing(self, call: Call, body: UploadBody) -> _Outgoing:
+        request, operation, identity = call
+        plan, headers, refs = body.plan, to_origin(request), touched(operation, request)
+        if operation.touches is Touches.LISTED:
+            document = await body.read(MAX_DELETE_BYTES)
+            keys = parse_delete(document)
+            for key in keys:
+                identity.check(Permission.WRITE, request.bucket, key)
+            refs = tuple(ObjectRef(request.bucket, key) for key in keys)
+            return _Outgoing(headers + _checksum_fields(body), _once(document), refs)
+        if plan.empty:
+            return _Outgoing(headers, None, refs)
+        if not plan.trailers:
+            return _Outgoing(headers, body.pieces(), refs)
+        size = plan.length or 0
+        if size > MAX_TRAILED_BYTES or not self._trailed.try_take(size):
+            # The origin refuses a request that names an algorithm and brings no checksum.
+            kept = tuple(field for field in headers if field[0].lower() != "x-amz-sdk-checksum-algorithm")
+            return _Outgoing(kept, body.pieces(), refs)
+        try:
+            whole = await body.read(size)
+        except BaseException:
+            self._trailed.give(size)
+            raise
+        return _Outgoing(headers + _checksum_fields(body), _once(whole), refs, held_bytes=size)
+
+    async def _carry(
+        self,
+        exchange: Exchange,
+        call: Call,
+        body: UploadBody,
+        outgoing: _Outgoing,
+    ) -> None:
+        request = call.request
+        forwarded = ForwardRequest(
+            method=request.method,
+            ref=request.ref,
+            raw_path=request.raw_path,
+            raw_query=request.raw_query,
+            headers=outgoing.headers,
+            body=outgoing.pieces,
+            content_length=body.plan.length,
+            payload_hash=body.plan.sha256 or UNSIGNED_PAYLOAD,
+            upstream=call.identity.upstream,
+        )
+        async with AsyncExitStack() as writing:
+            if outgoing.refs:
+                await writing.enter_async_context(self._engine.writing(outgoing.refs))
+            async with self._engine.forward(forwarded) as answer:
+                if body.failure is not None:
+                    raise body.failure
+                if not call.operation.late_success:
+                    await writing.aclose()
+                response = await exchange.start(answer.status, to_client(answer.headers))
+                await _relay(answer, response, writing)
+                await response.write_eof()
+
+
+async def _relay(answer: ForwardResponse, response: WireResponse, writing: AsyncExitStack) -> None:
+    """Pass the body on, its last piece only when ``writing`` is left.
+
+    White space that the origin sends to keep the connection alive says nothing and is passed on at once.
+    """
+    held = b""
+    async with closing(answer.chunks) as chunks:
+        async for chunk in chunks:
+            if held:
+                await response.write(held)
+                held = b""
+            if chunk.isspace():
+                await response.write(chunk)
+            else:
+                held = chunk
+    await writing.aclose()
+    if held:
+        await response.write(held)
+
+
+def _checksum_fields(body: UploadBody) -> Headers:
+    return tuple((name, value) for name, value in body.trailers.items() if name in body.plan.trailers)
+
+
+async def _once(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece

@@ -1,0 +1,189 @@
+"""The S3 request handler: parse, authenticate, authorise, then read or forward. Knows no configuration.
+
+Rule: the order of questions is fixed: nothing of an operation is looked at before the signature is
+accepted, and nothing is asked of the engine before the client's rights are checked.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.errors import answer_error
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
+from shadeproxy.api.s3.forward import Forwarder
+from shadeproxy.api.s3.headers import settle_presigned
+from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.read import serve_get, serve_head
+from shadeproxy.api.s3.request import parse_request
+from shadeproxy.api.s3.upload.plan import plan_body
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import Headers
+from shadeproxy.engine.base import ReadPath
+from shadeproxy.telemetry.log import mask_text
+
+TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
+
+
+class EventLog(Protocol):
+    """What the handler needs of a structlog logger."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+
+    def exception(self, event: str, **fields: object) -> object: ...
+
+
+class S3Handler:
+    """Callable for ``aiohttp.web.Server``; one for all connections."""
+
+    def __init__(
+        self,
+        engine: ReadPath,
+        authenticator: Authenticator,
+        *,
+        clock: Clock,
+        observer: RequestObserver,
+        log: EventLog,
+        base_domains: tuple[str, ...] = (),
+        trailed_budget_bytes: int = TRAILED_BUDGET_BYTES,
+    ) -> None:
+        """``base_domains``: lower-case names under which virtual-host addressing is served.
+
+        ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py).
+        """
+        self._engine = engine
+        self._authenticator = authenticator
+        self._clock = clock
+        self._observer = observer
+        self._log = log
+        self._base_domains = base_domains
+        self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of uploads that are held whole now."""
+        return self._forwarder.held_bytes
+
+    async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
+        """Serve one request. Never raises but CancelledError: whatever fails is answered or aborted."""
+        started_s = self._clock.monotonic_s()
+        exchange = Exchange(http, now_s=self._clock.now_s())
+        # What stands when the task is cancelled: aiohttp does that when the client goes away.
+        status = CLIENT_CLOSED
+        try:
+            status = await self._answer(exchange)
+        finally:
+            self._report(exchange, status, self._clock.monotonic_s() - started_s)
+        assert exchange.response is not None, "an exchange that did not raise has an answer"
+        return exchange.response
+
+    def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
+        """The answer to bytes that are no HTTP request, and the end of the connection."""
+        exchange = Exchange(http, now_s=self._clock.now_s())
+        error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
+        response = exchange.refusal(answer_error(error, resource="/", request_id=exchange.request_id))
+        response.force_close()
+        self._report(exchange, response.status, 0.0)
+        return response
+
+    async def _answer(self, exchange: Exchange) -> int:
+        try:
+            await self._answer_whatever_happens(exchange)
+        except ConnectionError:
+            # The client went away while we wrote: there is nobody to answer.
+            exchange.abandon()
+            return CLIENT_CLOSED
+        assert exchange.response is not None, "served without an answer"
+        return exchange.response.status
+
+    async def _answer_whatever_happens(self, exchange: Exchange) -> None:
+        try:
+            await self._serve(exchange)
+        except ShadeProxyError as error:
+            await exchange.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
+            self._log.exception("s3_request_failed", request_id=exchange.request_id)
+            await exchange.fail_unexpectedly()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        http = exchange.http
+        request = parse_request(
+            http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
+        )
+        exchange.request = request
+        authenticated = self._authenticator.authenticate(request)
+        request = settle_presigned(request)
+        operation = resolve(request)
+        exchange.operation = operation.name
+        call = Call(request, operation, authenticated.identity)
+        authorise(call)
+        if operation.cached and not bypasses(request) and self._engine.cacheable(request.ref):
+            serve = serve_head if request.method == "HEAD" else serve_get
+            await serve(self._engine, exchange, call)
+            return
+        plan = plan_body(request, authenticated)
+        await self._forwarder.serve(exchange, call, plan)
+
+    def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
+        response, request = exchange.response, exchange.request
+        bytes_sent = response.bytes_sent if response else 0
+        self._observer.on_request(
+            operation=exchange.operation,
+            bucket=request.ref.bucket if request else "",
+            status=status,
+            source=exchange.source,
+            bytes_sent=bytes_sent,
+            duration_s=duration_s,
+            job=request.job if request else None,
+        )
+        self._log.debug(
+            "s3_request",
+            request_id=exchange.request_id,
+            operation=exchange.operation,
+            method=exchange.http.method,
+            path=request.raw_path if request else "",
+            query=mask_text(request.raw_query) if request else "",
+            status=status,
+            source=str(exchange.source),
+            bytes_sent=bytes_sent,
+            duration_s=round(duration_s, 6),
+            error=exchange.failure,
+        )
+
+
+def authorise(call: Call) -> None:
+    """Raises AccessDenied unless the client may do what it asks.
+
+    The keys of a DeleteObjects are checked one by one when its body has been read.
+    """
+    request, operation, identity = call
+    permission, bucket = operation.permission, request.bucket
+    if request.key:
+        identity.check(permission, bucket, request.key)
+        if (source := request.fields.get("x-amz-copy-source")) is not None:
+            identity.check(Permission.READ, *_copy_source(source))
+    elif operation.name.startswith("List"):
+        identity.check(permission, bucket, request.query.get("prefix", ""))
+    elif permission is Permission.LIST or operation.touches is Touches.LISTED:
+        identity.check_bucket(permission, bucket)
+    else:
+        identity.check(permission, bucket, "")
+
+
+def _copy_source(field: str) -> tuple[str, str]:
+    bucket, separator, key = unquote(field.partition("?")[0]).removeprefix("/").partition("/")
+    if not separator or not bucket or not key:
+        raise InvalidRequest("x-amz-copy-source must be of the form bucket/key")
+    return bucket, key
+
+
+def _decoded(raw_headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    return tuple(
+        (name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw_headers
+    )

@@ -1,0 +1,177 @@
+"""Which S3 operation a request is, what right it needs, and which cached objects it may change.
+
+One table: (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query
+parameter of a closed list; every other parameter changes nothing here, so that an unknown one can never
+change what is cached. What the table does not hold is NotSupported (501), after authentication.
+Source: the operation pages of the S3 API reference.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.errors import InvalidRequest, NotSupported
+from shadeproxy.core.types import ObjectRef
+
+
+class Permission(Enum):
+    """What a client must be allowed to do."""
+
+    READ = auto()
+    WRITE = auto()
+    LIST = auto()
+
+
+class Touches(Enum):
+    """Which cached objects an operation may change."""
+
+    NOTHING = auto()
+    OBJECT = auto()
+    BUCKET = auto()
+    LISTED = auto()
+    """The objects that the body names (DeleteObjects)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive
+    with white space; success is only in the body.
+    """
+
+    name: str
+    permission: Permission
+    touches: Touches = Touches.NOTHING
+    cached: bool = False
+    late_success: bool = False
+
+
+_Key = tuple[str, str, str]
+_READ, _WRITE, _LIST = Permission.READ, Permission.WRITE, Permission.LIST
+
+
+def _object_table() -> Iterator[tuple[_Key, Operation]]:
+    plain = {
+        ("GET", ""): Operation("GetObject", _READ, cached=True),
+        ("HEAD", ""): Operation("HeadObject", _READ, cached=True),
+        ("PUT", ""): Operation("PutObject", _WRITE, Touches.OBJECT),
+        ("DELETE", ""): Operation("DeleteObject", _WRITE, Touches.OBJECT),
+        ("POST", "uploads"): Operation("CreateMultipartUpload", _WRITE),
+        ("PUT", "uploadId"): Operation("UploadPart", _WRITE),
+        ("GET", "uploadId"): Operation("ListParts", _READ),
+        ("DELETE", "uploadId"): Operation("AbortMultipartUpload", _WRITE),
+        ("POST", "uploadId"): Operation("CompleteMultipartUpload", _WRITE, Touches.OBJECT, late_success=True),
+        ("GET", "attributes"): Operation("GetObjectAttributes", _READ),
+        ("GET", "torrent"): Operation("GetObjectTorrent", _READ),
+        ("POST", "restore"): Operation("RestoreObject", _WRITE, Touches.OBJECT),
+        ("POST", "select"): Operation("SelectObjectContent", _READ),
+        ("PUT", "encryption"): Operation("UpdateObjectEncryption", _WRITE, Touches.OBJECT),
+    }
+    for (method, marker), operation in plain.items():
+        yield (method, "object", marker), operation
+    for marker, noun in {
+        "acl": "ObjectAcl",
+        "tagging": "ObjectTagging",
+        "legal-hold": "ObjectLegalHold",
+        "retention": "ObjectRetention",
+    }.items():
+        yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
+        # Each of these shows in the headers of a GET (tagging count, lock state) or in who may read.
+        yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
+    yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
+
+
+def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
+    plain = {
+        ("GET", ""): Operation("ListObjects", _LIST),
+        ("GET", "versions"): Operation("ListObjectVersions", _LIST),
+        ("GET", "uploads"): Operation("ListMultipartUploads", _LIST),
+        ("GET", "location"): Operation("GetBucketLocation", _LIST),
+        ("GET", "policyStatus"): Operation("GetBucketPolicyStatus", _LIST),
+        ("HEAD", ""): Operation("HeadBucket", _LIST),
+        ("PUT", ""): Operation("CreateBucket", _WRITE, Touches.BUCKET),
+        ("DELETE", ""): Operation("DeleteBucket", _WRITE, Touches.BUCKET),
+        ("POST", "delete"): Operation("DeleteObjects", _WRITE, Touches.LISTED),
+    }
+    for (method, marker), operation in plain.items():
+        yield (method, "bucket", marker), operation
+    # Who may read depends on these, so what is cached is dropped with the verdicts on it.
+    rights = {
+        "acl": "BucketAcl",
+        "policy": "BucketPolicy",
+        "ownershipControls": "BucketOwnershipControls",
+        "publicAccessBlock": "PublicAccessBlock",
+    }
+    settings = {
+        "accelerate": "BucketAccelerateConfiguration",
+        "analytics": "BucketAnalyticsConfiguration",
+        "cors": "BucketCors",
+        "encryption": "BucketEncryption",
+        "intelligent-tiering": "BucketIntelligentTieringConfiguration",
+        "inventory": "BucketInventoryConfiguration",
+        "lifecycle": "BucketLifecycleConfiguration",
+        "logging": "BucketLogging",
+        "metrics": "BucketMetricsConfiguration",
+        "notification": "BucketNotificationConfiguration",
+        "object-lock": "ObjectLockConfiguration",
+        "replication": "BucketReplication",
+        "requestPayment": "BucketRequestPayment",
+        "tagging": "BucketTagging",
+        "versioning": "BucketVersioning",
+        "website": "BucketWebsite",
+    }
+    for table, touches in ((rights, Touches.BUCKET), (settings, Touches.NOTHING)):
+        for marker, noun in table.items():
+            yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
+            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches)
+            yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, touches)
+
+
+OPERATIONS: dict[_Key, Operation] = {
+    ("GET", "service", ""): Operation("ListBuckets", _LIST),
+    **dict(_object_table()),
+    **dict(_bucket_table()),
+}
+MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameObject", "session"}
+_LIST_V2 = Operation("ListObjectsV2", _LIST)
+_COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
+_COPY_PART = Operation("UploadPartCopy", _WRITE)
+
+# A GET or HEAD with one of these is not the plain current object: forwarded, never cached.
+_BYPASS_PARAMETERS = frozenset({"versionId", "partNumber", "x-amz-request-payer"})
+_BYPASS_FIELDS = frozenset({"x-amz-request-payer", "x-amz-expected-bucket-owner"})
+_BYPASS_PREFIXES = ("response-", "x-amz-server-side-encryption-customer-")
+
+
+def resolve(request: S3Request) -> Operation:
+    """The operation of ``request``. Raises NotSupported, or InvalidRequest for two sub-resources at once."""
+    level = "object" if request.key else "bucket" if request.bucket else "service"
+    markers = [name for name in request.query if name in MARKERS]
+    if len(markers) > 1:
+        raise InvalidRequest(f"Conflicting query parameters: {', '.join(sorted(markers))}")
+    marker = markers[0] if markers else ""
+    operation = OPERATIONS.get((request.method, level, marker))
+    if operation is None:
+        what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
+        raise NotSupported(f"{what} is not an operation that this proxy implements")
+    if operation.name == "ListObjects" and request.query.get("list-type") == "2":
+        return _LIST_V2
+    if "x-amz-copy-source" in request.fields:
+        return {"PutObject": _COPY, "UploadPart": _COPY_PART}.get(operation.name, operation)
+    return operation
+
+
+def bypasses(request: S3Request) -> bool:
+    """Whether a GetObject or HeadObject asks for more than the plain current object."""
+    return any(
+        name in _BYPASS_PARAMETERS or name.lower().startswith(_BYPASS_PREFIXES) for name in request.query
+    ) or any(name in _BYPASS_FIELDS or name.startswith(_BYPASS_PREFIXES) for name in request.fields)
+
+
+def touched(operation: Operation, request: S3Request) -> tuple[ObjectRef, ...]:
+    """The references to invalidate, apart from those that a body lists."""
+    if operation.touches is Touches.OBJECT:
+        return (request.ref,)
+    if operation.touches is Touches.BUCKET:
+        return (ObjectRef(request.bucket, ""),)
+    return ()

@@ -1,0 +1,137 @@
+"""An answer on the wire, byte for byte ours: head rendered here, body written with back-pressure.
+
+Rules: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and
+Content-Type and lose bytes that are not UTF-8); a started answer that cannot be completed is aborted,
+so that a client never takes a short body for a whole one.
+"""
+
+import socket
+import struct
+from collections.abc import Iterable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+WRITE_BYTES = 256 * 1024
+"""Largest piece handed to the transport before waiting for it to drain."""
+
+_REASONS = {int(status): status.phrase for status in HTTPStatus}
+_NO_BODY_STATUSES = frozenset({204, 304})
+_RESET = struct.pack("ii", 1, 0)
+
+
+@lru_cache(maxsize=2)
+def http_date(now_s: int) -> str:
+    """``Date`` field value of a Unix second (formatting costs more than the cache)."""
+    return formatdate(now_s, usegmt=True)
+
+
+def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Status line and fields of an HTTP/1.1 answer. Values are UTF-8 with surrogateescape.
+
+    Raises ValueError on a line break in a field, which would be a second answer.
+    """
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1 or "\0" in head:
+        raise ValueError("a header field holds a control character")
+    return f"{head}\r\n\r\n".encode("utf-8", "surrogateescape")
+
+
+class WireResponse(web.StreamResponse):
+    """One answer. ``headers`` are complete apart from Connection and Transfer-Encoding, which follow from
+    the request and from whether there is a Content-Length. ``close``: end the connection afterwards.
+    """
+
+    def __init__(
+        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
+    ) -> None:
+        super().__init__(status=status)
+        self._wire_headers = list(headers)
+        self._writer: AbstractStreamWriter | None = None
+        self._transport_request: web.BaseRequest | None = None
+        self._chunks = False
+        self._whole_body = body
+        self._closing = close
+        self._keep = False
+        self._has_body = True
+        self._finished = False
+        self._aborted = False
+        self.bytes_sent = 0
+
+    @property
+    def prepared(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection serves another request after this answer; known once prepared."""
+        return self._keep
+
+    def force_close(self) -> None:
+        """End the connection after this answer; before ``prepare``."""
+        self._closing = True
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
+        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        if self._aborted:
+            raise ConnectionResetError("answer aborted")
+        if self._writer is not None:
+            return self._writer
+        self._transport_request = request
+        names = {name.lower() for name, _ in self._wire_headers}
+        self._has_body = request.method != "HEAD" and self.status not in _NO_BODY_STATUSES
+        keep = request.keep_alive and not self._closing
+        if self._has_body and "content-length" not in names:
+            self._chunks = request.version >= (1, 1)
+            keep = keep and self._chunks
+        if self._chunks:
+            self._wire_headers.append(("Transfer-Encoding", "chunked"))
+        if not keep:
+            self._wire_headers.append(("Connection", "close"))
+        elif request.version < (1, 1):
+            self._wire_headers.append(("Connection", "keep-alive"))
+        self._keep = keep
+        writer = request.writer
+        await writer.write(render_head(self.status, self._wire_headers))
+        if self._chunks:
+            writer.enable_chunking()
+        self._writer = writer
+        return writer
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send a piece of the body and wait while the client is slower than we are."""
+        assert self._writer is not None, "write before prepare"
+        view = memoryview(data)
+        for start in range(0, len(view), WRITE_BYTES):
+            piece = view[start : start + WRITE_BYTES]
+            await self._writer.write(piece)
+            self.bytes_sent += len(piece)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Finish. Raises ConnectionResetError after ``abort``, which tells aiohttp that nothing follows."""
+        if self._aborted:
+            raise ConnectionResetError("answer aborted")
+        if self._finished:
+            return
+        assert self._writer is not None, "write_eof before prepare"
+        body = data or self._whole_body
+        if body and self._has_body:
+            await self.write(body)
+        await self._writer.write_eof()
+        self._finished = True
+
+    def abort(self) -> None:
+        """Reset the connection: the client must see a failure, not an end."""
+        self._aborted = True
+        transport = self._transport_request.transport if self._transport_request else None
+        if transport is None:
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        transport.abort()

@@ -1,0 +1,82 @@
+"""What a cached GetObject or HeadObject answers: one pure function for every lane that serves hits.
+
+Order, as RFC 9110 section 13.2.2 and the S3 GetObject page have it: preconditions, then If-Range, then the
+range. Nothing here reads a body, a clock or a socket; two lanes that call this answer the same bytes.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shadeproxy.core.conditions import Conditions, Verdict
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.ranges import content_range, parse_range
+from shadeproxy.core.types import Headers, ObjectMeta, Span
+
+NO_BODY = Span(0, 0)
+# What a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
+_NOT_MODIFIED_FIELDS = frozenset(
+    {"cache-control", "content-location", "expires", "last-modified", "vary", "x-amz-version-id"}
+)
+_FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range", "etag"})
+
+
+class Answer(NamedTuple):
+    """Status, header fields without date and request ids, and the span that is the body (maybe empty)."""
+
+    status: int
+    headers: Headers
+    body: Span
+
+
+def conditions_of(fields: Mapping[str, str]) -> Conditions:
+    """The conditional fields among lower-case ``fields``."""
+    return Conditions(
+        if_match=fields.get("if-match"),
+        if_none_match=fields.get("if-none-match"),
+        if_modified_since=fields.get("if-modified-since"),
+        if_unmodified_since=fields.get("if-unmodified-since"),
+        if_range=fields.get("if-range"),
+    )
+
+
+def wants_checksums(fields: Mapping[str, str]) -> bool:
+    """Whether the client asked for the object's checksums (``x-amz-checksum-mode: ENABLED``)."""
+    return fields.get("x-amz-checksum-mode", "").upper() == "ENABLED"
+
+
+def answer_read(
+    meta: ObjectMeta,
+    *,
+    method: str,
+    range_field: str | None,
+    conditions: Conditions,
+    checksums: bool = False,
+) -> Answer:
+    """Answer ``method`` (GET or HEAD) on an object with ``meta``: 200, 206 or 304.
+
+    A HEAD with a range answers as its GET would, as S3 does. Raises OriginAnswer (412) and
+    RangeNotSatisfiable (416). Fields that name a checksum of the whole object are left out of a 206, and
+    of every answer unless ``checksums``.
+    """
+    verdict = conditions.evaluate(meta)
+    if verdict is Verdict.FAILED:
+        raise OriginAnswer(
+            412, "PreconditionFailed", "At least one of the preconditions you specified did not hold"
+        )
+    if verdict is Verdict.NOT_MODIFIED:
+        kept = tuple(field for field in meta.headers if field[0].lower() in _NOT_MODIFIED_FIELDS)
+        return Answer(304, (("ETag", meta.etag), *kept), NO_BODY)
+    wanted = parse_range(range_field) if conditions.range_applies(meta) else None
+    span = Span(0, meta.size) if wanted is None else wanted.resolve(meta.size)
+    shown = checksums and wanted is None
+    headers = [
+        field
+        for field in meta.headers
+        if (name := field[0].lower()) not in _FRAMING_FIELDS
+        and (shown or not name.startswith("x-amz-checksum-"))
+    ]
+    headers += [("Accept-Ranges", "bytes"), ("ETag", meta.etag), ("Content-Length", str(span.length))]
+    if wanted is not None:
+        headers.append(("Content-Range", content_range(span, meta.size)))
+    body = span if method == "GET" else NO_BODY
+    return Answer(200 if wanted is None else 206, tuple(headers), body)

@@ -1,0 +1,114 @@
+"""The body of a request, as the origin shall get it: decoded, counted, hashed, compared.
+
+Rules: every promise that the client made (length, SHA-256, chunk signatures, trailing checksum) is checked
+before the piece that completes the body is handed on, so an origin that waits for the announced length can
+never commit a body that is wrong. (Without a length the transfer coding ends the body, and it is not ended
+after an error.) `100 Continue` is sent when the first byte is wanted,
+and so never before the signature was accepted.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from aiohttp import web
+from aiohttp.client_exceptions import ClientPayloadError
+
+from shadeproxy.api.s3.upload.checksums import Checksum, make_checksum
+from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
+from shadeproxy.api.s3.upload.plan import BodyPlan
+from shadeproxy.core.errors import BodyMismatch, BodyTooLarge, ShadeProxyError
+
+
+async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+    """The pieces of the body as they arrive. Raises BodyMismatch when the framing breaks."""
+    expects = request.headers.get("Expect", "").lower() == "100-continue"
+    if expects and request.version >= (1, 1) and not request.content.at_eof():
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # By this counter aiohttp tells whether an answer has begun.
+        request.writer.output_size = 0
+    try:
+        while piece := await request.content.readany():
+            yield piece
+    except (web.RequestPayloadError, ClientPayloadError):
+        raise BodyMismatch("The body ended early, or its transfer coding is broken") from None
+
+
+class UploadBody:
+    """The body that ``source`` carries under ``plan``; to be read once.
+
+    ``failure`` is what went wrong with the body, for a caller that sees it only wrapped in an OriginError.
+    """
+
+    def __init__(self, plan: BodyPlan, source: AsyncIterator[bytes]) -> None:
+        self.plan = plan
+        self.trailers: dict[str, str] = {}
+        """Complete when the iteration has ended."""
+        self.failure: ShadeProxyError | None = None
+        self._source = source
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The decoded body. Raises BodyMismatch, MalformedBody, SignatureMismatch."""
+        try:
+            async with aclosing(self._checked()) as checked:
+                async for piece in checked:
+                    yield piece
+        except ShadeProxyError as error:
+            self.failure = error
+            raise
+
+    async def read(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises as ``pieces``, and BodyTooLarge beyond ``limit_bytes``."""
+        body = bytearray()
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > limit_bytes:
+                    raise BodyTooLarge(f"The body of this operation may have at most {limit_bytes} bytes")
+        return bytes(body)
+
+    async def _checked(self) -> AsyncGenerator[bytes, None]:
+        plan = self.plan
+        digest = hashlib.sha256() if plan.sha256 is not None else None
+        checksums = {name: made for name in plan.trailers if (made := make_checksum(name)) is not None}
+        length, held = 0, b""
+        async with aclosing(self._decoded()) as decoded:
+            async for piece in decoded:
+                length += len(piece)
+                if plan.length is not None and length > plan.length:
+                    raise BodyMismatch(f"The body is longer than the {plan.length} bytes announced")
+                if digest is not None:
+                    digest.update(piece)
+                for checksum in checksums.values():
+                    checksum.update(piece)
+                if length == plan.length:
+                    # Until this piece is out, the body is not whole.
+                    held = piece
+                else:
+                    yield piece
+        if plan.length is not None and length != plan.length:
+            raise BodyMismatch(f"The body has {length} bytes, not the {plan.length} announced")
+        if digest is not None and digest.hexdigest() != plan.sha256:
+            raise BodyMismatch("The provided x-amz-content-sha256 header does not match what was computed")
+        self._check_trailers(checksums)
+        if held:
+            yield held
+
+    async def _decoded(self) -> AsyncGenerator[bytes, None]:
+        if self.plan.framing is None:
+            async for piece in self._source:
+                yield piece
+            return
+        decoder = ChunkedDecoder(self._source, self.plan.framing, self.plan.verifier)
+        async with aclosing(decoder.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece
+        self.trailers = decoder.trailers
+
+    def _check_trailers(self, checksums: dict[str, Checksum]) -> None:
+        for name in self.plan.trailers:
+            given = self.trailers.get(name)
+            if given is None:
+                raise BodyMismatch(f"The trailer {name} was announced and did not come")
+            if name in checksums and checksums[name].value() != given:
+                raise BodyMismatch(f"Value for {name} trailer is invalid")

@@ -1,0 +1,32 @@
+"""The one XML body that the proxy must read: the keys of DeleteObjects."""
+
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import fromstring
+
+from shadeproxy.core.errors import MalformedBody
+
+MAX_DELETE_BYTES = 8 * 1024 * 1024
+"""1,000 keys of 1,024 bytes, each byte written as a character reference, and room for the elements."""
+
+_MAX_KEYS = 1000
+
+
+def parse_delete(body: bytes) -> tuple[str, ...]:
+    """The keys that a DeleteObjects body names, at most 1,000. Raises MalformedBody."""
+    try:
+        root: Element = fromstring(body)
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        raise MalformedBody("The XML you provided was not well-formed") from None
+    if _local(root) != "Delete":
+        raise MalformedBody("The body of DeleteObjects must be a Delete element")
+    objects = [element for element in root if _local(element) == "Object"]
+    keys = [child.text or "" for element in objects for child in element if _local(child) == "Key"]
+    if not 0 < len(keys) <= _MAX_KEYS or len(keys) != len(objects) or not all(keys):
+        raise MalformedBody("DeleteObjects takes 1 to 1,000 objects, each with one Key")
+    return tuple(keys)
+
+
+def _local(element: Element) -> str:
+    return element.tag.rpartition("}")[2]

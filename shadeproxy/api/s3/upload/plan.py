@@ -1,0 +1,79 @@
+"""What a client promised of its body, read out of the header before a byte of the body is asked for."""
+
+from dataclasses import dataclass
+
+from shadeproxy.api.s3.auth.authenticator import Authenticated
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
+from shadeproxy.core.errors import BodyMismatch, InvalidRequest, MissingLength, NotSupported
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
+
+_FRAMINGS = {
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD": Framing(signed=True, trailing=False),
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER": Framing(signed=True, trailing=True),
+    "STREAMING-UNSIGNED-PAYLOAD-TRAILER": Framing(signed=False, trailing=True),
+}
+_HEX = frozenset("0123456789abcdef")
+_MAX_LENGTH_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """``length``: decoded length in bytes, None where it is not known. ``sha256``: promised hex digest.
+
+    ``framing``: how aws-chunked cuts it, None where it is sent as it is. ``trailers``: lower-case names that
+    x-amz-trailer announces. ``verifier``: None where chunks carry no signature, or nobody can check them.
+    """
+
+    length: int | None
+    sha256: str | None = None
+    framing: Framing | None = None
+    trailers: tuple[str, ...] = ()
+    verifier: ChunkVerifier | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.length == 0 and self.framing is None
+
+
+def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
+    """Raises InvalidRequest, NotSupported, MissingLength, BodyMismatch."""
+    payload_hash = authenticated.payload_hash
+    if (framing := _FRAMINGS.get(payload_hash)) is not None:
+        return _plan_framed(request, authenticated, framing)
+    length = _wire_length(request)
+    if payload_hash == UNSIGNED_PAYLOAD:
+        return BodyPlan(length)
+    if payload_hash.startswith("STREAMING-"):
+        raise NotSupported(f"The payload form {payload_hash} is not supported")
+    digest = payload_hash.lower()
+    if len(digest) != 64 or not _HEX.issuperset(digest):
+        raise InvalidRequest("x-amz-content-sha256 is not a SHA-256 digest")
+    if length == 0 and digest != EMPTY_SHA256:
+        raise BodyMismatch("The provided x-amz-content-sha256 header is not that of an empty body")
+    return BodyPlan(length, sha256=digest)
+
+
+def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Framing) -> BodyPlan:
+    field = request.fields.get("x-amz-decoded-content-length")
+    if field is None:
+        raise MissingLength("An aws-chunked body needs x-amz-decoded-content-length")
+    if not field.isdecimal() or len(field) > _MAX_LENGTH_DIGITS:
+        raise InvalidRequest("x-amz-decoded-content-length is not a number")
+    seed = authenticated.identity.seed
+    names = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
+    return BodyPlan(
+        int(field),
+        framing=framing,
+        trailers=tuple(name.strip() for name in names if name.strip()),
+        verifier=ChunkVerifier(seed) if framing.signed and seed is not None else None,
+    )
+
+
+def _wire_length(request: S3Request) -> int | None:
+    coding = request.fields.get("transfer-encoding")
+    if coding is None:
+        return int(request.fields.get("content-length", "0"))
+    if coding.lower() != "chunked":
+        raise NotSupported("Of the transfer codings only chunked is supported")
+    return None

@@ -1,0 +1,186 @@
+"""A real engine over an in-memory origin, behind the real listener on loopback, quiescent after each test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import numpy as np
+import pytest
+import uvloop
+from aiohttp import web
+from botocore.config import Config
+
+from shadeproxy.api.s3 import Authenticator, ClientKey, S3Handler, S3Server
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import Source
+from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+PAGE = 4096
+ACCESS, SECRET = "shade-client", "client/Secret+with=signs"
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the product runs on: aborting a connection differs between loops."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+class Recorder:
+    """Every finished request, as the observer saw it."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def on_request(self, **fields: Any) -> None:
+        self.requests.append(fields)
+        for count, future in self._waiting:
+            if len(self.requests) >= count and not future.done():
+                future.set_result(None)
+
+    def wait_for(self, count: int) -> asyncio.Future[None]:
+        """Done when ``count`` requests have ended."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, future))
+        return future
+
+
+class EventLog:
+    """Keeps what was logged."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self.events.append((event, fields))
+
+    exception = debug
+
+
+class NoWeights:
+    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
+        return np.full(len(object_hashes), np.nan)
+
+
+@dataclass
+class Proxy:
+    """A listening proxy and all that a test wants to look at."""
+
+    engine: Engine
+    origin: Any
+    handler: S3Handler
+    port: int
+    seen: Recorder = field(default_factory=Recorder)
+    log: EventLog = field(default_factory=EventLog)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def boto(self, *, secret: str = SECRET, access: str = ACCESS, **config: Any) -> Any:
+        """A stock boto3 client; call it in a thread."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=access,
+            aws_secret_access_key=secret,
+            config=Config(retries={"max_attempts": 1}, **config),
+        )
+
+    async def raw(self, data: bytes, *, into: bytearray | None = None) -> bytes:
+        """Send bytes on a fresh connection, return all that comes until it is closed (``into`` grows)."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            received = bytearray() if into is None else into
+            try:
+                while piece := await reader.read(65536):
+                    received += piece
+            except ConnectionResetError:
+                received += b"<reset>"
+            return bytes(received)
+        finally:
+            writer.close()
+
+    async def get(self, target: str, *fields: str, method: str = "GET") -> bytes:
+        """One request with ``Connection: close``; the whole answer as it came."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", "Connection: close", *fields]
+        return await self.raw("\r\n".join([*lines, "", ""]).encode())
+
+
+MakeProxy = Callable[..., Awaitable[Proxy]]
+
+
+@pytest.fixture
+async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
+    made: list[tuple[Proxy, web.ServerRunner, PageCache]] = []
+
+    async def make(
+        *,
+        origin: Any = None,
+        engine_of: Callable[[Engine], Any] = lambda engine: engine,
+        anonymous: bool = True,
+        clients: tuple[ClientKey, ...] = (ClientKey(ACCESS, SECRET),),
+        clock: Clock | None = None,
+        rules: tuple[Rule, ...] = (),
+        base_domains: tuple[str, ...] = (),
+        trailed_budget_bytes: int = 1 << 20,
+    ) -> Proxy:
+        clock = clock or SystemClock()
+        stats, ledger = Stats(), Ledger(1 << 24)
+        tier = SegmentStore("ram", tmp_path / f"ram{len(made)}", 1 << 22, segment_bytes=1 << 22)
+        cache = PageCache(
+            [Medium(tier, Source.RAM)],
+            policy=get_policy("default"),
+            weights=NoWeights(),
+            stats=stats,
+            ledger=ledger,
+            rng=np.random.default_rng(7),
+        )
+        await asyncio.to_thread(cache.recover)
+        origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
+        engine = Engine(
+            origin, cache, rules=Rules(rules), ledger=ledger, stats=stats, clock=clock, page_size=PAGE
+        )
+        seen, log = Recorder(), EventLog()
+        handler = S3Handler(
+            engine_of(engine),
+            Authenticator(clients, anonymous=anonymous, clock=clock),
+            clock=clock,
+            observer=seen,
+            log=log,
+            base_domains=base_domains,
+            trailed_budget_bytes=trailed_budget_bytes,
+        )
+        runner = web.ServerRunner(S3Server(handler), shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        proxy = Proxy(engine, origin, handler, runner.addresses[0][1], seen, log)
+        made.append((proxy, runner, cache))
+        return proxy
+
+    yield make
+    for proxy, runner, cache in made:
+        await runner.cleanup()
+        await proxy.engine.aclose()
+        proxy.engine.assert_quiescent()
+        assert proxy.handler.held_bytes == 0, "a held upload was not given back"
+        await asyncio.to_thread(cache.close)
+
+
+@pytest.fixture
+async def proxy(make_proxy: MakeProxy) -> Proxy:
+    """Anonymous access on, one client, a bucket "b"."""
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"seed")
+    return proxy

@@ -1,0 +1,71 @@
+"""Every error class has a row, and a row becomes an S3 error answer."""
+
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from shadeproxy.api.s3.errors import TABLE, answer_error
+from shadeproxy.core import errors
+
+
+def tree(root):
+    yield root
+    for below in root.__subclasses__():
+        yield from tree(below)
+
+
+def make(kind):
+    if kind is errors.RangeNotSatisfiable:
+        return kind(10)
+    if kind is errors.OriginAnswer:
+        return kind(404, "NoSuchKey", "The key <k> is not there", headers=(("x-amz-id-2", "theirs"),))
+    return kind("what & why")
+
+
+@pytest.mark.parametrize("kind", sorted(set(tree(errors.ShadeProxyError)), key=lambda kind: kind.__name__))
+def test_every_class_has_a_row_and_a_well_formed_answer(kind):
+    assert kind in TABLE, f"{kind.__name__} needs a row in shadeproxy/api/s3/errors.py"
+    answer = answer_error(make(kind), resource="/b/k&", request_id="R1")
+    root = fromstring(answer.body)
+    assert root.tag == "Error"
+    assert root.findtext("Code") == answer.code
+    assert (root.findtext("Resource"), root.findtext("RequestId")) == ("/b/k&", "R1")
+    assert root.findtext("Message")
+    assert root.findtext("HostId")
+    assert 400 <= answer.status < 600
+
+
+def test_the_table_holds_nothing_that_is_not_in_the_tree():
+    assert set(TABLE) == set(tree(errors.ShadeProxyError))
+
+
+def test_what_went_wrong_inside_is_not_told():
+    for kind in (errors.TierError, errors.ConfigError, errors.StateError, errors.PeerError):
+        assert b"secret" not in answer_error(kind("secret path"), resource="/", request_id="R").body
+
+
+def test_what_may_succeed_later_says_when():
+    answer = answer_error(errors.Overloaded("full", retry_after_s=7), resource="/", request_id="R")
+    assert (answer.status, answer.code) == (503, "SlowDown")
+    assert ("Retry-After", "7") in answer.headers
+    for kind in (errors.OriginUnavailable, errors.OriginThrottled, errors.ShuttingDown, errors.BodyCutShort):
+        answer = answer_error(kind("later"), resource="/", request_id="R")
+        assert answer.status == 503
+        assert "Retry-After" in dict(answer.headers)
+
+
+def test_an_origins_answer_passes_and_a_hint_is_told():
+    answer = answer_error(
+        errors.OriginAnswer(
+            403, "AccessDenied", "No", headers=(("x-amz-id-2", "theirs"), ("Content-Length", "9"))
+        ),
+        resource="/",
+        request_id="R",
+    )
+    assert (answer.status, answer.code, answer.headers) == (403, "AccessDenied", (("x-amz-id-2", "theirs"),))
+    answer = answer_error(errors.InvalidRequest("bad", hint="do this"), resource="/", request_id="R")
+    assert b"<Message>bad: do this</Message>" in answer.body
+    answer = answer_error(errors.RangeNotSatisfiable(10), resource="/", request_id="R")
+    assert ("Content-Range", "bytes */10") in answer.headers
+    assert b"<ActualObjectSize>10</ActualObjectSize>" in answer.body
+    assert b"\x01" not in answer_error(errors.InvalidRequest("a\x01b"), resource="/", request_id="R").body

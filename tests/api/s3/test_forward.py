@@ -1,0 +1,368 @@
+"""Writes: what reaches the origin, and that no client sees success while the cache holds the old."""
+
+import asyncio
+import base64
+import hashlib
+import zlib
+from contextlib import asynccontextmanager
+
+import pytest
+from botocore.exceptions import ClientError
+
+from shadeproxy.api.s3 import ClientKey, Right
+from shadeproxy.api.s3.auth.clients import Identity
+from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.handler import authorise
+from shadeproxy.api.s3.operations import resolve
+from shadeproxy.api.s3.request import parse_request
+from shadeproxy.core.errors import AccessDenied, BodyMismatch, OriginUnavailable
+from shadeproxy.core.types import SHARED, ObjectRef, Upstream
+from shadeproxy.engine.rules import Rule
+from shadeproxy.origin.base import ForwardResponse
+from shadeproxy.origin.memory import MemoryOrigin
+
+
+class Watched:
+    """The engine, with its writes and forwards on record and its answers replaceable."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.events = []
+        self.requests = []
+        self.may_leave = asyncio.Event()
+        self.may_leave.set()
+        self.leaving = asyncio.Event()
+        self.answer = None
+        self.wraps_failures = False
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    @asynccontextmanager
+    async def writing(self, refs):
+        refs = tuple(refs)
+        self.events.append(("enter", refs))
+        async with self.engine.writing(refs):
+            try:
+                yield
+            finally:
+                self.leaving.set()
+                await self.may_leave.wait()
+                self.events.append(("leave", refs))
+
+    @asynccontextmanager
+    async def forward(self, request):
+        self.events.append("forward")
+        self.requests.append(request)
+        if self.answer is not None:
+            yield self.answer
+            return
+        try:
+            async with self.engine.forward(request) as answer:
+                yield answer
+        except BodyMismatch as error:
+            # As an HTTP client does that knows only that its request could not be written.
+            raise OriginUnavailable("could not send") if self.wraps_failures else error from error
+
+
+async def watched(make_proxy, **kwargs):
+    proxy = await make_proxy(engine_of=Watched, **kwargs)
+    proxy.origin.put("b", "seed", b"seed")
+    return proxy, proxy.handler._engine
+
+
+def put(target, body=b"", *fields, method="PUT"):
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        "Host: h",
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+        *fields,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+DELETE_TWO = b"<Delete><Object><Key>k</Key></Object><Object><Key>l</Key></Object></Delete>"
+
+
+@pytest.mark.parametrize(
+    ("data", "refs"),
+    [
+        (put("/b/k", b"x"), ("k",)),
+        (put("/b/k", method="DELETE"), ("k",)),
+        (put("/b/k?tagging", b"<Tagging><TagSet/></Tagging>"), ("k",)),
+        (put("/b/k", b"", "x-amz-copy-source: /b/seed"), ("k",)),
+        (put("/other"), ("",)),
+        (put("/b?delete", DELETE_TWO, method="POST"), ("k", "l")),
+    ],
+    ids=["put", "delete", "tagging", "copy", "bucket", "delete-many"],
+)
+async def test_a_write_leaves_its_block_before_the_client_sees_success(make_proxy, data, refs):
+    proxy, engine = await watched(make_proxy)
+    engine.may_leave.clear()
+    received = bytearray()
+    answer = asyncio.ensure_future(proxy.raw(data, into=received))
+    await engine.leaving.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    # The head of a copy's answer says nothing: its success is in the body.
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
+    assert not body
+    assert not head or b"x-amz-copy-source" in data
+    engine.may_leave.set()
+    await answer
+    expected = tuple(ObjectRef("other" if refs == ("",) else "b", key) for key in refs)
+    assert engine.events == [("enter", expected), "forward", ("leave", expected)]
+
+
+async def test_what_changes_no_object_enters_no_block(make_proxy):
+    proxy, engine = await watched(make_proxy)
+    assert (await proxy.raw(put("/b/k?uploads", method="POST"))).startswith(b"HTTP/1.1 200")
+    assert engine.events == ["forward"]
+
+
+async def test_a_completed_upload_keeps_alive_but_holds_its_result(make_proxy):
+    proxy, engine = await watched(make_proxy)
+    go_on = asyncio.Event()
+
+    async def chunks():
+        yield b'<?xml version="1.0"?>\n'
+        yield b" "
+        await go_on.wait()
+        yield b"<CompleteMultipartUploadResult>"
+        yield b"</CompleteMultipartUploadResult>"
+
+    engine.answer = ForwardResponse(200, (("Content-Type", "application/xml"),), chunks())
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(put("/b/seed?uploadId=u", b"<CompleteMultipartUpload/>", method="POST"))
+    await reader.readuntil(b"\r\n\r\n")
+    # The declaration is let go when something follows it, and white space at once.
+    assert await reader.readuntil(b"\r\n1\r\n \r\n") == b'16\r\n<?xml version="1.0"?>\n\r\n1\r\n \r\n'
+    assert engine.events[-1] == "forward"
+    engine.may_leave.clear()
+    go_on.set()
+    await engine.leaving.wait()
+    assert engine.events[-1] == "forward"
+    engine.may_leave.set()
+    rest = await reader.read()
+    writer.close()
+    assert b"</CompleteMultipartUploadResult>" in rest
+    assert rest.endswith(b"0\r\n\r\n")
+    assert engine.events[-1] == ("leave", (ObjectRef("b", "seed"),))
+
+
+async def test_a_wrong_payload_hash_commits_nothing(make_proxy):
+    proxy, engine = await watched(make_proxy)
+    body = b"x" * 200_000
+    promised = hashlib.sha256(body).hexdigest()
+    answer = await proxy.raw(put("/b/seed", body[:-1] + b"y", f"x-amz-content-sha256: {promised}"))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"<Code>BadDigest</Code>" in answer
+    assert proxy.origin.buckets["b"]["seed"].body == b"seed"
+    assert engine.events[-1] == ("leave", (ObjectRef("b", "seed"),))
+    answer = await proxy.raw(put("/b/seed", body, f"x-amz-content-sha256: {promised}"))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert engine.requests[-1].payload_hash == promised
+
+
+async def test_the_clients_fault_stays_the_clients_though_the_origin_wraps_it(make_proxy):
+    proxy, engine = await watched(make_proxy)
+    engine.wraps_failures = True
+    answer = await proxy.raw(put("/b/seed", b"body", f"x-amz-content-sha256: {'0' * 64}"))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"<Code>BadDigest</Code>" in answer
+
+
+@pytest.mark.parametrize(("held", "room"), [(True, 1 << 20), (False, 10)])
+async def test_a_trailing_checksum_becomes_a_header_where_it_can(make_proxy, held, room):
+    proxy, engine = await watched(make_proxy, trailed_budget_bytes=room)
+    body = b"x" * 3000
+    value = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    fields = (
+        "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "x-amz-decoded-content-length: 3000",
+        "x-amz-trailer: x-amz-checksum-crc32",
+        "x-amz-sdk-checksum-algorithm: CRC32",
+        "Content-Encoding: gzip,aws-chunked",
+    )
+    wire = b"bb8\r\n" + body + b"\r\n0\r\nx-amz-checksum-crc32:" + value.encode() + b"\r\n\r\n"
+    answer = await proxy.raw(put("/b/new", wire, *fields))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert proxy.origin.buckets["b"]["new"].body == body
+    request = engine.requests[0]
+    sent = {name.lower(): value for name, value in request.headers}
+    assert request.content_length == 3000
+    assert sent["content-encoding"] == "gzip"
+    assert sent.get("x-amz-checksum-crc32") == (value if held else None)
+    assert ("x-amz-sdk-checksum-algorithm" in sent) is held
+    assert not sent.keys() & {"x-amz-trailer", "x-amz-decoded-content-length", "x-amz-content-sha256"}
+    answer = await proxy.raw(put("/b/new2", wire.replace(b"xxx\r\n", b"xxy\r\n"), *fields))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert "new2" not in proxy.origin.buckets["b"]
+
+
+async def test_the_origin_sees_the_request_and_not_the_signature(make_proxy):
+    proxy, engine = await watched(make_proxy, anonymous=False, clients=(
+        ClientKey("ak", "sk", upstream=Upstream("theirs")),
+    ))  # fmt: skip
+    client = proxy.boto(access="ak", secret="sk")
+    parameters = {"Bucket": "b", "Key": "ü/a b", "Metadata": {"m": "v"}, "Body": b"x"}
+    await asyncio.to_thread(lambda: client.put_object(**parameters))
+    request = engine.requests[0]
+    assert (request.raw_path, request.raw_query, request.upstream) == ("/b/%C3%BC/a%20b", "", "theirs")
+    names = {name.lower() for name, _ in request.headers}
+    assert "x-amz-meta-m" in names
+    assert not names & {
+        "authorization",
+        "host",
+        "x-amz-date",
+        "x-amz-content-sha256",
+        "content-length",
+        "expect",
+    }
+    url = client.generate_presigned_url(
+        "get_object", Params={"Bucket": "b", "Key": "seed", "VersionId": "null", "ChecksumMode": "ENABLED"}
+    )
+    await proxy.get(url.removeprefix(proxy.url))
+    assert engine.requests[-1].raw_query in {"versionId=null", "versionId=null&"}
+
+
+async def test_reads_that_are_not_plain_bypass_the_cache(make_proxy):
+    proxy, engine = await watched(make_proxy, rules=(Rule("b", "never/", cache=False),))
+    proxy.origin.put("b", "never/k", b"fresh")
+    for target, field in (
+        ("/b/seed?partNumber=1", "X: y"),
+        ("/b/seed?versionId=null", "X: y"),
+        ("/b/seed", "x-amz-request-payer: requester"),
+        ("/b/never/k", "X: y"),
+    ):
+        answer = await proxy.get(target, field)
+        assert b"x-shade-cache: bypass" in answer
+    assert engine.events == ["forward"] * 4
+    assert (await proxy.get("/b/seed?foo=bar")).endswith(b"seed")
+    assert b"x-shade-cache: ram" in await proxy.get("/b/seed?other=1")
+
+
+async def test_no_cache_asks_the_origin(make_proxy):
+    proxy, _ = await watched(make_proxy)
+    await proxy.get("/b/seed")
+    proxy.origin.put("b", "seed", b"behind")
+    assert (await proxy.get("/b/seed")).endswith(b"seed")
+    assert (await proxy.get("/b/seed", "Cache-Control: max-age=0, no-cache")).endswith(b"behind")
+
+
+LIMITED = Identity("limited", SHARED, (Right("b*", "mine/"), Right("r", write=False, list=False)))
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "allowed"),
+    [
+        ("PUT /b/mine/k", None, True),
+        ("GET /b/mine/k", None, True),
+        ("PUT /b/other", None, False),
+        ("PUT /c/mine/k", None, False),
+        ("GET /r/k", None, True),
+        ("PUT /r/k", None, False),
+        ("GET /r", None, False),
+        ("PUT /b/mine/k", "r/k", True),
+        ("PUT /b/mine/k", "/b/mine/j?versionId=1", True),
+        ("PUT /b/mine/k", "b/seed", False),
+        ("PUT /b/mine/k", "b%2Fseed", False),
+        ("PUT /b/mine/k?uploadId=u&partNumber=1", "b/seed", False),
+        ("GET /b?list-type=2&prefix=mine/", None, True),
+        ("GET /b?list-type=2&prefix=", None, False),
+        ("GET /b?list-type=2", None, False),
+        ("GET /b?versions&prefix=mine/x", None, True),
+        ("GET /b?uploads", None, False),
+        ("HEAD /b", None, True),
+        ("GET /b?location", None, True),
+        ("HEAD /c", None, False),
+        ("GET /", None, False),
+        ("DELETE /b", None, False),
+        ("PUT /b?policy", None, False),
+        ("PUT /b?policy&prefix=mine/", None, False),
+        ("POST /b?delete", None, True),
+    ],
+)
+def test_rights_by_bucket_prefix_and_operation(line, source, allowed):
+    method, target = line.split(" ")
+    fields = [("Host", "h"), *([("x-amz-copy-source", source)] if source else [])]
+    request = parse_request(method, target, fields)
+    call = Call(request, resolve(request), LIMITED)
+    if allowed:
+        authorise(call)
+    else:
+        with pytest.raises(AccessDenied, match="limited has no right") as caught:
+            authorise(call)
+        assert "auth.clients" in caught.value.hint
+
+
+async def test_a_request_without_the_right_reaches_neither_cache_nor_origin(make_proxy):
+    client = ClientKey("ak", "sk", rights=(Right("b", "mine/"),))
+    proxy, engine = await watched(make_proxy, anonymous=False, clients=(client,))
+    s3 = proxy.boto(access="ak", secret="sk")
+    for call in (s3.get_object, s3.head_object, s3.put_object, s3.delete_object):
+        with pytest.raises(ClientError, match=r"AccessDenied|403"):
+            await asyncio.to_thread(lambda call=call: call(Bucket="b", Key="seed"))
+    assert engine.events == []
+    assert proxy.origin.gets + proxy.origin.heads == 0
+
+
+async def test_each_key_of_a_delete_needs_the_right(make_proxy):
+    client = ClientKey("ak", "sk", rights=(Right("b", "mine/"),))
+    proxy, engine = await watched(make_proxy, anonymous=False, clients=(client,))
+    s3 = proxy.boto(access="ak", secret="sk")
+
+    def delete(*keys):
+        return s3.delete_objects(Bucket="b", Delete={"Objects": [{"Key": key} for key in keys]})
+
+    with pytest.raises(ClientError, match="AccessDenied"):
+        await asyncio.to_thread(delete, "mine/a", "seed")
+    assert engine.events == []
+    assert len((await asyncio.to_thread(delete, "mine/a"))["Deleted"]) == 1
+
+
+async def test_a_body_without_a_length_is_refused(make_proxy):
+    proxy, _ = await watched(make_proxy)
+    data = b"PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    answer = await proxy.raw(data + b"1\r\nx\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 411")
+    assert b"MissingContentLength" in answer
+
+
+async def test_an_error_answer_of_the_origin_passes_unchanged(make_proxy):
+    proxy, engine = await watched(make_proxy)
+
+    async def chunks():
+        yield b"<Error><Code>Teapot</Code></Error>"
+
+    fields = (("x-amz-request-id", "theirs"), ("X-Odd", "caf\udce9"), ("Connection", "x-hop"), ("x-hop", "1"))
+    engine.answer = ForwardResponse(418, (*fields, ("Content-Length", "34")), chunks())
+    answer = await proxy.get("/b/seed?acl")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 418 ")
+    assert b"x-amz-request-id: theirs" in head
+    assert head.count(b"x-amz-request-id") == 1
+    assert b"X-Odd: caf\xe9" in head
+    assert b"x-hop" not in head
+    assert body == b"<Error><Code>Teapot</Code></Error>"
+
+
+async def test_a_field_that_would_split_the_answer_is_never_sent(make_proxy):
+    proxy, engine = await watched(make_proxy)
+
+    async def chunks():
+        yield b""
+
+    engine.answer = ForwardResponse(200, (("X-Evil", "a\r\nSet-Cookie: b"),), chunks())
+    answer = await proxy.get("/b/seed?acl")
+    assert b"Set-Cookie" not in answer
+    assert not answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_virtual_hosts(make_proxy):
+    proxy = await make_proxy(base_domains=("s3.test",), origin=MemoryOrigin())
+    proxy.origin.put("b", "a//k", b"body")
+    for host, target in (("b.s3.test", "/a//k"), ("s3.test", "/b/a//k")):
+        data = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert (await proxy.raw(data.encode())).endswith(b"\r\n\r\nbody")

@@ -1,0 +1,102 @@
+"""Uploads through the real S3 origin to servers that do not wait politely for the body."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.types import SHARED
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.s3 import S3Origin
+
+REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\n<Error/>"
+
+
+class Upstream:
+    """A server that answers as soon as it has the head, and notes what came of the body."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.heads = []
+        self.bodies = []
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, reader, writer):
+        try:
+            self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+            self.began.set()
+            if self.answer is not None:
+                writer.write(self.answer)
+                await writer.drain()
+            self.bodies.append(await reader.read())
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            self.ended.set()
+
+
+@asynccontextmanager
+async def upstream_of(answer):
+    upstream = Upstream(answer)
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    try:
+        yield upstream, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def origin_at(url):
+    credentials = {SHARED: StaticCredentials(Credentials("ak", "sk"))}
+    origin = S3Origin(url, credentials=credentials, region="us-east-1", addressing="path")
+    try:
+        yield origin
+    finally:
+        await origin.aclose()
+
+
+@pytest.fixture
+async def refusing(make_proxy):
+    async with upstream_of(REFUSAL) as (upstream, url), origin_at(url) as origin:
+        yield await make_proxy(origin=origin), upstream
+
+
+@pytest.fixture
+async def silent(make_proxy):
+    async with upstream_of(None) as (upstream, url), origin_at(url) as origin:
+        yield await make_proxy(origin=origin), upstream
+
+
+async def test_a_refusal_before_the_body_has_come_reaches_the_client(refusing):
+    proxy, _ = refusing
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000)
+    answer = await reader.readuntil(b"<Error/>")
+    assert answer.startswith(b"HTTP/1.1 403")
+    writer.close()
+
+
+async def test_a_body_that_breaks_its_promise_never_arrives_whole(silent):
+    proxy, upstream = silent
+    head = f"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\nx-amz-content-sha256: {'0' * 64}\r\n"
+    answer = await proxy.raw(f"{head}Connection: close\r\n\r\n".encode() + b"x" * 300_000)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"<Code>BadDigest</Code>" in answer
+    if upstream.began.is_set():
+        await upstream.ended.wait()
+    assert all(b"Content-Length: 300000" in head for head in upstream.heads)
+    assert sum(map(len, upstream.bodies)) < 300_000
+
+
+async def test_a_client_that_goes_away_ends_the_upload_at_the_origin(silent):
+    proxy, upstream = silent
+    ended = proxy.seen.wait_for(1)
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n" + b"x" * 200_000)
+    await upstream.began.wait()
+    writer.close()
+    await ended
+    await upstream.ended.wait()
+    assert sum(map(len, upstream.bodies)) < 300_000

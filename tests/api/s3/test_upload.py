@@ -1,0 +1,313 @@
+"""Bodies on their way up: the examples of the S3 documentation, and every way to break them."""
+
+import base64
+import hashlib
+import random
+import zlib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.clients import ChunkSeed, ClientKey
+from shadeproxy.api.s3.request import parse_request
+from shadeproxy.api.s3.upload.body import UploadBody
+from shadeproxy.api.s3.upload.checksums import make_checksum
+from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
+from shadeproxy.api.s3.upload.crc import CRC32C, CRC64NVME
+from shadeproxy.api.s3.upload.documents import parse_delete
+from shadeproxy.api.s3.upload.plan import BodyPlan, plan_body
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import (
+    BodyMismatch,
+    BodyTooLarge,
+    InvalidRequest,
+    MalformedBody,
+    MissingLength,
+    NotSupported,
+    SignatureMismatch,
+)
+from shadeproxy.core.sigv4 import EMPTY_SHA256, Scope, signing_key
+
+# "Example: transferring payload in multiple chunks" in the S3 API reference.
+ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+DATE = "20130524T000000Z"
+SCOPE = Scope("20130524", "us-east-1")
+NOW_S = datetime(2013, 5, 24, tzinfo=UTC).timestamp()
+EXAMPLE = b"a" * 66560
+SEED = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
+CHUNKS = [
+    (b"a" * 65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
+    (b"a" * 1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
+    (b"", "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
+]
+TRAILED_SEED = "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e"
+TRAILED_CHUNKS = [
+    (b"a" * 65536, "b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2"),
+    (b"a" * 1024, "1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7"),
+    (b"", "2ca2aba2005185cf7159c6277faf83795951dd77a3a99e6e65d5c9f85863f992"),
+]
+TRAILER = (
+    b"x-amz-checksum-crc32c:sOO8/Q==\r\n"
+    b"x-amz-trailer-signature:d81f82fc3505edab99d459891051a732e8730629a2e4a59689829ca17fe2e435\r\n\r\n"
+)
+
+
+def frame(chunks, tail=b"\r\n"):
+    lines = b""
+    for data, signature in chunks:
+        suffix = f";chunk-signature={signature}" if signature else ""
+        lines += f"{len(data):x}{suffix}\r\n".encode() + (data + b"\r\n" if data else b"")
+    return lines + tail
+
+
+def unsigned(*chunks, tail=b"\r\n"):
+    return frame([*((chunk, "") for chunk in chunks), (b"", "")], tail)
+
+
+async def pieces_of(data, step):
+    for start in range(0, len(data), step):
+        yield data[start : start + step]
+
+
+async def deliver(plan, data, step=1000):
+    """(what the origin got before an error, the error)."""
+    body, got = UploadBody(plan, pieces_of(data, step)), b""
+    try:
+        async for piece in body.pieces():
+            got += piece
+    except (BodyMismatch, MalformedBody, SignatureMismatch) as error:
+        return got, error if body.failure is error else None
+    return got, body.trailers
+
+
+def signed_plan(seed=SEED, *, trailers=(), length=66560):
+    verifier = ChunkVerifier(ChunkSeed(signing_key(SECRET, SCOPE), DATE, str(SCOPE), seed))
+    framing = Framing(signed=True, trailing=bool(trailers))
+    return BodyPlan(length, framing=framing, trailers=trailers, verifier=verifier)
+
+
+def unsigned_plan(length, *, trailers=()):
+    return BodyPlan(length, framing=Framing(signed=False, trailing=True), trailers=trailers)
+
+
+# ------------------------------------------------------------------ signed chunks
+
+
+async def test_the_documented_request_and_its_chunks_verify():
+    authorization = (
+        f"AWS4-HMAC-SHA256 Credential={ACCESS}/{SCOPE},SignedHeaders=content-encoding;content-length;host;"
+        "x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;x-amz-storage-class,"
+        f"Signature={SEED}"
+    )
+    fields = [
+        ("Host", "s3.amazonaws.com"),
+        ("x-amz-date", DATE),
+        ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+        ("Authorization", authorization),
+        ("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
+        ("Content-Encoding", "aws-chunked"),
+        ("x-amz-decoded-content-length", "66560"),
+        ("Content-Length", "66824"),
+    ]
+    request = parse_request("PUT", "/examplebucket/chunkObject.txt", fields)
+    door = Authenticator([ClientKey(ACCESS, SECRET)], anonymous=False, clock=ManualClock(NOW_S))
+    plan = plan_body(request, door.authenticate(request))
+    assert plan.length == 66560
+    wire = frame(CHUNKS)
+    assert len(wire) == 66824
+    assert await deliver(plan, wire) == (EXAMPLE, {})
+
+
+async def test_the_documented_trailer_verifies():
+    plan = signed_plan(TRAILED_SEED, trailers=("x-amz-checksum-crc32c",))
+    got, trailers = await deliver(plan, frame(TRAILED_CHUNKS, TRAILER))
+    assert (got, trailers) == (EXAMPLE, {"x-amz-checksum-crc32c": "sOO8/Q=="})
+
+
+@pytest.mark.parametrize("step", [1, 7, 65536, 10**6])
+async def test_pieces_may_arrive_in_any_size(step):
+    assert await deliver(unsigned_plan(11), unsigned(b"hello", b" world"), step) == (b"hello world", {})
+
+
+@pytest.mark.parametrize("broken", range(3))
+async def test_a_wrong_chunk_signature_never_completes_the_body(broken):
+    chunks = [(data, "0" * 64 if at == broken else sig) for at, (data, sig) in enumerate(CHUNKS)]
+    got, error = await deliver(signed_plan(), frame(chunks))
+    assert isinstance(error, SignatureMismatch)
+    assert len(got) < len(EXAMPLE)
+
+
+async def test_altered_content_is_refused_though_its_length_is_right():
+    wire = frame(CHUNKS).replace(b"a" * 1024 + b"\r\n", b"a" * 1023 + b"b\r\n")
+    got, error = await deliver(signed_plan(), wire)
+    assert isinstance(error, SignatureMismatch)
+    assert len(got) < len(EXAMPLE)
+
+
+async def test_an_altered_trailer_is_refused():
+    plan = signed_plan(TRAILED_SEED, trailers=("x-amz-checksum-crc32c",))
+    got, error = await deliver(plan, frame(TRAILED_CHUNKS, TRAILER.replace(b"sOO8", b"sOO9")))
+    assert isinstance(error, SignatureMismatch)
+    assert len(got) < len(EXAMPLE)
+
+
+async def test_unsigned_chunks_where_signed_ones_were_announced():
+    _, error = await deliver(signed_plan(), frame([(EXAMPLE, ""), (b"", "")]))
+    assert isinstance(error, MalformedBody)
+
+
+# ------------------------------------------------------------------ framing
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"",
+        b"5\r\nhel",
+        b"5\r\nhello\r\n",
+        b"5\r\nhello!\r\n0\r\n\r\n",
+        b"zz\r\nhello\r\n0\r\n\r\n",
+        b"-5\r\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello\r\n0\r\n\r\nmore",
+        b"5\r\nhello\r\n0\r\nno colon\r\n\r\n",
+        b"x" * 10000,
+    ],
+)
+async def test_broken_framing_never_completes_the_body(wire):
+    got, error = await deliver(unsigned_plan(5), wire)
+    assert isinstance(error, MalformedBody)
+    assert len(got) < 5
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+async def test_any_bytes_are_decoded_or_refused(wire, step):
+    await deliver(unsigned_plan(5), wire, step)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=6), st.integers(1, 60))
+async def test_what_was_framed_comes_out(chunks, step):
+    whole = b"".join(chunks)
+    assert await deliver(unsigned_plan(len(whole)), unsigned(*chunks), step) == (whole, {})
+
+
+# ------------------------------------------------------------------ promises
+
+
+async def test_a_body_that_goes_on_is_refused_before_the_announced_length_is_out():
+    for step in (1, 1000):
+        got, error = await deliver(unsigned_plan(5), unsigned(b"hello", b"!"), step)
+        assert isinstance(error, BodyMismatch)
+        assert len(got) < 5
+
+
+async def test_length_and_hash_are_checked_before_the_last_piece():
+    body = random.Random(1).randbytes(5000)
+    right = hashlib.sha256(body).hexdigest()
+    assert await deliver(BodyPlan(5000, sha256=right), body) == (body, {})
+    for plan in (BodyPlan(4999), BodyPlan(5001), BodyPlan(5000, sha256="0" * 64)):
+        got, error = await deliver(plan, body)
+        assert isinstance(error, BodyMismatch)
+        assert len(got) < plan.length
+
+
+@pytest.mark.parametrize("kind", ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"])
+async def test_trailing_checksums_are_checked(kind):
+    body, name = random.Random(2).randbytes(70_000), f"x-amz-checksum-{kind}"
+    checksum = make_checksum(name)
+    checksum.update(body)
+    value = checksum.value()
+    if kind == "crc32":
+        assert value == base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    plan = unsigned_plan(len(body), trailers=(name,))
+    tail = f"{name}:{value}\r\n\r\n".encode()
+    assert await deliver(plan, unsigned(body, tail=tail)) == (body, {name: value})
+    broken = bytes([body[0] ^ 1]) + body[1:]
+    got, error = await deliver(plan, unsigned(broken, tail=tail))
+    assert isinstance(error, BodyMismatch)
+    assert len(got) < len(body)
+    _, error = await deliver(plan, unsigned(body))
+    assert "did not come" in str(error)
+
+
+async def test_a_body_beyond_its_bound_is_refused():
+    with pytest.raises(BodyTooLarge, match="at most 10 bytes"):
+        await UploadBody(BodyPlan(None), pieces_of(b"x" * 100, 3)).read(10)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ([("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")], MissingLength),
+        (
+            [
+                ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+                ("x-amz-decoded-content-length", "-1"),
+            ],
+            InvalidRequest,
+        ),
+        ([("x-amz-content-sha256", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD")], NotSupported),
+        ([("x-amz-content-sha256", "abc")], InvalidRequest),
+        ([("x-amz-content-sha256", "0" * 64)], BodyMismatch),
+        ([("Transfer-Encoding", "gzip, chunked")], NotSupported),
+    ],
+)
+def test_promises_that_cannot_be_kept(fields, kind):
+    request = parse_request("PUT", "/b/k", [("Host", "h"), *fields])
+    door = Authenticator([], anonymous=True, clock=ManualClock())
+    with pytest.raises(kind):
+        plan_body(request, door.authenticate(request))
+
+
+def test_an_empty_body_with_its_hash_is_fine():
+    fields = [("Host", "h"), ("x-amz-content-sha256", EMPTY_SHA256), ("Content-Length", "0")]
+    request = parse_request("PUT", "/b/k", fields)
+    assert plan_body(
+        request, Authenticator([], anonymous=True, clock=ManualClock()).authenticate(request)
+    ).empty
+
+
+# ------------------------------------------------------------------ checksums and documents
+
+
+def test_crcs_of_the_catalogue():
+    assert CRC32C(b"123456789") == 0xE3069283
+    assert CRC64NVME(b"123456789") == 0xAE8B14860A799888
+
+
+@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 2**32))
+def test_a_crc_does_not_depend_on_how_the_data_is_cut(first, second, seed):
+    data = random.Random(seed).randbytes(first + second)
+    for crc in (CRC32C, CRC64NVME):
+        one = 0
+        for byte in data:
+            one = crc(bytes([byte]), one)
+        assert crc(data) == crc(data[first:], crc(data[:first])) == one
+
+
+def test_the_keys_of_a_delete():
+    document = (
+        '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>'
+        "<Object><Key>a&amp;b</Key><VersionId>1</VersionId></Object><Object><Key> c </Key></Object></Delete>"
+    )
+    assert parse_delete(document.encode()) == ("a&b", " c ")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "<Delete>",
+        "<Delete></Delete>",
+        "<Other><Object><Key>a</Key></Object></Other>",
+        "<Delete><Object></Object></Delete>",
+        "<Delete>" + "<Object><Key>a</Key></Object>" * 1001 + "</Delete>",
+        "<Delete><Object><Key>a</Key><Key>b</Key></Object></Delete>",
+        '<!DOCTYPE d [<!ENTITY a "aaa">]><Delete><Object><Key>&a;</Key></Object></Delete>',
+    ],
+)
+def test_deletes_that_are_refused(document):
+    with pytest.raises(MalformedBody):
+        parse_delete(document.encode())

@@ -1,0 +1,298 @@
+"""Bytes on sockets: what is not HTTP, what ends early, and what goes on afterwards."""
+
+import asyncio
+import gzip
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from shadeproxy.api.s3 import CLIENT_CLOSED
+from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+
+def split(answer):
+    """(status, lower-case fields, body) of one answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode("utf-8", "surrogateescape").split("\r\n")
+    fields = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        assert name.lower() not in fields, f"{name} sent twice"
+        fields[name.lower()] = value
+    return int(status.split()[1]), fields, body
+
+
+def lines(*texts, body=b""):
+    return "\r\n".join([*texts, "", ""]).encode() + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /b/k HTTP/1.1\r\nHost: h\r\nBad Name: x\r\n\r\n",
+        b"GET /b/k HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 40000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 40000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+        # Shapes that two parsers read in two ways.
+        b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: +3\r\n\r\nabc",
+        b"PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\nabc",
+        b"GET /b/k HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n",
+        b"GET /b/k HTTP/1.1\r\n\r\n",
+        b"GET /b/k HTTP/1.1\r\nHost: h\r\nX-Shade-Job: ;\r\n\r\n",
+        b"GET /b/%ff HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /b/\xff HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
+    ],
+)
+async def test_what_is_not_a_request_gets_an_s3_error(proxy, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(data)
+    head = await reader.readuntil(b"\r\n\r\n")
+    status, fields, _ = split(head)
+    body = await reader.readexactly(int(fields["content-length"]))
+    writer.close()
+    assert status in {400, 501}
+    assert fromstring(body).findtext("Code") in {"InvalidRequest", "NotImplemented"}
+    assert fields["x-amz-request-id"]
+    assert fields["x-shade-cache"] == "bypass"
+    assert "k" not in proxy.origin.buckets["b"]
+
+
+async def test_a_head_has_no_body_whatever_the_answer(proxy):
+    for target, expected in (("/b/seed", 200), ("/b/none", 404), ("/none/k?acl", 501)):
+        status, fields, body = split(await proxy.get(target, method="HEAD"))
+        assert (status, body) == (expected, b"")
+        assert fields["x-amz-request-id"]
+    assert split(await proxy.get("/b/seed", method="HEAD"))[1]["content-length"] == "4"
+
+
+async def test_pipelined_requests_are_answered_in_order(proxy):
+    proxy.origin.put("b", "two", b"2" * 5000)
+    get = "GET /b/{} HTTP/1.1\r\nHost: h\r\n{}\r\n"
+    data = (
+        get.format("seed", "")
+        + get.format("seed", "If-None-Match: *\r\n")
+        + get.format("none", "")
+        + get.format("two", "Range: bytes=4990-\r\n")
+        + get.format("seed", "Connection: close\r\n")
+    )
+    answer = await proxy.raw(data.encode())
+    statuses = [int(part.split(b" ", 1)[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 304, 404, 206, 200]
+    assert answer.endswith(b"\r\n\r\nseed")
+    assert [one["status"] for one in proxy.seen.requests] == statuses
+
+
+async def test_http_1_0_is_served_and_closed(proxy):
+    status, fields, body = split(await proxy.raw(b"GET /b/seed HTTP/1.0\r\nHost: h\r\n\r\n"))
+    assert (status, body, fields["connection"]) == (200, b"seed", "close")
+    status, fields, body = split(await proxy.raw(b"GET /b HTTP/1.0\r\nHost: h\r\n\r\n"))
+    assert status == 200
+    assert body.endswith(b"</ListBucketResult>")
+    assert "transfer-encoding" not in fields
+
+
+async def test_headers_of_a_hit_are_those_of_the_origin_and_ours(proxy):
+    headers = (("Content-Type", "text/x"), ("X-Amz-Meta-Name", "välue"), ("Content-Encoding", "gzip"))
+    proxy.origin.put("b", "k", gzip.compress(b"x"), headers)
+    cold, warm = [split(await proxy.get("/b/k", "Accept-Encoding: identity")) for _ in range(2)]
+    own = {"x-amz-request-id", "x-shade-cache", "date"}
+    assert {n: v for n, v in cold[1].items() if n not in own} == {
+        n: v for n, v in warm[1].items() if n not in own
+    }
+    assert (cold[1]["x-shade-cache"], warm[1]["x-shade-cache"]) == ("origin", "ram")
+    assert cold[2] == warm[2] == gzip.compress(b"x")
+    assert warm[1].keys() == {
+        *("connection", "content-type", "x-amz-meta-name", "content-encoding", "last-modified", "etag"),
+        *("accept-ranges", "content-length", "x-amz-id-2", "x-amz-request-id", "date", "x-shade-cache"),
+    }
+    assert warm[1]["x-amz-meta-name"] == "välue"
+
+
+async def test_100_continue_comes_after_the_signature_is_accepted(proxy, make_proxy):
+    head = (
+        "PUT /b/new HTTP/1.1",
+        "Host: h",
+        "Content-Length: 4",
+        "Expect: 100-continue",
+        "Connection: close",
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(lines(*head))
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"body")
+    assert split(await reader.read())[0] == 200
+    writer.close()
+    assert proxy.origin.buckets["b"]["new"].body == b"body"
+
+    closed = await make_proxy(anonymous=False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", closed.port)
+    writer.write(lines(*head[:-1]))
+    status, fields, _ = split(await reader.readuntil(b"\r\n\r\n"))
+    writer.close()
+    assert (status, fields["connection"]) == (403, "close")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        ("Content-Length: 100",),
+        ("Content-Length: 100", "Expect: 100-continue"),
+        ("Transfer-Encoding: chunked", "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+         "x-amz-decoded-content-length: 100"),
+    ],
+)  # fmt: skip
+async def test_an_upload_that_is_cut_stores_nothing(proxy, head):
+    ended = proxy.seen.wait_for(1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(lines("PUT /b/seed HTTP/1.1", "Host: h", *head, body=b"5\r\nhello\r\n"))
+    if "Expect: 100-continue" in head:
+        await reader.readuntil(b"\r\n\r\n")
+    else:
+        await writer.drain()
+    writer.close()
+    await ended
+    assert proxy.origin.buckets["b"]["seed"].body == b"seed"
+    assert proxy.seen.requests[0]["status"] == CLIENT_CLOSED
+
+
+async def test_a_gzip_upload_is_stored_as_it_is(proxy):
+    data = gzip.compress(b"x" * 1000)
+    await proxy.raw(
+        lines(
+            *("PUT /b/z HTTP/1.1", "Host: h", "Content-Encoding: gzip", "Connection: close"),
+            f"Content-Length: {len(data)}",
+            body=data,
+        )
+    )
+    stored = proxy.origin.buckets["b"]["z"]
+    assert stored.body == data
+    assert stored.meta.header("Content-Encoding") == "gzip"
+
+
+class CuttingOrigin(MemoryOrigin):
+    """Ends every body half way, as a broken connection does."""
+
+    @asynccontextmanager
+    async def open(self, ref, **kwargs):
+        async with super().open(ref, **kwargs) as read:
+
+            async def half():
+                async for chunk in read.chunks:
+                    yield chunk[: len(chunk) // 2]
+                    raise BodyCutShort("cut")
+
+            yield replace(read, chunks=half())
+
+
+async def test_a_body_cut_by_the_origin_resets_the_client_and_is_not_cached(make_proxy):
+    proxy = await make_proxy(origin=CuttingOrigin(chunk_bytes=3000))
+    proxy.origin.put("b", "k", b"x" * 3000)
+    for _ in range(2):
+        answer = await proxy.get("/b/k")
+        assert answer.endswith(b"<reset>")
+        assert answer.count(b"x" * 1600) == 0
+        assert b"content-length: 3000" in answer.lower() or answer == b"<reset>"
+    assert proxy.origin.gets == 2
+
+
+class FailingOrigin(MemoryOrigin):
+    """Sends the metadata, and then no byte of the body."""
+
+    @asynccontextmanager
+    async def open(self, ref, **kwargs):
+        async with super().open(ref, **kwargs) as read:
+
+            async def nothing():
+                raise BodyCutShort("cut")
+                yield
+
+            yield replace(read, chunks=nothing())
+
+
+async def test_a_body_that_fails_before_its_first_byte_is_still_an_error_answer(make_proxy):
+    proxy = await make_proxy(origin=FailingOrigin())
+    proxy.origin.put("b", "k", b"x" * 3000)
+    status, fields, body = split(await proxy.get("/b/k"))
+    assert (status, fields["retry-after"]) == (503, "1")
+    assert fromstring(body).findtext("Code") == "ServiceUnavailable"
+
+
+class DownOrigin(MemoryOrigin):
+    error: Exception = OriginUnavailable("the origin does not answer")
+
+    @asynccontextmanager
+    async def open(self, *_, **__):
+        raise self.error
+        yield
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OriginUnavailable("down"), "ServiceUnavailable"), (OriginThrottled("slow"), "SlowDown")],
+)
+async def test_an_origin_that_is_down_is_a_503_with_retry_after(make_proxy, error, code):
+    proxy = await make_proxy(origin=DownOrigin())
+    proxy.origin.error = error
+    status, fields, body = split(await proxy.get("/b/k"))
+    assert (status, fields["retry-after"]) == (503, "1")
+    assert fromstring(body).findtext("Code") == code
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_behind(make_proxy):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "k", b"x" * 3000)
+    gate = proxy.origin.gate = Gate()
+    ended = proxy.seen.wait_for(1)
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(lines("GET /b/k HTTP/1.1", "Host: h"))
+    await gate.reached.wait()
+    writer.close()
+    await ended
+    assert proxy.seen.requests[0]["status"] == CLIENT_CLOSED
+    gate.release()  # quiescence is asserted by the fixture
+
+
+async def test_an_unforeseen_exception_is_a_500_and_the_next_request_is_served(make_proxy):
+    class Broken:
+        def __init__(self, engine):
+            self.engine = engine
+
+        def __getattr__(self, name):
+            return getattr(self.engine, name)
+
+        def cacheable(self, ref):
+            if ref.key == "bad":
+                raise ZeroDivisionError("secret detail")
+            return True
+
+    proxy = await make_proxy(engine_of=Broken)
+    proxy.origin.put("b", "k", b"body")
+    data = b"GET /b/bad HTTP/1.1\r\nHost: h\r\n\r\nGET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    answer = await proxy.raw(data)
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"<Code>InternalError</Code>" in answer
+    assert b"secret detail" not in answer
+    assert answer.endswith(b"body")
+    assert [event for event, _ in proxy.log.events if event == "s3_request_failed"]
+
+
+async def test_the_observer_and_the_log_see_each_request_without_secrets(proxy):
+    await proxy.get("/b/seed?X-Amz-Nothing=1", "x-shade-job: resnet;epoch=1;rank=2")
+    seen = proxy.seen.requests[0]
+    assert (seen["operation"], seen["status"], seen["source"], seen["bytes_sent"]) == (
+        *("GetObject", 200, "origin", 4),
+    )
+    assert (seen["job"].job, seen["job"].epoch, seen["job"].rank) == ("resnet", 1, 2)
+    assert seen["duration_s"] >= 0
+    url = proxy.boto().generate_presigned_url("get_object", Params={"Bucket": "b", "Key": "seed"})
+    await proxy.get(url.removeprefix(proxy.url))
+    secret = url.partition("Signature=")[2].partition("&")[0]
+    assert len(secret) > 10
+    assert secret not in repr(proxy.log.events)

@@ -1,0 +1,26 @@
+"""What the repository promises about itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(
+    path for top in ("shadeproxy", "sdk", "tests", "bench") for path in (ROOT / top).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_stays_small_and_has_no_open_ends(path):
+    text = path.read_text()
+    assert text.count("\n") <= 400 or "tests" in path.relative_to(ROOT).parts
+    open_end = re.search(r"#.*\b(TODO|FIXME|XXX|HACK)\b", text)
+    assert open_end is None or path == Path(__file__), open_end
+
+
+def test_every_package_states_its_law():
+    silent = [
+        path for path in SOURCES if path.name == "__init__.py" and not path.read_text().startswith('"""')
+    ]
+    assert silent == []
