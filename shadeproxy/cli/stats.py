@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
@@ -12,7 +13,9 @@ from shadeproxy.cli.control import ControlClient
 from shadeproxy.core.units import format_size
 
 _INTERVAL_S = 1.0
-_READS = ("requests", "hit ratio", "byte hit ratio", "ram", "disk", "coalesced", "origin", "bypass", "bytes")
+# Short, so that a row fits 80 columns. "joined": coalesced with a read of the origin under way.
+_READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
+_NOT_BY_JOB = ("joined", "bypass")
 
 
 def render_stats(stats: Mapping[str, Any]) -> Group:
@@ -57,10 +60,14 @@ def _buckets(buckets: Mapping[str, Any], totals: Mapping[str, Any]) -> Table:
 
 
 def _jobs(jobs: Mapping[str, Any]) -> Table:
-    table = _table("jobs", "job", "epoch", *_READS, "stall")
+    columns = [column for column in _READS if column not in _NOT_BY_JOB]
+    table = _table("jobs", "job", "epoch", *columns, "stall")
     for name, job in jobs.items():
         for epoch, reads in job["epochs"].items():
-            table.add_row(name, epoch, *_reads(reads), f"{reads['stall_s']:.1f} s")
+            shown = [
+                cell for column, cell in zip(_READS, _reads(reads), strict=True) if column not in _NOT_BY_JOB
+            ]
+            table.add_row(name, epoch, *shown, f"{reads['stall_s']:.1f} s")
         table.add_section()
     return table
 
@@ -82,10 +89,10 @@ def _reads(reads: Mapping[str, Any]) -> list[str]:
 
 
 def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first)
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
