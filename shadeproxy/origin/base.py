@@ -10,7 +10,7 @@ tests/origin/test_conformance*.py hold these sentences as tests; every implement
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
@@ -58,6 +58,23 @@ class ForwardResponse:
     status: int
     headers: Headers
     chunks: AsyncIterator[bytes]
+
+
+class OpenOptions(TypedDict, total=False):
+    """The keywords of ``Origin.open``, for wrappers to pass on (PEP 692)."""
+
+    span: Span | None
+    if_match: str | None
+    upstream: Upstream
+    intent: Intent
+
+
+class ListOptions(TypedDict, total=False):
+    """The keywords of ``Origin.list_objects``, for wrappers to pass on."""
+
+    start_after: str
+    max_keys: int
+    upstream: Upstream
 
 
 class Origin(Protocol):

@@ -7,11 +7,19 @@ once, with the time the caller waited. Bytes are those of bodies that came from 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import Unpack
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginAnswer, OriginError
-from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
 from shadeproxy.telemetry.stats import Stats
 
 
@@ -28,33 +36,15 @@ class CountedOrigin:
             return await self._inner.head(ref, upstream=upstream)
 
     @asynccontextmanager
-    async def open(
-        self,
-        ref: ObjectRef,
-        *,
-        span: Span | None = None,
-        if_match: str | None = None,
-        upstream: Upstream = SHARED,
-        intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
         with self._request("get") as counted:
-            opened = self._inner.open(ref, span=span, if_match=if_match, upstream=upstream, intent=intent)
+            opened = self._inner.open(ref, **options)
             async with opened as read, aclosing(_counting(read.chunks, counted)) as chunks:
                 yield replace(read, chunks=chunks)
 
-    async def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        start_after: str = "",
-        max_keys: int = 1000,
-        upstream: Upstream = SHARED,
-    ) -> ListPage:
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         with self._request("list"):
-            return await self._inner.list_objects(
-                bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
-            )
+            return await self._inner.list_objects(bucket, prefix, **options)
 
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

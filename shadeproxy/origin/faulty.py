@@ -11,11 +11,19 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import BodyCutShort, OriginError
-from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +84,15 @@ class FaultyOrigin:
         return _claim(await self._inner.head(ref, upstream=upstream), fault)
 
     @asynccontextmanager
-    async def open(
-        self,
-        ref: ObjectRef,
-        *,
-        span: Span | None = None,
-        if_match: str | None = None,
-        upstream: Upstream = SHARED,
-        intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
         fault = await self._begin()
-        opened = self._inner.open(ref, span=span, if_match=if_match, upstream=upstream, intent=intent)
+        opened = self._inner.open(ref, **options)
         async with opened as reading, aclosing(self._spoil(reading.chunks, fault)) as chunks:
             yield OriginRead(_claim(reading.meta, fault), reading.span, chunks)
 
-    async def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        start_after: str = "",
-        max_keys: int = 1000,
-        upstream: Upstream = SHARED,
-    ) -> ListPage:
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         await self._begin()
-        return await self._inner.list_objects(
-            bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
-        )
+        return await self._inner.list_objects(bucket, prefix, **options)
 
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

@@ -10,9 +10,17 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Unpack
 
-from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
 
 _Waiting = deque[asyncio.Future[None]]
 
@@ -41,35 +49,19 @@ class LimitedOrigin:
         return await self._inner.head(ref, upstream=upstream)
 
     @asynccontextmanager
-    async def open(
-        self,
-        ref: ObjectRef,
-        *,
-        span: Span | None = None,
-        if_match: str | None = None,
-        upstream: Upstream = SHARED,
-        intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
-        await self._take(self._demand if intent is Intent.DEMAND else self._others)
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
+        await self._take(
+            self._demand if options.get("intent", Intent.DEMAND) is Intent.DEMAND else self._others
+        )
         try:
-            opened = self._inner.open(ref, span=span, if_match=if_match, upstream=upstream, intent=intent)
+            opened = self._inner.open(ref, **options)
             async with opened as reading:
                 yield reading
         finally:
             self._give()
 
-    async def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        start_after: str = "",
-        max_keys: int = 1000,
-        upstream: Upstream = SHARED,
-    ) -> ListPage:
-        return await self._inner.list_objects(
-            bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
-        )
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
+        return await self._inner.list_objects(bucket, prefix, **options)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         return self._inner.forward(request)

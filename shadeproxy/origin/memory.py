@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import (
     SHARED,
     Headers,
-    Intent,
     ListEntry,
     ListPage,
     ObjectMeta,
@@ -25,7 +25,7 @@ from shadeproxy.core.types import (
     Span,
     Upstream,
 )
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, ListOptions, OpenOptions, OriginRead
 from shadeproxy.origin.s3ops.answers import error, iso_date
 from shadeproxy.origin.s3ops.origin import StoreOrigin
 from shadeproxy.origin.s3ops.store import (
@@ -215,36 +215,19 @@ class MemoryOrigin(StoreOrigin):
         return await super().head(ref, upstream=upstream)
 
     @asynccontextmanager
-    async def open(
-        self,
-        ref: ObjectRef,
-        *,
-        span: Span | None = None,
-        if_match: str | None = None,
-        upstream: Upstream = SHARED,
-        intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
         self.gets += 1
-        self.reads.append((ref, span, upstream))
+        upstream = options.get("upstream", SHARED)
+        self.reads.append((ref, options.get("span"), upstream))
         self._admit(upstream)
-        opened = super().open(ref, span=span, if_match=if_match, upstream=upstream, intent=intent)
+        opened = super().open(ref, **options)
         async with opened as reading:
             yield reading
 
-    async def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        start_after: str = "",
-        max_keys: int = 1000,
-        upstream: Upstream = SHARED,
-    ) -> ListPage:
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         self.lists += 1
-        self._admit(upstream)
-        return await super().list_objects(
-            bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
-        )
+        self._admit(options.get("upstream", SHARED))
+        return await super().list_objects(bucket, prefix, **options)
 
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

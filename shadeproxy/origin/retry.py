@@ -10,12 +10,19 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginError, OriginUnavailable
-from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
 
 T = TypeVar("T")
 
@@ -52,39 +59,25 @@ class RetryingOrigin:
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         return await self._repeat(_Budget(self._rule), lambda: self._inner.head(ref, upstream=upstream))
 
-    async def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        start_after: str = "",
-        max_keys: int = 1000,
-        upstream: Upstream = SHARED,
-    ) -> ListPage:
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         return await self._repeat(
             _Budget(self._rule),
-            lambda: self._inner.list_objects(
-                bucket, prefix, start_after=start_after, max_keys=max_keys, upstream=upstream
-            ),
+            lambda: self._inner.list_objects(bucket, prefix, **options),
         )
 
     @asynccontextmanager
-    async def open(
-        self,
-        ref: ObjectRef,
-        *,
-        span: Span | None = None,
-        if_match: str | None = None,
-        upstream: Upstream = SHARED,
-        intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
         budget = _Budget(self._rule)
 
         def attempt(wanted: Span | None, etag: str | None) -> AbstractAsyncContextManager[OriginRead]:
-            return self._inner.open(ref, span=wanted, if_match=etag, upstream=upstream, intent=intent)
+            again: OpenOptions = {**options, "span": wanted, "if_match": etag}
+            return self._inner.open(ref, **again)
 
         async with AsyncExitStack() as stack:
-            reading = await self._repeat(budget, lambda: stack.enter_async_context(attempt(span, if_match)))
+            reading = await self._repeat(
+                budget,
+                lambda: stack.enter_async_context(attempt(options.get("span"), options.get("if_match"))),
+            )
             async with aclosing(self._resume(reading, budget, stack, attempt)) as chunks:
                 yield OriginRead(reading.meta, reading.span, chunks)
 
