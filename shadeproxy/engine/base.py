@@ -88,7 +88,8 @@ class ReadPath(Protocol):
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
         """Wrap a write to ``refs``: cached pages and metadata are gone before the write starts, nothing
         read meanwhile is kept, and they are gone again when the block is left, however it is left, so
-        leave it before the client sees success. An empty key stands for the whole bucket.
+        leave it before the client sees success. An empty key stands for the bucket itself (its rights,
+        its existence): what is cached of it is checked against the origin before it is served again.
         """
         ...
 

@@ -5,6 +5,7 @@ its bytes readable, or not findable. A page dropped while it is being written is
 failure is a miss, a counter and a log line.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,16 +19,18 @@ from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.placement import Placement, WeightSource
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
-from shadeproxy.engine.transfers import Medium, Transfers, run_io
+from shadeproxy.engine.transfers import Medium, RunIO, Transfers, run_io
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader, Recovered
 
+_SLICE = 256  # pages dropped before something else may run
+
 
 class Place(NamedTuple):
-    """Where a page was before a wait; a slot may be another page's afterwards."""
+    """Where a page was before a wait; its slot may hold another page afterwards, and so may its location."""
 
-    object_hash: int
+    generation: int
     tier: int
     location: Location
 
@@ -125,6 +128,16 @@ class PageCache:
         """Hashes of the objects that have a readable page, in no order."""
         return self.residents.object_hash[self.residents.ready()]
 
+    def pinned(self, page: Page) -> memoryview | None:
+        """The body of a page that was stored just now, without waiting; None when it is gone already."""
+        slot = self.find(page)
+        if slot is None:
+            return None
+        try:
+            return self.media[int(self.residents.tier[slot])].tier.pin(self._location(slot))
+        except TierError:
+            return None
+
     def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int]]:
         """Readable pages of one version as (number, tier, bytes), in order."""
         table = self.residents
@@ -147,11 +160,15 @@ class PageCache:
 
         ``wanted`` is asked again after every wait: an invalidated page is not placed.
         """
+        try:
+            record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
+        except TierError as error:  # a header that no record can hold
+            self._transfers.note_failure(self.media[0].tier, "encode", error)
+            return False
         slot = self._add(page, len(body), validated_s)
-        self.residents.record_bytes[slot] = self.media[0].tier.record_bytes(page, meta, len(body))
-        return await self._transfers.store(
-            slot, RecordHeader(page, meta, len(body), validated_s), body, wanted
-        )
+        self.residents.record_bytes[slot] = record_bytes
+        header = RecordHeader(page, meta, len(body), validated_s)
+        return await self._transfers.store(slot, header, body, wanted)
 
     def drop(self, slot: int, reason: str) -> None:
         """Remove a page; readers that hold a view keep their bytes."""
@@ -187,27 +204,39 @@ class PageCache:
         for medium in reversed(self.media):
             medium.tier.close()
 
-    def slots_under(self, bucket: str, prefix: str) -> tuple[Slots, bool]:
-        """Readable pages that may be of objects in ``bucket`` under ``prefix``; True: all of them are."""
-        slots: Slots = self.residents.ready()
-        groups = self._groups.candidates(bucket, prefix)
-        return slots[np.isin(self.residents.group[slots], groups)], not prefix
-
     async def find_under(self, bucket: str, prefix: str) -> Slots:
         """Readable pages of the objects in ``bucket`` under ``prefix``."""
-        slots, exact = self.slots_under(bucket, prefix)
-        if exact:
+        slots = np.intersect1d(self._slots_of(bucket, prefix), self.residents.ready())
+        if not prefix:
             return slots
         places = {slot: self._place_of(slot) for slot in slots.tolist()}
         matching = []
         for index in range(len(self.media)):
             inside = {slot: place.location for slot, place in places.items() if place.tier == index}
-            headers = await self._headers(index, list(inside.values()))
+            headers = await self._headers(index, list(inside.values()), run=asyncio.to_thread)
             for slot, location in inside.items():
                 ref = headers[location].page.ref if location in headers else None
                 if ref is not None and ref.bucket == bucket and ref.key.startswith(prefix):
                     matching.append(slot)
         return np.array([slot for slot in matching if self._is_at(slot, places[slot])], dtype=np.int64)
+
+    async def drop_under(self, bucket: str, prefix: str, reason: str) -> None:
+        """Remove every page of the objects in ``bucket`` under ``prefix``, in slices."""
+        # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
+        for slot in self._slots_of(bucket, prefix).tolist():
+            self._transfers.drop_unplaced(slot)
+        # Again, because a page may have moved to another tier while headers were read.
+        while len(found := await self.find_under(bucket, prefix)):
+            places = [(slot, self._place_of(slot)) for slot in found.tolist()]
+            for start in range(0, len(places), _SLICE):
+                for slot, place in places[start : start + _SLICE]:
+                    if self._is_at(slot, place):
+                        self.drop(slot, reason)
+                await asyncio.sleep(0)
+
+    def distrust(self, bucket: str) -> None:
+        """What is cached of a bucket must be checked against the origin before it is served again."""
+        self.residents.validated_s[self._slots_of(bucket, "")] = 0.0
 
     async def erased(self) -> None:
         """Return once everything dropped so far is erased from media that are written by a thread.
@@ -236,18 +265,24 @@ class PageCache:
 
     def _place_of(self, slot: int) -> Place:
         return Place(
-            int(self.residents.object_hash[slot]), int(self.residents.tier[slot]), self._location(slot)
+            int(self.residents.generation[slot]), int(self.residents.tier[slot]), self._location(slot)
         )
 
     def _is_at(self, slot: int, place: Place) -> bool:
         """Whether the slot still is the same page at the same place, after a wait."""
         return self.residents.tier[slot] != NO_TIER and self._place_of(slot) == place
 
+    def _slots_of(self, bucket: str, prefix: str) -> Slots:
+        """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
+        return self.residents.in_groups(self._groups.candidates(bucket, prefix))
+
     def _require(self, slot: int, place: Place) -> None:
         if not self._is_at(slot, place):
             raise TierError("the page left its tier while it was read")
 
-    async def _headers(self, index: int, locations: list[Location]) -> dict[Location, RecordHeader]:
+    async def _headers(
+        self, index: int, locations: list[Location], *, run: RunIO | None = None
+    ) -> dict[Location, RecordHeader]:
         """Record headers of one tier; what cannot be read is left out and counted."""
         tier, found, failures = self.media[index].tier, {}, list[TierError]()
 
@@ -258,7 +293,7 @@ class PageCache:
                 except TierError as error:
                     failures.append(error)
 
-        await run_io(self.media[index].load, read)
+        await run_io(run or self.media[index].load, read)
         for error in failures:
             self._transfers.note_failure(tier, "header", error)
         return found

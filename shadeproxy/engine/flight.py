@@ -6,7 +6,7 @@ OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error`
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from shadeproxy.core.errors import ShadeProxyError
@@ -97,11 +97,11 @@ class SingleFlight:
 
     def __init__(self, retire: Callable[[Flight], None]) -> None:
         self._flights: dict[FlightKey, Flight] = {}
-        self._live: set[Flight] = set()
+        self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
 
     def __len__(self) -> int:
-        return len(self._live)
+        return sum(map(len, self._live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
         return self._flights.get((ref, number))
@@ -116,7 +116,7 @@ class SingleFlight:
         if flight is None:
             flight = Flight(ref, number, upstream)
             self._flights[ref, number] = flight
-            self._live.add(flight)
+            self._live.setdefault(ref, set()).add(flight)
             flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")
             # A callback, not a wrapper: a task cancelled before its first step never runs a line.
             flight.task.add_done_callback(lambda task: self._ended(flight, task))
@@ -141,16 +141,28 @@ class SingleFlight:
         if self._flights.get((flight.ref, flight.number)) is flight:
             del self._flights[flight.ref, flight.number]
 
-    def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
-        """What these flights bring is not to be kept, and later readers start afresh."""
-        for flight in [flight for flight in self._live if matches(flight.ref)]:
+    def invalidate_object(self, ref: ObjectRef) -> None:
+        """What flights of this object bring is not to be kept, and later readers start afresh."""
+        for flight in self._live.get(ref, ()):
             flight.publishable = False
             self.detach(flight)
 
+    def invalidate_bucket(self, bucket: str) -> None:
+        """``invalidate_object`` for every object of a bucket."""
+        self.invalidate(lambda ref: ref.bucket == bucket)
+
+    def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
+        """``invalidate_object`` for every object that matches; asks once for each object in flight."""
+        for ref in filter(matches, self._live):
+            self.invalidate_object(ref)
+
     async def drain(self) -> None:
         """Wait until every fill has ended."""
-        while tasks := [flight.task for flight in self._live if flight.task and not flight.task.done()]:
+        while tasks := [task for task in self._tasks() if not task.done()]:
             await asyncio.wait(tasks)
+
+    def _tasks(self) -> Iterator[asyncio.Task[None]]:
+        return (flight.task for flights in self._live.values() for flight in flights if flight.task)
 
     def _ended(self, flight: Flight, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -169,8 +181,11 @@ class SingleFlight:
             self._finish(flight)
 
     def _finish(self, flight: Flight) -> None:
-        if flight in self._live and flight.task is not None and flight.task.done():
+        flights = self._live.get(flight.ref, set())
+        if flight in flights and flight.task is not None and flight.task.done():
             # The task's own callback may come a step later than its last waiter.
             self.detach(flight)
-            self._live.remove(flight)
+            flights.remove(flight)
+            if not flights:
+                del self._live[flight.ref]
             self._retire(flight)

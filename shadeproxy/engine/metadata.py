@@ -18,6 +18,11 @@ class Known:
     validated_s: float
 
 
+def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
+    """Whether ETag and Last-Modified agree: headers can be replaced in place, which keeps the ETag."""
+    return one.etag == other.etag and one.header("Last-Modified") == other.header("Last-Modified")
+
+
 class MetadataCache:
     """Least-recently-used map from object to ``Known``."""
 
@@ -37,7 +42,7 @@ class MetadataCache:
     def learn(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> Known:
         """Record what the origin just said (or what a record header says it said)."""
         known = self._known.get(ref)
-        if known is None or known.meta.etag != meta.etag:
+        if known is None or not same_version(known.meta, meta):
             known = self._known[ref] = Known(meta, validated_s)
             if len(self._known) > self._capacity:
                 self._known.popitem(last=False)

@@ -14,15 +14,23 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.residents import Residents, Slots, page_hash
+from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import choose_victims
 from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location, Tier
+from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
 
 SAMPLE = 1024
 _OBSERVATIONS_PER_BATCH = 256
 _RESERVE_TRIES = 64
+_MOST_SAMPLED = 65_536
+_DEMOTIONS = 32
+_LONG = 8
+_TRIES_BEFORE_RUNS = 16
+_SEGMENTS = 8
+_ROUNDING = 4096  # the tier may need this much more, to begin on a block
 
 Evict = Callable[[int, str], None]
 """Make a slot leave its tier, for a stated reason."""
@@ -85,14 +93,18 @@ class Placement:
         # A share that cannot hold even this page holds nothing back: it would lie idle for ever.
         held_back = max(room if size <= room else 0, members.staged_bytes)
         free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
-        if free < size and not self._displace(slot, index, size - free, evict):
+        # Holes left by victims drawn at random are of no use to a page much longer than they are.
+        long = size > _LONG * tier.used_bytes / max(members.count, 1)
+        if free < size and not long and not self._displace(slot, index, size - free, evict):
             return None
-        for _ in range(_RESERVE_TRIES):
+        for attempt in range(_RESERVE_TRIES):
             try:
                 return tier.reserve(size)
             except TierFull:
-                # Blocks shared with live neighbours were not freed: more has to go.
-                if not self._displace(slot, index, size, evict):
+                # Blocks shared with live neighbours were not freed, or no hole is long enough.
+                in_one_piece = long or attempt >= _TRIES_BEFORE_RUNS
+                displace = self._displace_run if in_one_piece else self._displace
+                if not displace(slot, index, size, evict):
                     return None
         return None
 
@@ -130,19 +142,62 @@ class Placement:
     def _displace(
         self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
     ) -> bool:
-        members = self._residents.members[index].slots
-        if len(members) > SAMPLE:
-            drawn = np.unique(self._rng.integers(0, len(members), SAMPLE))
-            members = members[drawn]
+        members = self._sample(index, need_bytes)
         newcomer = np.array([slot], dtype=np.int64)
         chosen = choose_victims(
             policy or self._policy, self._columns(members), self._columns(newcomer), need_bytes
         )
         if chosen is None:
             return False
-        for victim in members[chosen].tolist():
-            evict(victim, "policy")
+        for number, victim in enumerate(members[chosen].tolist()):
+            # Each demotion ranks the tier below: for a big newcomer among small pages only the first are.
+            evict(victim, "policy" if number < _DEMOTIONS else "crowded out")
         return True
+
+    def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
+        """Evict neighbours whose places make one piece of ``size``, if the newcomer beats them all."""
+        table = self._residents
+        members = self._neighbours(index)
+        starts, stops = byte_spans(table.location[members])
+        order = np.argsort(starts)
+        members, starts, stops = members[order], starts[order], stops[order]
+        # Whose key is not asked: staged pages are no members, and stay.
+        kept = np.isin(members, list(table.members[index].staged), invert=True)
+        beaten = kept & self._beaten(slot, members)
+        run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
+        if run is None:
+            return False
+        for number, victim in enumerate(members[run].tolist()):
+            evict(victim, "policy" if number < _DEMOTIONS else "crowded out")
+        return True
+
+    def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
+        if self._policy.admits_always:
+            return np.ones(len(members), dtype=np.bool_)
+        bar = self.eviction_keys(np.array([slot], dtype=np.int64))[0]
+        beaten: NDArray[np.bool_] = self.eviction_keys(members) > bar
+        return beaten
+
+    def _neighbours(self, index: int) -> Slots:
+        """Members and staged pages of a tier; of a big one, those of a few segments drawn at random."""
+        members = self._residents.members[index]
+        slots = np.concatenate([members.slots, np.fromiter(members.staged, np.int64, len(members.staged))])
+        if len(slots) <= _MOST_SAMPLED:
+            return slots
+        segments = byte_spans(self._residents.location[slots])[0] // SEGMENT_SPAN_BYTES
+        return slots[np.isin(segments, self._rng.choice(segments, _SEGMENTS))]
+
+    def _sample(self, index: int, need_bytes: int) -> Slots:
+        """Members drawn at random: 1,024, or so many that together they hold twice what is needed."""
+        members = self._residents.members[index].slots
+        if len(members) <= SAMPLE:
+            return members
+        drawn = members[np.unique(self._rng.integers(0, len(members), SAMPLE))]
+        drawn_bytes = int(self._residents.record_bytes[drawn].sum())
+        if drawn_bytes >= 2 * need_bytes:
+            return drawn
+        wanted = min(len(drawn) * 2 * need_bytes // max(drawn_bytes, 1) + 1, _MOST_SAMPLED)
+        return members[np.unique(self._rng.integers(0, len(members), wanted))]
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents

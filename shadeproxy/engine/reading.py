@@ -25,6 +25,10 @@ class Fills(Protocol):
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
     ) -> tuple[Flight, bool]: ...
 
+    def join_ahead(
+        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta
+    ) -> Flight | None: ...
+
     def leave(self, flight: Flight) -> None: ...
 
 
@@ -104,6 +108,7 @@ class EngineReading:
         """Nothing is known any more: the version that was opened is gone."""
         self.close()
         self._meta = None
+        self._loaded = None
 
     def close(self) -> None:
         """Leave every flight; idempotent."""
@@ -167,8 +172,12 @@ class EngineReading:
     def _read_ahead(self, number: int, stop: int) -> None:
         for ahead in range(number + 1, min(number + 1 + _READ_AHEAD_PAGES, stop)):
             page = Page(self.request.ref, self.meta.etag, ahead)
-            if ahead not in self._joined and self._cache.find(page) is None:
-                self._joined[ahead], _ = self._join(ahead)
+            if ahead in self._joined or self._cache.find(page) is not None:
+                continue
+            flight = self._fills.join_ahead(self.request.ref, ahead, self.request.upstream, self.meta)
+            if flight is None:
+                return
+            self._joined[ahead] = flight
 
     def _join(self, number: int) -> tuple[Flight, bool]:
         request = self.request
@@ -177,7 +186,10 @@ class EngineReading:
         )
 
     def _leave(self, number: int) -> None:
-        self._fills.leave(self._joined.pop(number))
+        # Nothing to leave when the context was left before the body generator was closed.
+        flight = self._joined.pop(number, None)
+        if flight is not None:
+            self._fills.leave(flight)
 
     def _count(self, span: Span) -> None:
         if self._counted or self.request.intent is not Intent.DEMAND:

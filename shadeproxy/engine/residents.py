@@ -84,6 +84,7 @@ class Residents:
         self.group = np.zeros(size, dtype=np.int32)
         self.validated_s = np.zeros(size, dtype=np.float64)
         self.unverified = np.zeros(size, dtype=np.bool_)  # body hash not checked since recovery
+        self.generation = np.zeros(size, dtype=np.int64)  # of the slot: one more for every page it holds
         self._position = np.zeros(size, dtype=np.int64)
         self._next_slot = 0
 
@@ -116,6 +117,10 @@ class Residents:
         """Every slot that holds a readable page."""
         return np.flatnonzero(self.tier[: self._next_slot] != NO_TIER)
 
+    def in_groups(self, groups: list[int]) -> Slots:
+        """Every slot, in use or free, whose latest page is of one of the prefix groups."""
+        return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
+
     def add(
         self, object_hash: int, number: int, *, etag: int, body_bytes: int, group: int, tick: float
     ) -> int:
@@ -126,6 +131,7 @@ class Residents:
         self._index[key] = slot
         if number:
             self._other_pages.setdefault(object_hash, set()).add(number)
+        self.generation[slot] += 1
         self.object_hash[slot] = object_hash
         self.etag[slot] = etag
         self.number[slot] = number

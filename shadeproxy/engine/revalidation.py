@@ -56,8 +56,9 @@ class Revalidator:
         return await asyncio.shield(task)
 
     def void(self, ref: ObjectRef) -> None:
-        """A write touched ``ref``: answers of checks that are under way say nothing any more."""
-        for key in [key for key in self._checks if key[0] == ref]:
+        """A write touched ``ref`` (no key: its bucket): checks that are under way say nothing any more."""
+        touched = [key for key in self._checks if key[0].bucket == ref.bucket and ref.key in ("", key[0].key)]
+        for key in touched:
             del self._checks[key]
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:

@@ -103,6 +103,11 @@ class Transfers:
         self._stats.record_bypass()
         return False
 
+    def drop_unplaced(self, slot: int) -> None:
+        """Remove a page that is on its way into a tier; nothing when it is not."""
+        if slot in self._unplaced:
+            self._forget(slot)
+
     def drop(self, slot: int, reason: str) -> None:
         """Remove a page; readers that hold a view keep their bytes."""
         if slot in self._unplaced:

@@ -1,33 +1,75 @@
 """Per-client verdicts of the origin: a hit is authorised like a miss.
 
 Only needed when clients have origin credentials of their own: whoever reads a cached object must have
-been let through by the origin, with its own credentials, at most ``ttl_s`` ago. Writes drop verdicts.
+been let through by the origin, with its own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also
+those that the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
 """
 
 from collections import OrderedDict
 
 from shadeproxy.core.types import ObjectRef, Upstream
 
+_BUCKET_SLOTS = 1 << 10
+_OBJECT_SLOTS = 1 << 16
+
+Ticket = tuple[int, int]
+"""Generations of a bucket and of an object, at the time when the origin was asked."""
+
 
 class Verdicts:
-    """Bounded memory of "the origin let ``upstream`` read ``ref``"."""
+    """Bounded memory of "the origin let ``upstream`` read ``ref``"; the object allowed longest ago leaves."""
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
         self._capacity = capacity
-        self._until: OrderedDict[tuple[ObjectRef, Upstream], float] = OrderedDict()
+        self._count = 0
+        # Of each upstream: until when, and the bucket's generation.
+        self._allowed: OrderedDict[ObjectRef, dict[Upstream, tuple[float, int]]] = OrderedDict()
+        # Fixed tables by hash: names that share a slot only forget each other, which costs one more question.
+        self._buckets = [0] * _BUCKET_SLOTS
+        self._objects = [0] * _OBJECT_SLOTS
 
-    def allow(self, upstream: Upstream, ref: ObjectRef, now_s: float) -> None:
-        self._until[ref, upstream] = now_s + self._ttl_s
-        self._until.move_to_end((ref, upstream))
-        if len(self._until) > self._capacity:
-            self._until.popitem(last=False)
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self, ref: ObjectRef) -> Ticket:
+        """To be taken before the origin is asked, and given to ``allow``."""
+        return self._buckets[_bucket_slot(ref.bucket)], self._objects[_object_slot(ref)]
+
+    def allow(self, upstream: Upstream, ref: ObjectRef, now_s: float, ticket: Ticket | None = None) -> None:
+        """The origin said yes. Ignored when the object or its bucket was forgotten since ``ticket``."""
+        current = self.begin(ref)
+        if ticket is not None and ticket != current:
+            return
+        verdicts = self._allowed.setdefault(ref, {})
+        self._count += upstream not in verdicts
+        verdicts[upstream] = (now_s + self._ttl_s, current[0])
+        self._allowed.move_to_end(ref)
+        while self._count > self._capacity:
+            _, evicted = self._allowed.popitem(last=False)
+            self._count -= len(evicted)
 
     def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float) -> bool:
-        return self._until.get((ref, upstream), 0.0) > now_s
+        verdict = self._allowed.get(ref, {}).get(upstream)
+        if verdict is None:
+            return False
+        until_s, generation = verdict
+        return until_s > now_s and generation == self._buckets[_bucket_slot(ref.bucket)]
 
     def forget(self, bucket: str, key: str | None = None) -> None:
         """Drop verdicts on one object, or on a whole bucket."""
-        stale = [entry for entry in self._until if entry[0].bucket == bucket and key in (None, entry[0].key)]
-        for entry in stale:
-            del self._until[entry]
+        if key is None:
+            # Its verdicts stay until they are pushed out, but count for nothing.
+            self._buckets[_bucket_slot(bucket)] += 1
+            return
+        ref = ObjectRef(bucket, key)
+        self._objects[_object_slot(ref)] += 1
+        self._count -= len(self._allowed.pop(ref, {}))
+
+
+def _bucket_slot(bucket: str) -> int:
+    return hash(bucket) % _BUCKET_SLOTS
+
+
+def _object_slot(ref: ObjectRef) -> int:
+    return hash(ref) % _OBJECT_SLOTS

@@ -4,6 +4,9 @@ The length is part of the location so that freeing a record needs neither memory
 An address (segment number and unit) is also what a record's header proves.
 """
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.record import UNIT_BYTES
@@ -14,6 +17,7 @@ NUMBERS = 1 << 17
 # Half of what the bits allow: the end of one segment is then never the start of the next.
 MOST_SEGMENT_BYTES = UNIT_BYTES << (UNIT_BITS - 1)
 MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 16
+SEGMENT_SPAN_BYTES = UNIT_BYTES << UNIT_BITS
 _UNIT_MASK = (1 << UNIT_BITS) - 1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 
@@ -26,6 +30,12 @@ def pack(extent: Extent) -> Location:
 def unpack(location: Location) -> Extent:
     """Address and length in units."""
     return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
+
+
+def byte_spans(locations: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First byte and end of each record as linear addresses, ``SEGMENT_SPAN_BYTES`` apart for segments."""
+    starts = (locations >> LENGTH_BITS) * UNIT_BYTES
+    return starts, starts + (locations & _LENGTH_MASK) * UNIT_BYTES
 
 
 def address_of(number: int, unit: int) -> int:

@@ -68,6 +68,8 @@ class Bench:
             return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
 
     async def settle(self) -> None:
+        """Wait until everything that was read is stored or passed by."""
+        await self.engine._filling.flights.drain()
         await self.cache.drain()
 
 

@@ -126,7 +126,7 @@ async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, st
         await asyncio.sleep(0)
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-    await bench.engine._flights.drain()
+    await bench.engine._filling.flights.drain()
     await asyncio.sleep(0)
     bench.engine.assert_quiescent()
     assert (await bench.get("k"))[0] == BODY
@@ -241,16 +241,20 @@ async def test_a_check_that_began_before_a_write_says_nothing_after_it(make_benc
     assert meta.size == 5
 
 
-async def test_a_write_to_a_bucket_forgets_all_of_it_and_nothing_else(make_bench):
-    bench = await make_bench()
+async def test_after_a_write_to_a_bucket_all_of_it_is_checked_and_nothing_else(make_bench):
+    bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
     for bucket in ("b", "c"):
         for key in ("x/1", "y/2"):
             bench.origin.put(bucket, key, b"1")
             await bench.get(key, bucket=bucket)
     async with bench.engine.writing([ObjectRef("b", "")]):
         pass
-    assert (await bench.get("x/1"))[1] is Source.ORIGIN
+    assert (await bench.get("x/1"))[1] is Source.RAM
     assert (await bench.get("y/2", bucket="c"))[1] is Source.RAM
+    assert bench.origin.heads == 1
+    bench.origin.denied.add(SHARED)  # what the write may have done
+    with pytest.raises(OriginAnswer):
+        await bench.get("y/2")
 
 
 async def test_overwritten_behind_the_proxy_under_each_freshness_rule(make_bench):

@@ -228,7 +228,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.open()
 
     async def settle(self):
-        await self.engine._flights.drain()
+        await self.engine._filling.flights.drain()
         await self.cache.drain()
         await asyncio.sleep(0)
 

@@ -1,0 +1,154 @@
+"""Pages on their way from the origin: joining a flight, reading ahead, and the fill itself.
+
+Laws: memory is taken from the ledger before it is allocated, and before the origin is asked where the
+length is known, so that no connection waits for memory; a page that was stored is read from its tier, and
+its memory is given back at once; reading ahead takes only memory that nobody waits for.
+"""
+
+from collections.abc import Callable
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import BodyCutShort, ObjectChanged
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import page_span
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.flight import Fill, Flight, SingleFlight
+from shadeproxy.engine.versions import Versions
+from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.stats import Stats
+
+_AHEAD_SHARE = 0.5
+
+
+class Filling:
+    """Implements reading.py ``Fills``. ``outdated(ref)``: forget what is cached, it is old."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        cache: PageCache,
+        *,
+        versions: Versions,
+        ledger: Ledger,
+        stats: Stats,
+        clock: Clock,
+        page_size: int,
+        outdated: Callable[[ObjectRef], None],
+    ) -> None:
+        self._origin = origin
+        self._cache = cache
+        self._versions = versions
+        self._ledger = ledger
+        self._stats = stats
+        self._clock = clock
+        self._page_size = page_size
+        self._outdated = outdated
+        self.flights = SingleFlight(self._retire)
+
+    def join(
+        self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
+    ) -> tuple[Flight, bool]:
+        """The flight of a page, with the caller as a waiter; starts the fill when there is none."""
+        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(intent, meta))
+        if intent is Intent.DEMAND:
+            self._cache.miss(ref, number)
+            if coalesced:
+                self._stats.record_coalesced()
+        return flight, coalesced
+
+    def join_ahead(self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta) -> Flight | None:
+        """As ``join``, for a page that will be wanted soon; None when memory is short.
+
+        A reader that waits for memory for one page must not hold memory for the next ones.
+        """
+        length = page_span(number, self._page_size, meta.size).length
+        if self.flights.find(ref, number) is None:
+            if self._ledger.taken_bytes + length > self._ledger.capacity_bytes * _AHEAD_SHARE:
+                return None
+            if not self._ledger.try_take(length):
+                return None
+        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(Intent.DEMAND, meta))
+        if not coalesced:
+            flight.budget_bytes = length
+        self._cache.miss(ref, number)
+        return flight
+
+    def leave(self, flight: Flight) -> None:
+        self.flights.leave(flight)
+
+    def _filler(self, intent: Intent, known: ObjectMeta | None) -> Fill:
+        async def fill(flight: Flight) -> None:
+            try:
+                await self._fill(flight, intent, known)
+            except ObjectChanged:
+                if flight.publishable:
+                    # What is known is old: the next read starts from nothing.
+                    self._outdated(flight.ref)
+                raise
+
+        return fill
+
+    async def _fill(self, flight: Flight, intent: Intent, known: ObjectMeta | None) -> None:
+        ref, number = flight.ref, flight.number
+        flight.publishable = not self._versions.being_written(ref)
+        ticket = self._versions.verdict_ticket(ref)
+        if known is not None:
+            await self._take(flight, page_span(number, self._page_size, known.size).length, intent)
+        # The first page of an unknown or small object is asked for without a range, which works for empty
+        # objects too and brings whole-object checksums; of a bigger object the rest is not read.
+        whole = number == 0 and (known is None or known.size <= self._page_size)
+        span = None if whole else Span(number * self._page_size, (number + 1) * self._page_size)
+        async with self._origin.open(
+            ref,
+            span=span,
+            if_match=None if known is None else known.etag,
+            upstream=flight.upstream,
+            intent=intent,
+        ) as read:
+            self._versions.allow(flight.upstream, ref, ticket)
+            meta = self._learn(flight, read.meta)
+            length = page_span(number, self._page_size, meta.size).length
+            await self._take(flight, length, intent)
+            flight.open(meta, length)
+            if length:
+                async for chunk in read.chunks:
+                    flight.advance(chunk)
+                    if flight.filled == length:
+                        break
+        if flight.filled < length:
+            raise BodyCutShort(f"{ref}: got {flight.filled} of {length} bytes of page {number}")
+        flight.end()
+        if flight.publishable and length:
+            await self._store(flight, Page(ref, meta.etag, number), meta)
+
+    async def _store(self, flight: Flight, page: Page, meta: ObjectMeta) -> None:
+        stored = await self._cache.insert(
+            page, meta, flight.buffer, self._clock.now_s(), lambda: flight.publishable
+        )
+        view = self._cache.pinned(page) if stored else None
+        if view is not None:
+            # Readers that are slow go on from the tier; the memory is somebody else's turn.
+            flight.buffer = view
+            self._retire(flight)
+
+    async def _take(self, flight: Flight, length: int, intent: Intent) -> None:
+        """Memory for the page, unless it was taken before."""
+        missing = length - flight.budget_bytes
+        if missing > 0:
+            await self._ledger.take(missing, intent)
+            flight.budget_bytes += missing
+
+    def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:
+        """Take in what the origin said of the object with a page; the richer of what is known."""
+        if not flight.publishable:
+            return meta
+        if self._versions.holds_other(flight.ref, meta):
+            # This flight brought a newer version: what else is known or flying of the object is old.
+            self._outdated(flight.ref)
+            flight.publishable = True
+        return self._versions.learn(flight.ref, meta)
+
+    def _retire(self, flight: Flight) -> None:
+        self._ledger.give(flight.budget_bytes)
+        flight.budget_bytes = 0

@@ -1,0 +1,40 @@
+"""Room in one piece: which neighbours must leave so that a long record fits between those that stay.
+
+Pure. Random victims free many small holes; a record far longer than they are needs one hole.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.int64]
+
+
+def cheapest_run(
+    starts: Bytes, stops: Bytes, beaten: NDArray[np.bool_], size_bytes: int, segment_bytes: int
+) -> slice | None:
+    """The run of records, all ``beaten``, whose removal leaves ``size_bytes`` free in one piece of one
+    segment and costs the fewest bytes; None when there is none.
+
+    starts, stops: i64[n], linear byte addresses of the records, ascending. A segment is an aligned stretch
+    of ``segment_bytes`` addresses; what lies before its first record or after its last is not counted.
+    """
+    count = len(starts)
+    if not count:
+        return None
+    segments = starts // segment_bytes
+    same = segments[1:] == segments[:-1]
+    left, right = starts.copy(), stops.copy()
+    left[1:][same] = stops[:-1][same]
+    right[:-1][same] = starts[1:][same]
+    indices = np.arange(count)
+    last_kept = np.maximum.accumulate(np.where(beaten, -1, indices))
+    ends = np.maximum(np.searchsorted(right, left + size_bytes), indices)
+    possible = ends < count
+    ends = np.minimum(ends, count - 1)
+    possible &= (segments[ends] == segments) & (last_kept[ends] < indices)
+    if not possible.any():
+        return None
+    removed = np.concatenate([[0], np.cumsum(stops - starts)])
+    cost = np.where(possible, removed[ends + 1] - removed[indices], np.iinfo(np.int64).max)
+    first = int(cost.argmin())
+    return slice(first, int(ends[first]) + 1)

@@ -1,0 +1,175 @@
+"""Which version of an object is current, and who may see it: metadata, freshness, checks, verdicts.
+
+Laws: nothing here reads bodies; what a check says counts only if no write touched the object since it was
+asked; what is not usable by its freshness rule is checked before it is used.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.metadata import Known, MetadataCache, same_version
+from shadeproxy.engine.revalidation import Revalidator
+from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.verdicts import Ticket, Verdicts
+from shadeproxy.origin.base import Origin
+
+
+class Versions:
+    """``outdated(ref)`` is called when the origin turns out to have another version than is cached."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        cache: PageCache,
+        *,
+        rules: Rules,
+        clock: Clock,
+        verdicts: Verdicts | None,
+        outdated: Callable[[ObjectRef], None],
+    ) -> None:
+        self._cache = cache
+        self._rules = rules
+        self._clock = clock
+        self._verdicts = verdicts
+        self._outdated = outdated
+        self._metadata = MetadataCache()
+        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm)
+        self._writing: Counter[ObjectRef] = Counter()
+
+    # ------------------------------------------------------------------ questions
+
+    async def known(self, ref: ObjectRef) -> Known | None:
+        """What is known of an object, from memory or from the record of its first page."""
+        known = self._metadata.get(ref)
+        if known is None and (recalled := await self._cache.recall(ref)) is not None:
+            # Something newer may have been learnt while the record was read.
+            known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
+        return known
+
+    async def usable(self, request: ReadRequest) -> ObjectMeta | None:
+        """Metadata that may answer now, or None when nothing is known. Raises what ``check`` raises."""
+        known = await self.known(request.ref)
+        if known is None:
+            return None
+        age = self._rules.of(request.ref).age(known.validated_s, self._clock.now_s())
+        if request.force_check or age is Age.UNUSABLE:
+            return await self.check(request.ref, request.upstream)
+        if age is Age.STALE:
+            self._revalidator.check_soon(request.ref, request.upstream)
+        return known.meta
+
+    async def check(self, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
+        """Ask the origin, with the rights of ``upstream``. Raises OriginError."""
+        ticket = self.verdict_ticket(ref)
+        meta = await self._revalidator.check(ref, upstream)
+        self.allow(upstream, ref, ticket)
+        return meta
+
+    async def authorise(self, request: ReadRequest) -> None:
+        """A hit is authorised like a miss: by the origin, with this client's own credentials."""
+        verdicts, now_s = self._verdicts, self._clock.now_s()
+        if verdicts is not None and not verdicts.allowed(request.upstream, request.ref, now_s):
+            await self.check(request.ref, request.upstream)
+
+    def verdict_ticket(self, ref: ObjectRef) -> Ticket | None:
+        """Taken before the origin is asked: a verdict does not outlive a write that came in between."""
+        return None if self._verdicts is None else self._verdicts.begin(ref)
+
+    def allow(self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None) -> None:
+        """The origin let ``upstream`` read ``ref``."""
+        if self._verdicts is not None:
+            self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket)
+
+    # ------------------------------------------------------------------ news
+
+    def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
+        """The origin just answered with ``meta``; the richer of what is known of that version."""
+        return self._metadata.learn(ref, meta, self._clock.now_s()).meta
+
+    def holds_other(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
+        """Whether another version than ``meta`` is known or cached."""
+        known = self._metadata.get(ref)
+        if known is not None and not same_version(known.meta, meta):
+            return True
+        return self._cache.holds_other_version(ref, meta.etag)
+
+    def forget(self, ref: ObjectRef) -> None:
+        self._metadata.forget(ref)
+
+    def forget_prefix(self, bucket: str, prefix: str) -> None:
+        self._metadata.forget_prefix(bucket, prefix)
+
+    def touch(self, ref: ObjectRef) -> None:
+        """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
+        self._revalidator.void(ref)
+        if self._verdicts is not None:
+            self._verdicts.forget(ref.bucket, ref.key or None)
+        if ref.key:
+            self._metadata.forget(ref)
+        else:
+            self._metadata.forget_prefix(ref.bucket, "")
+
+    # ------------------------------------------------------------------ writes under way
+
+    def begin_write(self, refs: Iterable[ObjectRef]) -> None:
+        self._writing.update(refs)
+
+    def end_write(self, refs: Iterable[ObjectRef]) -> None:
+        self._writing.subtract(refs)
+        self._writing += Counter()  # keeps positive counts only
+
+    def being_written(self, ref: ObjectRef) -> bool:
+        return ref in self._writing or ObjectRef(ref.bucket, "") in self._writing
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def idle(self) -> bool:
+        return self._revalidator.idle and not self._writing
+
+    async def aclose(self) -> None:
+        await self._revalidator.aclose()
+
+    # ------------------------------------------------------------------ what checks bring
+
+    def _settle(self, ref: ObjectRef, meta: ObjectMeta | None) -> None:
+        """A check came back, with metadata or with "gone": keep, replace or forget what is cached."""
+        if self.being_written(ref):
+            return
+        if meta is None or self.holds_other(ref, meta):
+            self._outdated(ref)
+        if meta is not None:
+            self.learn(ref, meta)
+            self._cache.confirm(ref, self._clock.now_s())
+
+    def _confirm(self, ref: ObjectRef, entry: ListEntry) -> bool:
+        """Whether a listing shows that what is cached is current."""
+        known = self._metadata.get(ref)
+        if known is None or self.being_written(ref) or self._cache.holds_other_version(ref, entry.etag):
+            return False
+        if known.meta.etag != entry.etag or not _same_time(known.meta, entry):
+            return False
+        self.learn(ref, known.meta)
+        self._cache.confirm(ref, self._clock.now_s())
+        return True
+
+
+def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
+    """Whether header and listing tell one time of modification; True where either tells none.
+
+    Headers replaced in place keep the ETag and change this. A listing may tell milliseconds.
+    """
+    header = meta.header("Last-Modified")
+    if not header or not entry.last_modified:
+        return True
+    try:
+        listed = datetime.fromisoformat(entry.last_modified).timestamp()
+        return abs(parsedate_to_datetime(header).timestamp() - listed) < 1
+    except ValueError:
+        return False

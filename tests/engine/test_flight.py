@@ -1,0 +1,215 @@
+"""Flight and SingleFlight: one read for everybody, and its memory is given back exactly once."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
+from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
+from shadeproxy.engine.flight import Flight, SingleFlight
+
+REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")
+META = ObjectMeta('"e"', 6)
+
+
+class Bench:
+    """Fills that do what the test lets them do, and the flights that were retired."""
+
+    def __init__(self) -> None:
+        self.retired: list[Flight] = []
+        self.fills = 0
+        self.go = asyncio.Event()
+        self.cancelled = False
+        self.error: BaseException | None = None
+        self.flights = SingleFlight(self.retired.append)
+
+    async def fill(self, flight: Flight) -> None:
+        self.fills += 1
+        flight.open(META, META.size)
+        flight.advance(b"abc")
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if self.error is not None:
+            raise self.error
+        flight.advance(b"def and more than the page holds")
+
+    def join(self, ref: ObjectRef = REF, number: int = 0) -> Flight:
+        return self.flights.join(ref, number, SHARED, self.fill)[0]
+
+    async def read(self, flight: Flight) -> bytes:
+        """What a waiter sees; it leaves whatever happens."""
+        try:
+            await flight.opened()
+            return b"".join([bytes(piece) async for piece in flight.pieces(0, flight.length)])
+        finally:
+            self.flights.leave(flight)
+
+    def reader(self, flight: Flight) -> asyncio.Task[bytes]:
+        return asyncio.create_task(self.read(flight))
+
+
+@pytest.fixture
+async def bench():
+    bench = Bench()
+    yield bench
+    await bench.flights.drain()
+    await asyncio.sleep(0)
+    assert len(bench.flights) == 0
+    assert not bench.flights._flights
+    assert not bench.flights._live
+
+
+async def test_readers_share_one_fill_and_all_get_the_page(bench):
+    readers = [bench.reader(bench.join()) for _ in range(3)]
+    assert bench.flights.join(REF, 0, SHARED, bench.fill)[1]
+    flight = bench.flights.find(REF, 0)
+    bench.go.set()
+    assert await asyncio.gather(*readers) == [b"abcdef"] * 3
+    assert (bench.fills, bench.retired) == (1, [])  # one waiter has not left
+    bench.flights.leave(flight)
+    assert bench.retired == [flight]
+
+
+async def test_a_flight_survives_the_reader_that_started_it(bench):
+    leader, follower = bench.reader(bench.join()), bench.reader(bench.join())
+    await asyncio.sleep(0)
+    leader.cancel()
+    await asyncio.wait({leader})
+    bench.go.set()
+    assert await follower == b"abcdef"
+    assert not bench.cancelled
+
+
+async def test_a_flight_dies_with_its_last_reader_and_nobody_joins_it_then(bench):
+    first = bench.join()
+    readers = [bench.reader(first), bench.reader(bench.join())]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+    successor = bench.join()
+    assert successor is not first
+    await asyncio.wait({first.task})
+    assert bench.cancelled
+    bench.go.set()
+    assert await bench.read(successor) == b"abcdef"
+    await bench.flights.drain()
+    await asyncio.sleep(0)
+    assert bench.retired == [first, successor]
+
+
+async def test_a_fill_cancelled_before_its_first_step_is_retired_too(bench):
+    flight = bench.join()
+    bench.flights.leave(flight)
+    await asyncio.wait({flight.task})
+    await asyncio.sleep(0)
+    assert (bench.fills, bench.retired) == (0, [flight])
+
+
+async def test_who_still_waits_for_a_cancelled_fill_is_told(bench):
+    flight = bench.join()
+    reader = bench.reader(flight)
+    flight.task.cancel()
+    with pytest.raises(ShadeProxyError, match=r"the read of .*k.* was abandoned"):
+        await reader
+    assert bench.retired == [flight]
+
+
+async def test_every_waiter_gets_the_error_after_the_bytes_that_came(bench):
+    bench.error = OriginUnavailable("down")
+    flight = bench.join()
+    readers = [bench.reader(flight), bench.reader(bench.join())]
+    late = bench.join()
+    bench.go.set()
+    errors = await asyncio.gather(*readers, return_exceptions=True)
+    assert errors == [bench.error] * 2
+    assert bytes(await anext(late.pieces(0, 6))) == b"abc"
+    with pytest.raises(OriginUnavailable):
+        await bench.read(late)
+    assert bench.retired == [flight]
+
+
+async def test_a_bug_in_a_fill_reaches_waiters_and_the_loop(bench):
+    seen = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: seen.append(context["exception"]))
+    bench.error = ZeroDivisionError("bug")
+    bench.go.set()
+    with pytest.raises(ShadeProxyError, match=r"internal error while reading .*ZeroDivisionError"):
+        await bench.read(bench.join())
+    assert seen == [bench.error]
+
+
+@pytest.mark.parametrize("reader_leaves_first", [False, True])
+async def test_a_flight_is_retired_once_whoever_leaves_last(bench, reader_leaves_first):
+    flight = bench.join()
+    if reader_leaves_first:
+        # It has all it wants while the task goes on, as when the page is being stored.
+        await flight.opened()
+        flight.end()
+        bench.flights.leave(flight)
+        assert bench.retired == []
+        bench.go.set()
+        await asyncio.wait({flight.task})
+    else:
+        bench.go.set()
+        await asyncio.wait({flight.task})
+        await asyncio.sleep(0)
+        assert bench.retired == []
+        bench.flights.leave(flight)
+    await asyncio.sleep(0)
+    assert bench.retired == [flight]
+
+
+@pytest.mark.parametrize(
+    ("invalidate", "expected"),
+    [
+        (lambda flights: flights.invalidate_object(REF), {(REF, 0), (REF, 1)}),
+        (lambda flights: flights.invalidate_object(ObjectRef("b", "unknown")), set()),
+        (lambda flights: flights.invalidate_bucket("b"), {(REF, 0), (REF, 1), (OTHER, 0)}),
+        (lambda flights: flights.invalidate(lambda ref: ref.key.startswith("k")),
+         {(REF, 0), (REF, 1), (ELSEWHERE, 0)}),
+    ],
+)  # fmt: skip
+async def test_invalidated_flights_are_detached_and_not_kept_but_go_on(bench, invalidate, expected):
+    joined = [bench.join(*page) for page in ((REF, 0), (REF, 1), (OTHER, 0), (ELSEWHERE, 0))]
+    readers = [bench.reader(flight) for flight in joined]
+    invalidate(bench.flights)
+    marked = {(flight.ref, flight.number) for flight in joined if not flight.publishable}
+    gone = {
+        (flight.ref, flight.number) for flight in joined if not bench.flights.find(flight.ref, flight.number)
+    }
+    assert marked == gone == expected
+    bench.go.set()
+    assert await asyncio.gather(*readers) == [b"abcdef"] * 4
+
+
+async def test_a_detached_flight_is_marked_by_later_invalidations_too(bench):
+    flight = bench.join()
+    bench.flights.detach(flight)
+    bench.flights.invalidate_object(REF)
+    assert not flight.publishable
+    bench.go.set()
+    await bench.read(flight)
+
+
+async def test_invalidating_an_object_looks_at_no_other_flight(bench):
+    flight, other = bench.join(), bench.join(OTHER)
+    bench.flights._live = Unscannable(bench.flights._live)
+    bench.flights.invalidate_object(REF)
+    bench.flights._live = dict(dict.items(bench.flights._live))
+    assert (flight.publishable, other.publishable) == (False, True)
+    bench.go.set()
+    await asyncio.gather(bench.read(flight), bench.read(other))
+
+
+class Unscannable(dict):
+    """A map that must be asked for single keys only."""
+
+    def __iter__(self):
+        raise AssertionError("every flight was looked at")
+
+    values = items = __iter__

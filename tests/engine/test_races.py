@@ -1,0 +1,185 @@
+"""Races that were found by review: each test failed before its mend."""
+
+import asyncio
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.memory import Gate
+
+PAGE = 4096
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+REF = ObjectRef("b", "k")
+
+
+class Held:
+    """I/O that waits until it is let go."""
+
+    def __init__(self):
+        self.waiting, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, work):
+        self.waiting.set()
+        await self.go.wait()
+        work()
+
+
+async def test_a_slot_and_a_place_that_were_reused_are_not_taken_for_the_old_page(make_bench):
+    bench = await make_bench(ram_bytes=2048, disk_bytes=1 << 20, rules=IMMUTABLE)
+    bench.origin.put("b", "k", b"1" * 3000)
+    await bench.get("k")
+    await bench.settle()
+    medium, held = bench.cache.media[1], Held()
+    bench.cache.media[1] = replace(medium, load=held)
+    bench.cache.media[1].tier.is_hot = lambda _location: False
+
+    async def read():
+        async with bench.engine.open(ReadRequest(REF)) as reading:
+            body = b"".join([bytes(p) async for p in reading.body(Span(0, reading.meta.size))])
+            return reading.meta.etag, body
+
+    reader = asyncio.create_task(read())
+    await held.waiting.wait()
+    bench.cache.media[1] = medium
+    async with bench.engine.writing([REF]):
+        bench.origin.put("b", "k", b"2" * 3000)
+    await bench.get("k")
+    await bench.settle()
+    held.go.set()
+    etag, body = await reader
+    assert etag.strip('"') == hashlib.md5(body).hexdigest()
+
+
+async def test_a_page_loaded_before_a_change_was_noticed_is_not_used_after_it(make_bench):
+    bench = await make_bench(rules=IMMUTABLE)
+    bench.origin.put("b", "k", b"1" * 5 * PAGE)
+    await bench.get("k", range=RangeSpec(3 * PAGE, 4 * PAGE - 1))
+    new = b"2" * 4 * PAGE
+    bench.origin.put("b", "k", new)
+    async with bench.engine.open(ReadRequest(REF, RangeSpec(None, 2 * PAGE))) as reading:
+        await bench.get("k", range=RangeSpec(3 * PAGE, 4 * PAGE - 1))
+        body = b"".join([bytes(p) async for p in reading.body(Span(2 * PAGE, 4 * PAGE))])
+    assert body == new[2 * PAGE :]
+
+
+@pytest.mark.parametrize("prefix", ["", "k"])
+async def test_a_page_between_tiers_does_not_escape_a_purge(make_bench, prefix):
+    bench = await make_bench(ram_bytes=4 * PAGE, disk_bytes=1 << 20, policy="lru", rules=IMMUTABLE)
+    held, medium = Held(), bench.cache.media[1]
+    bench.cache.media[1] = replace(medium, write=held)
+    for n in range(6):
+        bench.origin.put("b", f"k{n}", b"old%d" % n * 700)
+        await bench.get(f"k{n}")
+    await held.waiting.wait()
+    bench.cache.media[1] = medium
+    await bench.engine.purge("b", prefix, dry_run=False)
+    for n in range(6):
+        bench.origin.put("b", f"k{n}", b"new%d" % n * 700)
+    held.go.set()
+    await bench.settle()
+    for n in range(6):
+        assert await bench.get(f"k{n}") == (b"new%d" % n * 700, Source.ORIGIN)
+
+
+@pytest.mark.parametrize("touched", ["k", ""])
+async def test_a_right_taken_away_while_it_was_asked_for_is_not_remembered(make_bench, touched):
+    bench = await make_bench(verdicts=True)
+    alice = Upstream("alice")
+    bench.origin.put("b", "k", b"secret")
+    held, resume, head = asyncio.Event(), asyncio.Event(), bench.origin.head
+
+    async def slow_head(ref, **kwargs):
+        meta = await head(ref, **kwargs)
+        held.set()
+        await resume.wait()
+        return meta
+
+    bench.origin.head = slow_head
+    check = asyncio.create_task(bench.engine.stat(ReadRequest(REF, upstream=alice)))
+    await held.wait()
+    async with bench.engine.writing([ObjectRef("b", touched)]):
+        bench.origin.denied.add(alice)
+    resume.set()
+    await asyncio.gather(check, return_exceptions=True)
+    bench.origin.head = head
+    with pytest.raises(OriginAnswer):
+        await bench.get("k", upstream=alice)
+
+
+async def test_headers_replaced_in_place_are_seen_once_the_object_is_checked(make_bench):
+    """CopyObject onto itself keeps the ETag and changes Last-Modified."""
+    bench = await make_bench(rules=(Rule(ttl_s=10),))
+    bench.origin.put("b", "k", b"x" * 100, headers=(("x-amz-meta-v", "1"),))
+    await bench.get("k")
+    bench.clock.advance(11)
+    bench.origin.put("b", "k", b"x" * 100, headers=(("x-amz-meta-v", "2"),))
+    await bench.get("k")
+    while not bench.engine.idle:
+        await asyncio.sleep(0.01)
+    meta, _ = await bench.engine.stat(ReadRequest(REF))
+    assert meta.header("x-amz-meta-v") == "2"
+
+
+async def test_streams_that_read_ahead_do_not_starve_each_other(make_bench):
+    bench = await make_bench(budget_bytes=8 * PAGE, ram_bytes=1 << 22)
+    for n in range(16):
+        bench.origin.put("b", f"k{n}", bytes([n]) * 6 * PAGE)
+    bodies = await asyncio.wait_for(asyncio.gather(*(bench.get(f"k{n}") for n in range(16))), 20)
+    assert [body for body, _ in bodies] == [bytes([n]) * 6 * PAGE for n in range(16)]
+
+
+async def test_paused_readers_of_stored_pages_hold_no_memory_of_others(make_bench):
+    bench = await make_bench(budget_bytes=4 * PAGE, ram_bytes=1 << 22)
+    paused = []
+    for n in range(8):
+        bench.origin.put("b", f"k{n}", bytes([n]) * PAGE)
+        context = bench.engine.open(ReadRequest(ObjectRef("b", f"k{n}")))
+        reading = await context.__aenter__()
+        body = reading.body(Span(0, PAGE))
+        first = await anext(body)
+        assert first[:1] == bytes([n])
+        paused.append((context, body))
+    bench.origin.put("b", "other", b"served")
+    assert (await asyncio.wait_for(bench.get("other"), 5))[0] == b"served"
+    for context, body in paused:
+        await context.__aexit__(None, None, None)  # the context first: that must be harmless
+        await body.aclose()
+
+
+async def test_metadata_that_no_record_can_hold_is_served_and_leaves_nothing(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"x", headers=(("x-amz-meta-long", "v" * 70_000),))
+    assert (await bench.get("k"))[0] == b"x"
+    await bench.settle()
+    assert len(bench.cache.residents) == 0
+
+
+@pytest.mark.parametrize("policy", ["lru", "default"])
+async def test_a_big_page_displaces_small_ones(make_bench, policy):
+    bench = await make_bench(ram_bytes=1 << 20, policy=policy, page_size=1 << 19, budget_bytes=1 << 22)
+    for n in range(3000):
+        bench.origin.put("b", f"small/{n}", b"s" * 200)
+        await bench.get(f"small/{n}")
+    bench.origin.put("b", "big/0", b"B" * (1 << 19))
+    for _ in range(9000 if policy == "default" else 1):  # long enough for the small ones to be dead
+        await bench.get("big/0")
+    assert (await bench.get("big/0"))[1] is Source.RAM
+
+
+async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
+    bench = await make_bench(rules=IMMUTABLE)
+    bench.origin.put("b", "k", b"old" * 500)
+    bench.origin.gate = gate = Gate()
+    reader = asyncio.create_task(bench.get("k"))
+    await gate.reached.wait()
+    await bench.engine.purge("b", "k", dry_run=False)
+    bench.origin.put("b", "k", b"new" * 500)
+    gate.release()
+    assert (await reader)[0] == b"old" * 500
+    assert await bench.get("k") == (b"new" * 500, Source.ORIGIN)
