@@ -18,7 +18,7 @@ class Media:
     def __init__(self, settings: Settings) -> None:
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
-        ram = SegmentStore("ram", cache.ram.path, cache.ram.capacity)
+        ram = SegmentStore("ram", cache.ram.path, cache.ram.capacity, min_free_bytes=cache.ram.min_free)
         self.media = [Medium(ram, Source.RAM)]
         if cache.disk.capacity:
             writer = self._pool(1, "disk-writer")

@@ -1,4 +1,8 @@
-"""Durable control state: what is known of datasets, jobs and scores, written behind, read at start."""
+"""Durable control state: what is known of datasets, jobs and scores, written behind, read at start.
+
+Law: what was noted stays noted until the state store has it, whether the export fails or is cancelled; one
+failure stops neither the others nor what comes later.
+"""
 
 import asyncio
 from concurrent.futures import Executor
@@ -13,6 +17,9 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _EVERY_S = 1.0
 
+Item = tuple[str, str]
+"""Kind and name."""
+
 
 class Persistence:
     """Collects what changed and hands it to the state store about once a second."""
@@ -21,12 +28,14 @@ class Persistence:
         self._state = state
         self._pool = pool
         self._clock = clock
-        self._dirty: set[tuple[str, str]] = set()
+        # A fresh object for every note: who exports sees by it whether his blob is still the newest.
+        self._dirty: dict[Item, object] = {}
+        self._failing: set[Item] = set()
         self._task: asyncio.Task[None] | None = None
 
     def note(self, kind: str, name: str) -> None:
         """(kind, name) changed or went away."""
-        self._dirty.add((kind, name))
+        self._dirty[kind, name] = object()
 
     def restore(self, knowledge: Knowledge) -> None:
         """Take back what was stored (blocking). What cannot be read is logged and left out."""
@@ -41,12 +50,22 @@ class Persistence:
         self._state.start()
         self._task = asyncio.create_task(self._work(knowledge), name="persistence")
 
+    async def flush(self, knowledge: Knowledge) -> None:
+        """Everything noted so far is durable, or the log says what is not."""
+        await self._collect(knowledge)
+        try:
+            await self._state.flush()
+        except StateError as error:
+            _log.error("control state could not be written", error=str(error))
+
     async def stop(self, knowledge: Knowledge) -> None:
-        """Everything noted is durable, or the log says what is not."""
+        """``flush``, and collect no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._collect(knowledge)
+        await self.flush(knowledge)
+        for kind, name in sorted(self._dirty):
+            _log.error("control state is not saved", kind=kind, name=name)
         try:
             await self._state.stop()
         except StateError as error:
@@ -54,19 +73,37 @@ class Persistence:
 
     async def _work(self, knowledge: Knowledge) -> None:
         while True:
-            await asyncio.sleep(_EVERY_S)
-            knowledge.expire(self._clock.now_s())
+            await self._clock.sleep(_EVERY_S)
+            try:
+                knowledge.expire(self._clock.now_s())
+            except Exception:  # noqa: BLE001 - logged; the task must outlive a bug elsewhere
+                _log.exception("silent jobs were not expired")
             await self._collect(knowledge)
 
     async def _collect(self, knowledge: Knowledge) -> None:
-        dirty, self._dirty = self._dirty, set()
-        loop = asyncio.get_running_loop()
-        for kind, name in sorted(dirty):
-            if kind == "datasets":  # millions of keys to pack
-                blob = await loop.run_in_executor(self._pool, knowledge.export, kind, name)
+        for item, noted in sorted(self._dirty.items(), key=lambda entry: entry[0]):
+            try:
+                blob = await self._export(knowledge, *item)
+                if self._dirty.get(item) is noted:
+                    self._hand_over(item, blob)
+                # Else it changed during the export, or somebody else handed it over: this blob may be old.
+            except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
+                # It is tried again with every round: said once, not every second.
+                if item not in self._failing:
+                    _log.exception("control state is not saved, will try again", kind=item[0], name=item[1])
+                self._failing.add(item)
             else:
-                blob = knowledge.export(kind, name)
-            if blob is None:
-                self._state.delete(kind, name)
-            else:
-                self._state.put(kind, name, blob)
+                self._failing.discard(item)
+
+    async def _export(self, knowledge: Knowledge, kind: str, name: str) -> bytes | None:
+        if kind != "datasets":
+            return knowledge.export(kind, name)
+        # Millions of keys to pack.
+        return await asyncio.get_running_loop().run_in_executor(self._pool, knowledge.export, kind, name)
+
+    def _hand_over(self, item: Item, blob: bytes | None) -> None:
+        if blob is None:
+            self._state.delete(*item)
+        else:
+            self._state.put(*item, blob)
+        del self._dirty[item]

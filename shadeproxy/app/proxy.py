@@ -1,7 +1,8 @@
 """One running proxy: everything that is opened, in order, and closed in the reverse order.
 
-Start: tiers and state are recovered, then the listeners open. Stop: not ready, no new connections,
-requests under way end, caches and state are flushed, everything closes (design section 7).
+Start: tiers and state are recovered, then the listeners open. Stop: not ready (the control listener says
+so until the end), no new S3 connections, requests under way end while the state is flushed, then the control
+listener and everything else close (design section 7).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -47,6 +49,9 @@ from shadeproxy.tiers.base import Tier
 _log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _DRAIN_S = 30.0
+_CONTROL_DRAIN_S = 5.0
+# Handlers that were told to end get so long; aiohttp waits for it twice.
+_ABORT_S = 0.1
 _CONTROL_THREADS = 4
 
 
@@ -81,29 +86,17 @@ class Proxy:
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
         authenticator = build_authenticator(settings, clock)
-        token = settings.control.resolve_token()
+        token, tls = settings.control.resolve_token(), _tls_context(settings)
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
-        knowledge = await self._open_state(pool)
+        persistence, knowledge = await self._open_state(pool)
         origin = CountedOrigin(build_origin(settings, clock=clock), stats=self.stats, clock=clock)
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin)
-        handler = S3Handler(
-            engine,
-            authenticator,
-            clock=clock,
-            observer=Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log),
-            log=structlog.get_logger("shadeproxy.s3"),
-            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
-        )
-        tls = _tls_context(settings)
-        s3 = S3Server(handler)
-        self.s3_address = await self._listen(
-            "s3.listen", web.ServerRunner(s3, shutdown_timeout=_DRAIN_S), settings.s3.listen, tls
-        )
         scheme = "https" if tls else "http"
+        info: dict[str, Any] = {"page_size": engine.page_size}
         context = ControlContext(
             version=__version__,
             knowledge=knowledge,
@@ -114,22 +107,41 @@ class Proxy:
             list_objects=engine.list_objects,
             resident_hashes=engine.cache.resident_hashes,
             readiness=lambda: self._status,
-            info={"s3_endpoint": f"{scheme}://{self.s3_address}", "page_size": engine.page_size},
+            info=info,
             token=token,
         )
-        runner = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_DRAIN_S)
-        self.control_address = await self._listen("control.listen", runner, settings.control.listen, None)
+        control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
+        self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
+        self.control_address = await _listen("control.listen", control, settings.control.listen, None)
+        handler = S3Handler(
+            engine,
+            authenticator,
+            clock=clock,
+            observer=Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log),
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+        )
+        s3 = web.ServerRunner(S3Server(handler), shutdown_timeout=_DRAIN_S)
+        self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
+        self.s3_address = await _listen("s3.listen", s3, settings.s3.listen, tls)
+        info["s3_endpoint"] = f"{scheme}://{self.s3_address}"
         self._status = READY
         _log.info(
             "ready",
-            s3=f"{scheme}://{self.s3_address}",
+            s3=info["s3_endpoint"],
             control=f"http://{self.control_address}",
             pages=len(engine.cache.residents),
         )
         probe = asyncio.create_task(_probe(origin), name="probe")
         self._stack.callback(probe.cancel)
 
-    async def _open_state(self, pool: ThreadPoolExecutor) -> Knowledge:
+    async def _drain_s3(
+        self, runner: web.ServerRunner, persistence: Persistence, knowledge: Knowledge
+    ) -> None:
+        # State first of all: who waits for our end may lose patience and kill.
+        await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S))
+
+    async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[Persistence, Knowledge]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
@@ -138,7 +150,7 @@ class Proxy:
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
-        return knowledge
+        return persistence, knowledge
 
     async def _open_engine(self, knowledge: Knowledge, origin: Origin) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
@@ -172,24 +184,36 @@ class Proxy:
         self._stack.push_async_callback(engine.aclose)
         return engine
 
-    async def _listen(
-        self, key: str, runner: web.BaseRunner, address: Address, tls: ssl.SSLContext | None
-    ) -> str:
-        """Open a listener, closed gracefully by the stack; where it listens."""
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(
-            runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            raise ShadeProxyError(
-                f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
-                f" (another shadeproxy?), or set {key} to another address"
-            ) from error
-        host, port = runner.addresses[0][:2]
-        return str(Address(host, port))
+
+async def _listen(key: str, runner: web.BaseRunner, address: Address, tls: ssl.SSLContext | None) -> str:
+    """Open a listener; where it listens. Raises ShadeProxyError when the address is taken."""
+    await runner.setup()
+    site = web.TCPSite(
+        runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
+    )
+    try:
+        await site.start()
+    except OSError as error:
+        raise ShadeProxyError(
+            f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
+            f" (another shadeproxy?), or set {key} to another address"
+        ) from error
+    host, port = runner.addresses[0][:2]
+    return str(Address(host, port))
+
+
+async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
+    """Accept no more, close idle connections, let requests end for ``limit_s``, then end them."""
+    try:
+        # aiohttp waits for its shutdown_timeout twice for each connection.
+        async with asyncio.timeout(limit_s):
+            await runner.cleanup()
+    except TimeoutError:
+        server = runner.server
+        assert server is not None, "a runner without a server has nothing to wait for"
+        _log.warning("requests under way were cut off", connections=len(server.connections))
+        await server.shutdown(_ABORT_S)
+        await runner.cleanup()
 
 
 async def _probe(origin: Origin) -> None:

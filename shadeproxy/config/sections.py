@@ -23,6 +23,8 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
+# Half of the smallest segment: a record is a page, its metadata and padding.
+_MOST_PAGE_BYTES = 32 * _MIB
 
 
 def _ram_directory() -> Path:
@@ -154,6 +156,7 @@ class RuleSection(Section):
 class RamCache(Section):
     path: Annotated[Path, path_or(_ram_directory)] = Field(default="", validate_default=True)
     capacity: Size = 1 * _GIB
+    min_free: Size = 0
 
     @field_validator("capacity")
     @classmethod
@@ -178,8 +181,11 @@ class Cache(Section):
     @field_validator("page_size")
     @classmethod
     def _blocks(cls, value: int) -> int:
-        if value % (4 * _KIB) or not 4 * _KIB <= value <= _GIB:
-            raise ValueError("a page is a multiple of 4 KiB, from 4 KiB to 1 GiB")
+        if value % (4 * _KIB) or not 4 * _KIB <= value <= _MOST_PAGE_BYTES:
+            raise ValueError(
+                "a page is a multiple of 4 KiB, from 4 KiB to 32 MiB (it must fit a segment of a tier);"
+                " larger objects are several pages"
+            )
         return value
 
     @model_validator(mode="after")

@@ -11,6 +11,8 @@ from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
+# Bytes wanted, and a future that is done when they were granted; it leaves the queue in that moment.
+_Waiter = tuple[int, asyncio.Future[None]]
 
 
 class Ledger:
@@ -20,12 +22,12 @@ class Ledger:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
         self._max_wait_s = max_wait_s
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[_Waiter] = deque()
 
     @property
     def waiting(self) -> int:
         """Tasks that wait for bytes now."""
-        return sum(not future.done() for _, future in self._waiting)
+        return len(self._waiting)
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``; DEMAND waits its turn, PREFETCH is refused at once.
@@ -46,18 +48,17 @@ class Ledger:
         entry = (size_bytes, future)
         self._waiting.append(entry)
         try:
-            await asyncio.wait_for(future, self._max_wait_s)
-        except TimeoutError:
-            raise Overloaded("memory for reads in flight is exhausted; retry later") from None
+            # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
+            await asyncio.wait({future}, timeout=self._max_wait_s)
         except asyncio.CancelledError:
-            # Granted in the same tick that cancelled us: hand the bytes on.
-            if future.done() and not future.cancelled():
+            if future.done():
                 self.give(size_bytes)
+            else:
+                self._withdraw(entry)
             raise
-        finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                self._grant()
+        if not future.done():
+            self._withdraw(entry)
+            raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def try_take(self, size_bytes: int) -> bool:
         """Reserve ``size_bytes`` now, unless somebody waits or the budget does not hold them."""
@@ -72,12 +73,14 @@ class Ledger:
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         self._grant()
 
+    def _withdraw(self, entry: _Waiter) -> None:
+        self._waiting.remove(entry)
+        # Who waited behind it may fit into what is free.
+        self._grant()
+
     def _grant(self) -> None:
         while self._waiting:
             size_bytes, future = self._waiting[0]
-            if future.done():
-                self._waiting.popleft()
-                continue
             if self.taken_bytes + min(size_bytes, self.capacity_bytes) > self.capacity_bytes:
                 return
             self._waiting.popleft()

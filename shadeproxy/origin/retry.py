@@ -95,11 +95,12 @@ class RetryingOrigin:
                     at += len(chunk)
                     yield chunk
             except OriginError as error:
+                # The broken connection goes before the wait: its slot is of use to others meanwhile, and
+                # one read never holds two.
+                await stack.aclose()
                 await self._back_off(error, budget)
             else:
                 return
-            # The broken connection goes before its successor is opened: never two slots for one read.
-            await stack.aclose()
             rest = Span(at, reading.span.stop)
             resumed = await self._repeat(budget, lambda: stack.enter_async_context(attempt(rest, etag)))  # noqa: B023 - awaited within this turn
             chunks = resumed.chunks

@@ -133,6 +133,7 @@ class S3Origin:
             content_length=request.content_length,
             payload_hash=EMPTY_SHA256 if request.body is None else request.payload_hash,
             upstream=request.upstream,
+            forwarded=True,
         )
         async with self._transport.exchange(outgoing) as response:
             headers = answers.end_to_end(answers.decode_headers(response.raw_headers))

@@ -27,15 +27,22 @@ _READ_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes."""
+    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes.
+
+    ``pool_s``: until one of the pool is free, or may be opened.
+    """
 
     connect_s: float = 5.0
     read_s: float = 30.0
+    pool_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request before it is signed. ``headers`` without Host and without what signing adds."""
+    """A request before it is signed. ``headers`` without Host and without what signing adds.
+
+    ``forwarded``: it lasts as long as its client likes, so it takes a connection of that pool.
+    """
 
     method: str
     target: Target
@@ -45,10 +52,14 @@ class Outgoing:
     content_length: int | None = None
     payload_hash: str = EMPTY_SHA256
     upstream: Upstream = SHARED
+    forwarded: bool = False
 
 
 class S3Transport:
-    """A connection pool with the credentials of each upstream."""
+    """Two connection pools of ``max_connections`` each, and the credentials of each upstream.
+
+    Reads have a pool of their own: uploads that stall with their clients must not starve them.
+    """
 
     def __init__(
         self,
@@ -63,12 +74,15 @@ class S3Transport:
         self._credentials = credentials
         self._region = region
         self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=timeouts.connect_s, sock_read=timeouts.read_s
+            total=None,
+            connect=timeouts.pool_s + timeouts.connect_s,
+            sock_connect=timeouts.connect_s,
+            sock_read=timeouts.read_s,
         )
         self._max_connections = max_connections
         self._tls = _tls_context(ca_file)
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     @asynccontextmanager
     async def exchange(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -82,7 +96,7 @@ class S3Transport:
         query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
         failures: list[Exception] = []
         try:
-            response = await self._opened().request(
+            response = await self._opened(forwarded=outgoing.forwarded).request(
                 outgoing.method,
                 URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
                 headers=headers,
@@ -100,8 +114,8 @@ class S3Transport:
             response.close()
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions.values():
+            await session.close()
 
     async def credentials(self, upstream: Upstream) -> Credentials | None:
         """What requests of ``upstream`` are signed with; None: nothing. Raises as ``exchange``."""
@@ -140,10 +154,10 @@ class S3Transport:
                 hint="Encode header values as UTF-8 or, for metadata, as RFC 2047 words.",
             ) from None
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _opened(self, *, forwarded: bool) -> aiohttp.ClientSession:
         # Not in __init__: a session belongs to the running loop.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
+        if forwarded not in self._sessions:
+            self._sessions[forwarded] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls),
                 timeout=self._timeout,
                 auto_decompress=False,
@@ -153,7 +167,7 @@ class S3Transport:
                 max_field_size=64 << 10,
                 trust_env=False,
             )
-        return self._session
+        return self._sessions[forwarded]
 
 
 async def read_exactly(
@@ -201,6 +215,8 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
         reason = f"its certificate was not accepted: {error}; set origin.ca_file for a private authority"
     elif isinstance(error, aiohttp.ClientConnectorError):
         reason = f"{error.os_error.strerror or error.os_error}; check origin.endpoint"
+    elif isinstance(error, aiohttp.ConnectionTimeoutError):
+        reason = "no connection in time; check origin.endpoint, or raise origin.max_connections"
     elif isinstance(error, TimeoutError):
         reason = "timed out"
     else:

@@ -80,6 +80,10 @@ UNREADABLE = [
     ("[cache.ram]\ncapacity = 0", "{file}: cache.ram.capacity = 0: the RAM tier cannot be switched off"),
     ('[cache]\npage_size = "5 KB"', '{file}: cache.page_size = "5 KB": a page is a multiple of 4 KiB'),
     (
+        '[cache]\npage_size = "36 MiB"\ninflight = "1 GiB"',
+        '{file}: cache.page_size = "36 MiB": a page is a multiple of 4 KiB, from 4 KiB to 32 MiB (it',
+    ),
+    (
         '[origin]\ndelay = "soon"',
         '{file}: origin.delay = "soon": \'soon\' is not a time: write it as "250 ms"',
     ),

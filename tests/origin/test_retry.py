@@ -15,6 +15,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 
@@ -88,6 +89,21 @@ async def test_a_body_that_breaks_off_goes_on_where_it_stopped(retrying, faulty,
         Span(start + 25_000, stop),
         Span(start + 25_000, stop),
     ]
+
+
+async def test_the_slot_of_a_broken_body_is_free_during_the_wait(faulty, clock):
+    limited = LimitedOrigin(faulty, max_open=1)
+    taken = []
+    sleep = clock.sleep
+
+    async def record(seconds):
+        taken.append(limited.open_now)
+        await sleep(seconds)
+
+    clock.sleep = record
+    faulty.enqueue(Fault(cut_after_bytes=25_000))
+    assert await read(RetryingOrigin(limited, clock=clock)) == BODY
+    assert taken == [0]
 
 
 async def test_a_body_that_keeps_breaking_off_is_an_error(retrying, faulty):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -254,6 +255,55 @@ async def test_a_request_with_a_body_is_sent_at_most_once(against):
     )
     assert all("Content-Length: 3" in request and "chunked" not in request for request in requests)
     assert len(requests) <= 2
+
+
+@pytest.fixture
+async def stalled_uploads(new_s3_origin):
+    """An origin with two connections for uploads and two for reads, and two clients that stopped sending."""
+
+    async def answer(reader, writer):
+        with suppress(asyncio.IncompleteReadError):
+            if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
+                writer.write(OK.encode())
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        timeouts = Timeouts(pool_s=0.1, connect_s=0.1)
+        origin = new_s3_origin(endpoint, max_connections=2, timeouts=timeouts)
+        sending = asyncio.Semaphore(0)
+
+        async def body():
+            yield b"x"
+            sending.release()
+            await asyncio.Event().wait()
+
+        async def upload():
+            request = ForwardRequest("PUT", REF, "/bucket/key", body=body(), content_length=100)
+            async with origin.forward(request):
+                pass
+
+        uploads = [asyncio.create_task(upload()) for _ in range(2)]
+        for _ in uploads:
+            await sending.acquire()
+        yield origin
+        for task in uploads:
+            task.cancel()
+        await asyncio.gather(*uploads, return_exceptions=True)
+        await origin.aclose()
+
+
+async def test_stalled_uploads_do_not_starve_reads(stalled_uploads):
+    check = read()
+    await check(stalled_uploads)
+    assert check.body == b"0123456789"
+
+
+async def test_the_wait_for_a_connection_ends(stalled_uploads):
+    with pytest.raises(OriginUnavailable, match=r"no connection in time; .*raise origin\.max_connections"):
+        async with stalled_uploads.forward(ForwardRequest("DELETE", REF, "/bucket/key")):
+            pass
 
 
 async def test_anonymous_requests_are_unsigned(against):

@@ -1,0 +1,67 @@
+# Everything a newcomer needs is `make demo` and `make test`; `make` alone lists the rest.
+# Needs Python >= 3.11 with its venv module; the rest is installed into .venv, once.
+
+PYTHON ?= python3
+ROUNDS ?= 200
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+# torch is pinned there: without a pin pip may choose a build with gigabytes of CUDA libraries.
+INSTALL := $(PIP) install --constraint constraints.txt
+CODE := shadeproxy sdk tests bench
+MAKEFLAGS += --no-print-directory
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench test-rgw crash clean
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-report/ (about 4 minutes)
+	@$(BIN)/shadeproxy demo
+
+test: $(VENV)/.dev ## All tests that need no other server
+	@$(BIN)/python -m pytest -q -m "not rgw"
+
+check: $(VENV)/.dev ## Format, lint, types, layers
+	@$(BIN)/ruff format --check --quiet $(CODE)
+	@$(BIN)/ruff check --quiet $(CODE)
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
+	@echo "check: format, lint, types and layers are right"
+
+format: $(VENV)/.dev ## Format the code
+	@$(BIN)/ruff format --quiet $(CODE)
+	@$(BIN)/ruff check --quiet --fix $(CODE)
+
+bench: $(VENV)/.dev ## Measure, one script after the other
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
+	@$(BIN)/python -m pytest -q -m rgw
+
+crash: $(VENV)/.dev ## kill -9 during writes, ROUNDS times (default 200), every object compared
+	@SHADEPROXY_KILL_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q --timeout=1800 tests/tiers/test_crash.py tests/e2e/test_kill.py
+
+clean: ## Remove .venv, caches and reports
+	@rm -rf $(VENV) demo-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11; name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "$(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(PIP) install --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt
+	@echo "installing ShadeProxy, its SDK and what the demo trains with; this takes a few minutes, once ..."
+	@$(INSTALL) --editable sdk --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "installing what tests and checks need ..."
+	@$(INSTALL) --group test --group check
+	@touch $@

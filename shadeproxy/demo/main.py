@@ -1,0 +1,159 @@
+"""``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes what was
+measured.
+
+Law: everything lives below one temporary directory and in child processes; both are gone at the end, however
+it ends. Only the report directory stays, and the objects on a server that the user named.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from rich.console import Console
+
+from shadeproxy.core.types import SHARED
+from shadeproxy.core.units import format_size
+from shadeproxy.demo.images import Photo, Photographer, held_out
+from shadeproxy.demo.messages import ExistingServer, TrainingPlan
+from shadeproxy.demo.objects import find_missing, upload, write_files
+from shadeproxy.demo.plots import write_plots
+from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy.demo.report import DataSet, Report, describe_machine, write_report
+from shadeproxy.demo.runs import CONTESTANTS, ORIGIN_DELAY, UNSCORED, Contestant, Stage, run
+from shadeproxy.demo.screen import Bar, Bars, comparison, findings
+from shadeproxy.origin.credentials import ChainCredentials
+from shadeproxy.origin.s3 import S3Origin
+
+CACHE_SHARE = 0.2
+_BUCKET = "digits"
+_PREFIX = "shadeproxy-demo/"
+_TEST_PHOTOS = 2000
+_BLOCK_BYTES = 4096
+_TITLES = {contestant.name: contestant.title for contestant in (*CONTESTANTS, UNSCORED)}
+_WIDTH = max(map(len, _TITLES.values()))
+
+
+def run_demo(
+    report_dir: Path,
+    endpoint: str | None = None,
+    bucket: str | None = None,
+    *,
+    objects: int = 10_000,
+    epochs: int = 3,
+    contestants: Sequence[Contestant] = CONTESTANTS,
+    work_dir: Path | None = None,
+    console: Console | None = None,
+) -> Report:
+    """Train as often as there are ``contestants`` and write report.json and plots into ``report_dir``.
+
+    ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one; ``objects`` PNG files are
+    uploaded below shadeproxy-demo/ unless they are there. ``work_dir``: where temporary files go, by default
+    the system's place. Raises ShadeProxyError that says what failed.
+    """
+    console = console or Console()
+    started = time.monotonic()
+    report_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        termination_as_interrupt(),
+        TemporaryDirectory(prefix="shadeproxy-demo-", dir=work_dir) as temporary,
+        Bars(console, _WIDTH) as bars,
+    ):
+        stage, dataset = _set_up(
+            Path(temporary), bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
+        )
+        runs = tuple(
+            run(contestant, stage, bars.add(contestant.title, epochs).show) for contestant in contestants
+        )
+    report = Report(describe_machine(), dataset, stage.cache_bytes, runs)
+    written = [write_report(report, report_dir), *write_plots(report, _TITLES, report_dir)]
+    console.print(comparison(report, _TITLES))
+    for sentence in findings(report):
+        console.print(f"- {sentence}", highlight=False)
+    names = ", ".join(path.name for path in written)
+    console.print(
+        f"{time.monotonic() - started:.0f} s in all; wrote {names} to {report_dir}/", highlight=False
+    )
+    return report
+
+
+def _set_up(
+    directory: Path,
+    bars: Bars,
+    console: Console,
+    *,
+    endpoint: str | None,
+    bucket: str | None,
+    objects: int,
+    epochs: int,
+) -> tuple[Stage, DataSet]:
+    console.print(f"Digits of scikit-learn, seen {objects:,} times anew: PNG photographs, one object each.")
+    making = bars.add("making photographs", objects)
+    photos = [_counted(photo, making) for photo in Photographer("train").shoot(objects)]
+    dataset = DataSet(len(photos), sum(len(photo.data) for photo in photos))
+    cache_bytes = int(dataset.bytes * CACHE_SHARE) // _BLOCK_BYTES * _BLOCK_BYTES
+    test_file = directory / "test.npz"
+    images, labels = held_out(_TEST_PHOTOS)
+    np.savez(test_file, images=images, labels=labels)
+    place: Path | ExistingServer
+    environment: dict[str, str] = {}
+    if endpoint and bucket:
+        place = ExistingServer(endpoint, _region())
+        environment = asyncio.run(_fill_server(place, bucket, photos, bars, console))
+        described = f"{endpoint}, bucket {bucket}"
+    else:
+        place, bucket = directory / "objects", _BUCKET
+        storing = bars.add("storing them", objects)
+        write_files(photos, place / bucket, lambda _: storing.advance())
+        described = f"a directory, answering {ORIGIN_DELAY} late"
+    prefix = f"{_PREFIX if endpoint else ''}train/"
+    console.print(
+        f"{dataset.objects:,} objects, {format_size(dataset.bytes)}; origin: {described};"
+        f" cache: {format_size(cache_bytes)}, {CACHE_SHARE:.0%} of the data, new for every run."
+    )
+    plan = TrainingPlan(
+        control_url=None,
+        bucket=bucket,
+        prefix=prefix,
+        test_file=str(test_file),
+        epochs=epochs,
+        origin=place if isinstance(place, ExistingServer) else None,
+    )
+    return Stage(directory, place, cache_bytes, plan, environment), dataset
+
+
+async def _fill_server(
+    server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
+) -> dict[str, str]:
+    """Upload what is missing; the AWS variables with which a training reads it."""
+    provider = ChainCredentials()
+    origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)
+    try:
+        missing = await find_missing(origin, bucket, _PREFIX, photos)
+        if missing:
+            console.print(
+                f"Writing {len(missing):,} objects ({format_size(sum(len(photo.data) for photo in missing))})"
+                f" below s3://{bucket}/{_PREFIX} at {server.endpoint}. They stay there; delete them when you"
+                " are done."
+            )
+            sending = bars.add("uploading them", len(missing))
+            await upload(origin, bucket, _PREFIX, missing, lambda _: sending.advance())
+        keys = await provider.credentials()
+    finally:
+        await origin.aclose()
+    if keys is None:
+        return {}
+    named = {"AWS_ACCESS_KEY_ID": keys.access_key, "AWS_SECRET_ACCESS_KEY": keys.secret_key}
+    return named | ({"AWS_SESSION_TOKEN": keys.session_token} if keys.session_token else {})
+
+
+def _region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def _counted(photo: Photo, bar: Bar) -> Photo:
+    bar.advance()
+    return photo

@@ -1,0 +1,42 @@
+"""The model that the demo trains: small enough that one core trains 10,000 images in a few seconds."""
+
+import torch
+from torch import nn
+
+
+class SmallNet(nn.Module):
+    """Three convolutions and a linear layer: float32 (b, 1, 24, 24) to ten logits (b, 10)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *_block(1, 8),
+            *_block(8, 16),
+            *_block(16, 32),
+            nn.Flatten(),
+            nn.Linear(32 * 3 * 3, 10),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits of ``images``."""
+        logits: torch.Tensor = self.layers(images)
+        return logits
+
+
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """Share of ``images`` whose largest logit is their label's; the model stays in its mode."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        guesses = torch.cat([model(some).argmax(1) for some in torch.split(images, 512)])
+    model.train(training)
+    return float((guesses == labels).float().mean())
+
+
+def _block(channels_in: int, channels_out: int) -> tuple[nn.Module, ...]:
+    return (
+        nn.Conv2d(channels_in, channels_out, 3, padding=1),
+        nn.BatchNorm2d(channels_out),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )

@@ -1,0 +1,91 @@
+"""Child processes that never outlive the demo: each in its own session, ended with all its descendants.
+
+Law: whoever starts a process does it in a ``with``; however the block is left, the process is gone after it.
+A process that fails is explained by the end of its own log.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from shadeproxy.core.errors import ShadeProxyError
+
+_STOP_S = 10.0
+_TAIL_LINES = 15
+
+
+class Child:
+    """A running process whose stderr goes to ``log``."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    def failure(self) -> ShadeProxyError:
+        """What to say of a process that ended when it should not have."""
+        status = self.process.wait()
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
+        return ShadeProxyError(f"{self.name} ended with status {status}; the end of its log:\n{tail}")
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
+) -> Iterator[Child]:
+    """Start ``command``; stop it and its descendants at the end: SIGTERM, and SIGKILL after 10 s.
+
+    ``piped``: stdin and stdout are pipes; else there is no stdin, and stdout goes to ``log`` too.
+    """
+    with log.open("wb") as file:
+        process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+            command,
+            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else file,
+            stderr=file,
+            env=dict(env),
+            # Its own group: Ctrl-C reaches the demo alone, which then ends everything in order.
+            start_new_session=True,
+        )
+    try:
+        yield Child(name, process, log)
+    finally:
+        _stop(process)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process is left behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    _signal_group(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_S)
+    # DataLoader workers notice the loss of their parent only after seconds.
+    _signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)

@@ -1,0 +1,123 @@
+"""``report.json``: the shape is a contract; every number was measured by a server or by the training."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from shadeproxy.demo.messages import Counted, EpochDone
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where the numbers come from."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    torch: str
+    shadeproxy: str
+
+
+class DataSet(msgspec.Struct, frozen=True):
+    objects: int
+    bytes: int
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """Ratios have the training's reads in the denominator; ``origin_*`` is what reached the origin."""
+
+    wall_s: float
+    stall_s: float
+    requests: int
+    hits_ram: int
+    hits_disk: int
+    hit_ratio: float
+    byte_hit_ratio: float
+    origin_requests: int
+    origin_bytes: int
+    distinct_samples: int
+    accuracy: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One training; ``name``: "direct", "lru", "default" or "shade"."""
+
+    name: str
+    epochs: tuple[Epoch, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    machine: Machine
+    dataset: DataSet
+    cache_bytes: int
+    runs: tuple[Run, ...]
+
+
+def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
+    """An epoch with what the proxy counted."""
+    hits = counted.hits_ram + counted.hits_disk
+    return Epoch(
+        wall_s=done.wall_s,
+        stall_s=done.stall_s,
+        requests=counted.requests,
+        hits_ram=counted.hits_ram,
+        hits_disk=counted.hits_disk,
+        hit_ratio=hits / counted.requests if counted.requests else 0.0,
+        byte_hit_ratio=counted.hit_bytes / counted.bytes if counted.bytes else 0.0,
+        origin_requests=counted.origin_requests,
+        origin_bytes=counted.origin_bytes,
+        distinct_samples=done.distinct_samples,
+        accuracy=done.accuracy,
+    )
+
+
+def without_cache(done: EpochDone) -> Epoch:
+    """An epoch straight from the origin: what it served, or what was read where it cannot be asked."""
+    asked = done.counted
+    requests, read_bytes = (asked.requests, asked.bytes) if asked else (done.reads, done.read_bytes)
+    return Epoch(
+        wall_s=done.wall_s,
+        stall_s=done.stall_s,
+        requests=requests,
+        hits_ram=0,
+        hits_disk=0,
+        hit_ratio=0.0,
+        byte_hit_ratio=0.0,
+        origin_requests=requests,
+        origin_bytes=read_bytes,
+        distinct_samples=done.distinct_samples,
+        accuracy=done.accuracy,
+    )
+
+
+def describe_machine() -> Machine:
+    """This machine."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=version("torch"),
+        shadeproxy=version("shadeproxy"),
+    )
+
+
+def write_report(report: Report, directory: Path) -> Path:
+    """Write ``report.json``; its path."""
+    path = directory / "report.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return path
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

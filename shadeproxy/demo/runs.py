@@ -1,0 +1,122 @@
+"""Which trainings the demo compares, and how one of them is run: fresh servers, one process, its events."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.messages import EpochDone, Event, ExistingServer, Mode, TrainingPlan
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.report import Epoch, Run, through_proxy, without_cache
+from shadeproxy.demo.servers import file_server_settings, plain_environment, proxy_settings, serving
+
+ORIGIN_DELAY = "20 ms"
+_TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """``policy`` None: straight to the origin."""
+
+    name: str
+    title: str
+    policy: str | None
+    mode: Mode = "uniform"
+    scores: bool = False
+
+
+DIRECT = Contestant("direct", "no cache", policy=None)
+LRU = Contestant("lru", "LRU", policy="lru")
+UNSCORED = Contestant("default", "ShadeProxy", policy="default")
+SHADE = Contestant("shade", "ShadeProxy+SDK", policy="default", mode="importance", scores=True)
+
+CONTESTANTS = (DIRECT, LRU, SHADE)
+"""What a demo of four minutes on two cores has time for; UNSCORED would take one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is the same for all runs. ``objects``: a directory of buckets, or an existing server that has
+    the data already; ``plan``: the training, without what differs between runs; ``environment``: variables
+    that a training needs beside the demo's own.
+    """
+
+    directory: Path
+    objects: Path | ExistingServer
+    cache_bytes: int
+    plan: TrainingPlan
+    environment: dict[str, str] = field(repr=False)
+
+
+def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) -> Run:
+    """Train once, every server and cache new; ``watch`` sees each event.
+
+    Raises ShadeProxyError with the end of the log of whatever failed.
+    """
+    directory = stage.directory / contestant.name
+    directory.mkdir()
+    with _data_source(contestant, stage, directory) as control_url:
+        plan = msgspec.structs.replace(
+            stage.plan, control_url=control_url, mode=contestant.mode, scores=contestant.scores
+        )
+        epochs = []
+        for event in _training(plan, directory / "train.log", stage.environment):
+            watch(event)
+            if isinstance(event, EpochDone):
+                epochs.append(_epoch(contestant, event))
+    return Run(contestant.name, tuple(epochs))
+
+
+def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
+    if contestant.policy is None:
+        return without_cache(done)
+    if done.counted is None:
+        raise ShadeProxyError("the training asked no proxy, though it was to read through one")
+    return through_proxy(done, done.counted)
+
+
+@contextmanager
+def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | None]:
+    """Start what the run reads from; the control URL to ask, or None for an existing server itself."""
+    if isinstance(stage.objects, ExistingServer):
+        origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}
+        if contestant.policy is None:
+            yield None
+            return
+        settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)
+        with serving("proxy", settings, directory / "proxy") as proxy:
+            yield proxy.control_url
+        return
+    files = file_server_settings(stage.objects, delay=ORIGIN_DELAY)
+    with serving("origin", files, directory / "origin") as server:
+        if contestant.policy is None:
+            yield server.control_url
+            return
+        origin = {"endpoint": server.s3_url, "credentials": {"source": "anonymous"}}
+        settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)
+        with serving("proxy", settings, directory / "proxy") as proxy:
+            yield proxy.control_url
+
+
+def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Iterator[Event]:
+    env = plain_environment() | environment
+    with running("training", _TRAIN, log=log, env=env, piped=True) as child:
+        stdin, stdout = child.process.stdin, child.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(msgspec.json.encode(plan))
+        stdin.close()
+        decoder = msgspec.json.Decoder(Event)
+        for line in stdout:
+            yield decoder.decode(line)
+        _expect_success(child)
+
+
+def _expect_success(child: Child) -> None:
+    if child.process.wait() != 0:
+        raise child.failure()

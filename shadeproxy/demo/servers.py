@@ -1,0 +1,123 @@
+"""The demo's own servers: ``shadeproxy serve`` in child processes, on free ports, below one directory."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from shadeproxy.config.layers import ENV_PREFIX
+from shadeproxy.config.toml import write_toml
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.processes import Child, running
+
+_SERVE = (sys.executable, "-m", "shadeproxy", "serve", "--config")
+_READY_S = 60.0
+_POLL_S = 0.05
+_SHM = Path("/dev/shm")  # noqa: S108 (tmpfs is the point; only the demo's own directory below it is used)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is ready. URLs without a slash at the end."""
+
+    s3_url: str
+    control_url: str
+
+
+class _LogLine(msgspec.Struct):
+    event: str
+    s3: str = ""
+    control: str = ""
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment without settings of ShadeProxy: the demo's come from its own files."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
+
+
+def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
+    """A plain S3 server over ``directory`` that keeps nothing and answers ``delay`` later."""
+    return {
+        "origin": {"kind": "file", "path": str(directory), "delay": delay, "max_connections": 256},
+        "cache": {"ram": {"capacity": "1 MiB"}, "disk": {"capacity": "0"}},
+        "rules": [{"cache": False}],
+    }
+
+
+def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
+    """A proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk."""
+    ram_bytes = cache_bytes * 2 // 3
+    return {
+        "origin": {"kind": "s3", **origin},
+        "cache": {
+            "ram": {"capacity": ram_bytes},
+            "disk": {"capacity": cache_bytes - ram_bytes, "min_free": "0"},
+        },
+        "policy": {"name": policy},
+    }
+
+
+@contextmanager
+def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
+    """``shadeproxy serve`` with ``settings``, its state new in ``directory``, ready until the block ends.
+
+    Raises ShadeProxyError with the end of its log when it does not start.
+    """
+    directory.mkdir()
+    with _tmpfs(directory) as ram:
+        own = {
+            "s3": {"listen": "127.0.0.1:0"},
+            "control": {"listen": "127.0.0.1:0"},
+            "cache": {"ram": {"path": str(ram)}, "disk": {"path": str(directory / "disk")}},
+            "state": {"path": str(directory / "state")},
+            "telemetry": {"log_level": "info", "log_format": "json"},
+        }
+        config = directory / "config.toml"
+        config.write_text(write_toml(_merged(settings, own)))
+        with running(name, [*_SERVE, str(config)], log=directory / "log", env=plain_environment()) as child:
+            yield _wait_until_ready(child)
+
+
+@contextmanager
+def _tmpfs(directory: Path) -> Iterator[Path]:
+    """A directory in RAM where the machine has one, removed at the end."""
+    if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
+        yield directory / "ram"
+        return
+    with TemporaryDirectory(prefix="shadeproxy-demo-", dir=_SHM) as path:
+        yield Path(path)
+
+
+def _wait_until_ready(child: Child) -> Server:
+    """The addresses that it chose, from the log line that says so."""
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        # Before the log is read: a process that ended has written all it will.
+        ended = child.process.poll() is not None
+        for line in child.log.read_bytes().splitlines():
+            with suppress(msgspec.MsgspecError):
+                event = msgspec.json.decode(line, type=_LogLine)
+                if event.event == "ready":
+                    return Server(event.s3, event.control)
+        if ended:
+            raise child.failure()
+        time.sleep(_POLL_S)
+    raise ShadeProxyError(f"{child.name} is not ready after {_READY_S:.0f} s; is the machine very busy?")
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        inner = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            merged[name] = _merged(inner, value)
+        else:
+            merged[name] = value
+    return merged

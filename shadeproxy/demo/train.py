@@ -1,0 +1,163 @@
+"""One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
+and writes events to stdout, a JSON line each.
+
+The middle of ``train`` is what a user's own script looks like; around it are only measurements.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+import shadeproxy_sdk as shade
+from shadeproxy.demo.images import decode
+from shadeproxy.demo.messages import Counted, EpochDone, Event, ExistingServer, Step, TrainingPlan
+from shadeproxy.demo.model import SmallNet, accuracy
+
+_NO_PROXY = "http://127.0.0.1:9"
+"""The discard port, where nothing answers: the SDK then reads from the origin."""
+_STEP_INTERVAL_S = 0.1
+
+
+def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
+    """Train SmallNet as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
+    torch.set_num_threads(1)
+    torch.manual_seed(plan.seed)
+    test_images, test_labels = _load_test(Path(plan.test_file))
+    origin = _origin(plan.origin) if plan.origin else None
+    client = shade.Client(
+        plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
+    )
+
+    data = shade.S3Dataset(client, bucket=plan.bucket, prefix=plan.prefix, decode=decode)
+    job = client.job("demo", dataset=data.manifest)
+    sampler = shade.ShadeSampler(job, mode=plan.mode, seed=plan.seed, batch_size=plan.batch_size)
+    loader = DataLoader(
+        data,
+        batch_size=plan.batch_size,
+        sampler=sampler,
+        num_workers=plan.workers,
+        collate_fn=shade.collate,
+        persistent_workers=plan.workers > 0,
+    )
+    model = SmallNet()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    for epoch in range(plan.epochs):
+        before = _count(client) if plan.control_url else None
+        meter, seen = shade.StallMeter(), _Seen(len(data))
+        progress = _Steps(emit, epoch, len(sampler))
+        started = time.perf_counter()
+        sampler.set_epoch(epoch)
+        for images, labels, sizes, ids in meter.watch(job.timed(loader)):
+            losses = functional.cross_entropy(model(images), labels, reduction="none")
+            if plan.scores:
+                job.report(ids, losses)
+            optimizer.zero_grad()
+            torch.autograd.backward((losses * sampler.weight_of(ids)).mean())
+            optimizer.step()
+            seen.add(ids.numpy(), sizes.numpy())
+            progress.add(len(ids))
+        wall_s = time.perf_counter() - started
+        emit(
+            EpochDone(
+                epoch=epoch,
+                wall_s=wall_s,
+                stall_s=meter.total_s,
+                reads=seen.reads,
+                read_bytes=seen.read_bytes,
+                distinct_samples=seen.distinct,
+                accuracy=accuracy(model, test_images, test_labels),
+                counted=_difference(before, _count(client)) if before else None,
+            )
+        )
+    job.close()
+
+
+class _Seen:
+    """What the batches of an epoch contained: a sample that occurs twice in a batch was read once."""
+
+    def __init__(self, samples: int) -> None:
+        self.reads = self.read_bytes = 0
+        self._seen = np.zeros(samples, dtype=np.bool_)
+
+    def add(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: np.ndarray) -> None:
+        _, first = np.unique(ids, return_index=True)
+        self.reads += len(first)
+        self.read_bytes += int(sizes[first].sum())
+        self._seen[ids] = True
+
+    @property
+    def distinct(self) -> int:
+        return int(self._seen.sum())
+
+
+class _Steps:
+    """Emits a Step now and then, so that the bar moves and the pipe stays quiet."""
+
+    def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
+        self._emit, self._epoch, self._total = emit, epoch, total
+        self._done = 0
+        self._due_s = 0.0
+
+    def add(self, samples: int) -> None:
+        self._done += samples
+        now = time.monotonic()
+        if now >= self._due_s:
+            self._due_s = now + _STEP_INTERVAL_S
+            self._emit(Step(self._epoch, self._done, self._total))
+
+
+def _origin(server: ExistingServer) -> shade.Origin:
+    return shade.Origin(
+        server.endpoint,
+        server.region,
+        os.environ.get("AWS_ACCESS_KEY_ID") or None,
+        os.environ.get("AWS_SECRET_ACCESS_KEY") or None,
+        os.environ.get("AWS_SESSION_TOKEN") or None,
+    )
+
+
+def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    with np.load(path) as arrays:
+        return torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
+
+
+def _count(client: shade.Client) -> Counted:
+    stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
+    totals, origin = stats["totals"], stats["origin"]
+    return Counted(
+        requests=totals["requests"],
+        bytes=totals["bytes"],
+        hits_ram=totals["hits_ram"],
+        hits_disk=totals["hits_disk"],
+        hit_bytes=totals["hit_bytes_ram"] + totals["hit_bytes_disk"],
+        origin_requests=origin["requests"],
+        origin_bytes=origin["bytes"],
+    )
+
+
+def _difference(before: Counted, after: Counted) -> Counted:
+    fields = Counted.__struct_fields__
+    return Counted(**{name: getattr(after, name) - getattr(before, name) for name in fields})
+
+
+def _main() -> None:
+    encoder = msgspec.json.Encoder()
+
+    def emit(event: Event) -> None:
+        sys.stdout.buffer.write(encoder.encode(event) + b"\n")
+        sys.stdout.buffer.flush()
+
+    train(msgspec.json.decode(sys.stdin.buffer.read(), type=TrainingPlan), emit)
+
+
+if __name__ == "__main__":
+    _main()

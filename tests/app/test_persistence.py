@@ -1,0 +1,167 @@
+"""What was noted reaches the state store, whatever fails or is cancelled in between."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from structlog.testing import capture_logs
+
+from shadeproxy.app.persistence import Persistence
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import StateError
+from shadeproxy.state.store import StateStore
+
+ITEMS = [("datasets", "imagenet"), ("jobs", "resnet"), ("scores", "resnet")]
+
+
+class Facts:
+    """What Knowledge is to Persistence: values by item, exports that may fail or take their time."""
+
+    def __init__(self) -> None:
+        self.values = dict.fromkeys(ITEMS, b"1")
+        self.errors: dict[tuple[str, str], Exception] = {}
+        self.expiry_error: Exception | None = None
+        self.exporting = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def expire(self, _now_s: float) -> None:
+        if self.expiry_error:
+            raise self.expiry_error
+
+    def export(self, kind: str, name: str) -> bytes | None:
+        value = self.values.get((kind, name))
+        if kind == "datasets":
+            self.exporting.set()
+            self.go_on.wait(10)
+        if (kind, name) in self.errors:
+            raise self.errors[kind, name]
+        return value
+
+
+class Bench:
+    def __init__(self, path) -> None:
+        self.path = path
+        self.facts = Facts()
+        self.state = StateStore(path, clock=ManualClock())
+        self.pool = ThreadPoolExecutor(2)
+        self.persistence = Persistence(self.state, self.pool, ManualClock())
+
+    def note(self, *items: tuple[str, str]) -> None:
+        for item in items:
+            self.persistence.note(*item)
+
+    async def stored(self) -> dict[tuple[str, str], bytes]:
+        """What a restart finds."""
+        await self.persistence.stop(self.facts)
+        await asyncio.to_thread(self.state.close)
+        return await asyncio.to_thread(self._load)
+
+    def _load(self) -> dict[tuple[str, str], bytes]:
+        again = StateStore(self.path)
+        again.open()
+        found = {(kind, name): blob for kind, _ in ITEMS for name, blob in again.load_all(kind).items()}
+        again.close()
+        return found
+
+    async def rounds(self, count: int = 3) -> None:
+        """Let the task come round (its clock does not wait)."""
+        for _ in range(10 * count):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def bench(tmp_path):
+    bench = Bench(tmp_path)
+    await asyncio.to_thread(bench.state.open)
+    yield bench
+    bench.facts.go_on.set()
+    await asyncio.to_thread(bench.pool.shutdown)
+    await asyncio.to_thread(bench.state.close)
+
+
+async def test_what_a_stop_interrupts_is_stored_all_the_same(bench):
+    bench.facts.go_on.clear()
+    bench.note(*ITEMS)
+    bench.persistence.start(bench.facts)
+    await asyncio.to_thread(bench.facts.exporting.wait, 10)
+    stopping = asyncio.create_task(bench.stored())
+    await asyncio.sleep(0)
+    bench.facts.go_on.set()
+    assert await stopping == dict.fromkeys(ITEMS, b"1")
+
+
+async def test_a_change_during_an_export_is_stored(bench):
+    dataset = ITEMS[0]
+    bench.facts.go_on.clear()
+    bench.note(dataset)
+    first = asyncio.create_task(bench.persistence.flush(bench.facts))
+    await asyncio.to_thread(bench.facts.exporting.wait, 10)
+    bench.facts.values[dataset] = b"2"
+    bench.note(dataset)
+    bench.facts.go_on.set()
+    await first
+    assert (await bench.stored())[dataset] == b"2"
+
+
+async def test_an_old_export_does_not_overwrite_a_newer_one(bench):
+    dataset = ITEMS[0]
+    bench.facts.go_on.clear()
+    bench.note(dataset)
+    slow = asyncio.create_task(bench.persistence.flush(bench.facts))
+    await asyncio.to_thread(bench.facts.exporting.wait, 10)
+    bench.facts.values[dataset] = b"2"
+    bench.note(dataset)
+    waiting, bench.facts.go_on = bench.facts.go_on, threading.Event()
+    bench.facts.go_on.set()
+    await bench.persistence.flush(bench.facts)
+    waiting.set()
+    await slow
+    assert (await bench.stored())[dataset] == b"2"
+
+
+async def test_what_is_gone_is_deleted(bench):
+    bench.note(*ITEMS)
+    await bench.persistence.flush(bench.facts)
+    del bench.facts.values["jobs", "resnet"]
+    bench.note(("jobs", "resnet"))
+    assert ("jobs", "resnet") not in await bench.stored()
+
+
+@pytest.mark.parametrize("error", [StateError("too big"), ZeroDivisionError("bug")])
+async def test_one_failing_item_keeps_back_no_other_and_is_tried_again(bench, error):
+    bench.facts.errors["jobs", "resnet"] = error
+    with capture_logs() as logs:
+        bench.persistence.start(bench.facts)
+        bench.note(("jobs", "resnet"), ("scores", "resnet"))
+        await bench.rounds()
+        assert await asyncio.to_thread(bench.state.load_all, "scores") == {"resnet": b"1"}
+        del bench.facts.errors["jobs", "resnet"]
+        await bench.rounds()
+        assert await asyncio.to_thread(bench.state.load_all, "jobs") == {"resnet": b"1"}
+        await bench.stored()
+    said = [(entry["event"], entry["kind"], entry["name"]) for entry in logs]
+    assert said == [("control state is not saved, will try again", "jobs", "resnet")]
+
+
+async def test_a_failing_expiry_does_not_end_the_task(bench):
+    bench.facts.expiry_error = ZeroDivisionError("bug")
+    bench.persistence.start(bench.facts)
+    with capture_logs() as logs:
+        await bench.rounds()
+        bench.note(("jobs", "resnet"))
+        await bench.rounds()
+    assert await asyncio.to_thread(bench.state.load_all, "jobs") == {"resnet": b"1"}
+    assert logs[0]["event"] == "silent jobs were not expired"
+    await bench.persistence.stop(bench.facts)
+
+
+async def test_what_could_not_be_saved_by_the_end_is_named(bench):
+    bench.facts.errors["jobs", "resnet"] = StateError("too big")
+    bench.note(*ITEMS)
+    with capture_logs() as logs:
+        assert set(await bench.stored()) == {ITEMS[0], ITEMS[2]}
+    assert logs[-1] == {
+        "event": "control state is not saved", "kind": "jobs", "name": "resnet", "log_level": "error",
+    }  # fmt: skip

@@ -1,0 +1,126 @@
+"""A proxy that stops: says so, finishes what is under way, and ends in time."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from shadeproxy.app import proxy as module
+from shadeproxy.app.proxy import Proxy
+from shadeproxy.config import Settings
+
+BODY = bytes(range(256)) * (64 << 10)  # more than socket buffers hold
+
+
+@pytest.fixture
+async def proxy(tmp_path):
+    bucket = tmp_path / "buckets" / "data"
+    bucket.mkdir(parents=True)
+    (bucket / "big").write_bytes(BODY)
+    settings = Settings.load(
+        None,
+        [
+            "s3.listen=127.0.0.1:0",
+            "control.listen=127.0.0.1:0",
+            "origin.kind=file",
+            f"origin.path={tmp_path}/buckets",
+            f"cache.ram.path={tmp_path}/ram",
+            "cache.ram.capacity=64 MiB",
+            "cache.disk.capacity=0",
+            f"state.path={tmp_path}/state",
+        ],
+    )
+    proxy = Proxy(settings)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+class Connection:
+    """A client connection that reads only when told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port), limit=1 << 10))
+
+    async def begin(self, path: str) -> bytes:
+        """Ask; the head of the answer."""
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def close(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
+
+
+@pytest.fixture
+async def client(proxy):
+    connection = await Connection.open(proxy.s3_address)
+    yield connection
+    await connection.close()
+
+
+async def refused(address: str) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await Connection.open(address)
+
+
+async def readiness(proxy: Proxy) -> tuple[int, str]:
+    url = f"http://{proxy.control_address}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, (await answer.json())["status"]
+
+
+async def test_while_it_drains_it_says_so_and_finishes_what_is_under_way(proxy, client):
+    assert await readiness(proxy) == (200, "ready")
+    head = await client.begin("/data/big")
+    assert head.startswith(b"HTTP/1.1 200")
+    stopping = asyncio.create_task(proxy.stop())
+    async with asyncio.timeout(10):
+        # The listener closes in the first steps of the stop, long before an answer is there.
+        await asyncio.sleep(0)
+        assert await readiness(proxy) == (503, "draining")
+        await refused(proxy.s3_address)
+        assert not stopping.done()
+        assert await client.reader.readexactly(len(BODY)) == BODY
+        await stopping
+        await refused(proxy.control_address)
+
+
+async def test_idle_connections_do_not_delay_the_end(proxy, client):
+    head = await client.begin("/data/missing")
+    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    await client.reader.readexactly(int(length.split(b":")[1]))
+    async with asyncio.timeout(10):  # far less than the limit of a drain
+        await proxy.stop()
+        assert await client.reader.read() == b""
+
+
+async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client, monkeypatch):
+    monkeypatch.setattr(module, "_DRAIN_S", 0.05)
+    await client.begin("/data/big")
+    async with asyncio.timeout(10):  # aiohttp was told another limit, and would wait for it twice
+        await proxy.stop()
+    assert proxy.stats.gauges["readings"]() == 0
+
+
+async def test_state_is_saved_before_the_drain_ends(proxy, client, monkeypatch):
+    flushed = asyncio.Event()
+    flush = module.Persistence.flush
+
+    async def observed(*args):
+        await flush(*args)
+        flushed.set()
+
+    monkeypatch.setattr(module.Persistence, "flush", observed)
+    await client.begin("/data/big")
+    stopping = asyncio.create_task(proxy.stop())
+    async with asyncio.timeout(10):
+        await flushed.wait()
+        assert not stopping.done()
+        await client.reader.readexactly(len(BODY))
+        await stopping

@@ -1,0 +1,74 @@
+"""What the documents name exists, and what exists is in the documents."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import typer
+
+from shadeproxy.api.control.routes import ROUTES
+from shadeproxy.cli.main import app
+from shadeproxy.config import Settings
+from shadeproxy.telemetry.counters import (
+    JobReads,
+    OriginCounters,
+    PageCounters,
+    PrefetchCounters,
+    TierCounters,
+    TierGauges,
+)
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "sdk" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_SECTIONS = "s3|control|origin|auth|cache|state|policy|prefetch|telemetry"
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request):
+    return request.param
+
+
+def test_links_lead_somewhere(document):
+    targets = re.findall(r"\]\(([^)#]+)", document.read_text())
+    missing = [
+        target for target in targets if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def test_commands_exist(document):
+    known = set(typer.main.get_command(app).commands)
+    named = set(re.findall(r"shadeproxy ([a-z]+)(?=[ `|\[\n])", document.read_text()))
+    assert named - known == set()
+
+
+def test_settings_exist(document):
+    values = Settings().masked()
+    for name in set(re.findall(rf"`(?:--set )?((?:{_SECTIONS})(?:\.[a-z_]+)+)\b", document.read_text())):
+        found = values
+        for part in name.split("."):
+            assert part in found, name
+            found = found[part]
+
+
+def test_every_number_is_explained():
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    groups = (JobReads, TierCounters, TierGauges, PageCounters, PrefetchCounters, OriginCounters)
+    names = {item.name for group in groups for item in fields(group) if not item.metadata.get("internal")}
+    assert {name for name in names if not re.search(rf"[`.]{name}`", text)} == set()
+
+
+def test_every_control_call_is_described():
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    for route in ROUTES:
+        pattern = re.sub(r"\{[a-z]+\}", "[^ /]+", route.path)
+        assert re.search(rf"{pattern}\b|`{route.method} {re.escape(route.path)}`", text), route.path
+
+
+def test_the_container_settings_are_understood(monkeypatch):
+    monkeypatch.setenv("CONTROL_TOKEN", "token")
+    monkeypatch.setenv("TRAINER_SECRET", "secret")
+    settings = Settings.load(ROOT / "docker" / "config.toml")
+    assert settings.auth.clients[0].secret() == "secret"
+    assert settings.control.resolve_token() == "token"

@@ -1,0 +1,130 @@
+"""The demo itself, smaller: real servers, a real training, measured numbers."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.main import run_demo
+from shadeproxy.demo.runs import DIRECT, SHADE
+from shadeproxy.demo.servers import serving
+
+OBJECTS = 400
+
+
+def processes_below(directory: Path) -> list[str]:
+    """Command lines that name ``directory``."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(directory) in line:
+            lines.append(line)
+    return lines
+
+
+def test_a_training_through_the_proxy_is_measured(tmp_path, console):
+    work, reports = tmp_path / "work", tmp_path / "reports"
+    work.mkdir()
+    report = run_demo(reports, objects=OBJECTS, epochs=2, contestants=[SHADE], work_dir=work, console=console)
+    first, second = report.runs[0].epochs
+    assert report.dataset.objects == OBJECTS
+    assert 0.19 * report.dataset.bytes < report.cache_bytes <= 0.2 * report.dataset.bytes
+    # Every sample read once, all of it from the origin, byte for byte.
+    assert (first.requests, first.origin_requests, first.distinct_samples) == (OBJECTS, OBJECTS, OBJECTS)
+    assert (first.origin_bytes, first.hit_ratio) == (report.dataset.bytes, 0)
+    # Importance repeats samples, and the cache answers.
+    assert second.distinct_samples < OBJECTS
+    assert 0.1 < second.hit_ratio < 0.3
+    assert second.hits_ram > 0
+    assert second.hits_disk > 0
+    # Fewer than the misses: two workers that want one sample at a time share one read.
+    assert 0 < second.origin_requests <= second.requests - second.hits_ram - second.hits_disk
+    assert 0 < second.stall_s <= second.wall_s
+    assert json.loads((reports / "report.json").read_text())["runs"][0]["name"] == "shade"
+    assert "ShadeProxy+SDK: epoch 2: accuracy" in console.file.getvalue()
+    assert list(work.iterdir()) == []
+    assert processes_below(work) == []
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+
+
+def test_an_existing_server_gets_the_objects_once(tmp_path, console, keys):
+    # A proxy over a directory is an S3 server like another.
+    (tmp_path / "buckets" / "mine").mkdir(parents=True)
+    settings = {
+        "origin": {"kind": "file", "path": str(tmp_path / "buckets")},
+        "cache": {"disk": {"capacity": "0"}},
+    }
+    with serving("server", settings, tmp_path / "server") as server:
+        for contestants in ([], [DIRECT]):
+            report = run_demo(
+                tmp_path / "reports",
+                server.s3_url,
+                "mine",
+                objects=64,
+                epochs=1,
+                contestants=contestants,
+                work_dir=tmp_path,
+                console=console,
+            )
+        with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=10) as answer:
+            served = json.load(answer)["totals"]["requests"]
+    said = " ".join(console.file.getvalue().split())
+    assert said.count("Writing 64 objects") == 1
+    assert "below s3://mine/shadeproxy-demo/" in said
+    assert len(list((tmp_path / "buckets" / "mine" / "shadeproxy-demo" / "train").rglob("*.png"))) == 64
+    epoch = report.runs[0].epochs[0]
+    assert (epoch.requests, epoch.origin_bytes) == (64, report.dataset.bytes)
+    assert served == 64
+
+
+def test_a_bucket_that_is_not_there_is_named(tmp_path, console, keys):
+    (tmp_path / "buckets").mkdir()
+    settings = {
+        "origin": {"kind": "file", "path": str(tmp_path / "buckets")},
+        "cache": {"disk": {"capacity": "0"}},
+    }
+    with (
+        serving("server", settings, tmp_path / "server") as server,
+        pytest.raises(ShadeProxyError, match=r"cannot use bucket 'other' .*create the bucket first"),
+    ):
+        run_demo(tmp_path / "r", server.s3_url, "other", objects=8, work_dir=tmp_path, console=console)
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    before = set(Path("/dev/shm").glob("shadeproxy-demo-*"))
+    script = (
+        "import sys; from pathlib import Path; from shadeproxy.demo.main import run_demo;"
+        "run_demo(Path(sys.argv[1]), objects=3000, work_dir=Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "reports"), str(work)]
+    with (tmp_path / "log").open("wb") as log:
+        demo = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(work.glob("*/direct/train.log")):
+            assert demo.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) != 0
+    finally:
+        demo.kill()
+    assert processes_below(work) == []
+    assert list(work.iterdir()) == []
+    assert set(Path("/dev/shm").glob("shadeproxy-demo-*")) <= before
