@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
+from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.types import Source
 from shadeproxy.engine.transfers import Medium, RunIO
@@ -18,7 +19,15 @@ class Media:
     def __init__(self, settings: Settings) -> None:
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
-        ram = SegmentStore("ram", cache.ram.path, cache.ram.capacity, min_free_bytes=cache.ram.min_free)
+        # Buckets and keys alone do not tell two origins apart.
+        contents = origin_name(settings)
+        ram = SegmentStore(
+            "ram",
+            cache.ram.path,
+            cache.ram.capacity,
+            min_free_bytes=cache.ram.min_free,
+            contents=contents,
+        )
         self.media = [Medium(ram, Source.RAM)]
         if cache.disk.capacity:
             writer = self._pool(1, "disk-writer")
@@ -32,6 +41,7 @@ class Media:
                 cache.disk.path,
                 cache.disk.capacity,
                 min_free_bytes=cache.disk.min_free,
+                contents=contents,
                 submit=submit,
             )
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))

@@ -1,5 +1,7 @@
 """From ``[origin]`` and ``[[auth.clients]]`` to an Origin with its wrappers."""
 
+from pathlib import Path
+
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.types import SHARED, Upstream
@@ -23,6 +25,14 @@ _DEFAULT_REGION = "us-east-1"
 def upstream_of(access_key: str) -> Upstream:
     """The name of the origin credentials of a client that has its own."""
     return Upstream(f"client:{access_key}")
+
+
+def origin_name(settings: Settings) -> str:
+    """Which origin this is, as far as the objects in it go: what a cache directory is a cache of."""
+    section = settings.origin
+    if section.kind == "file":
+        return f"file {Path(section.path).absolute()}"
+    return f"s3 {section.endpoint or 'aws'}"
 
 
 def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:

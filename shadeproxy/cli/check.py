@@ -41,7 +41,7 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     cache = settings.cache
-    yield _check_directory("cache.ram", cache.ram.path, cache.ram.capacity, 0)
+    yield _check_directory("cache.ram", cache.ram.path, cache.ram.capacity, cache.ram.min_free)
     if cache.disk.capacity:
         yield _check_directory("cache.disk", cache.disk.path, cache.disk.capacity, cache.disk.min_free)
     yield _check_directory("state", settings.state.path, 0, 0)

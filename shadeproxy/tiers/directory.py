@@ -42,13 +42,15 @@ class Claim:
         os.close(self.descriptor)
 
 
-def claim(path: Path, *, setting: str) -> Claim:
+def claim(path: Path, *, setting: str, contents: str = "") -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
-    ``setting`` is the configuration key that names the directory. Raises ConfigError.
+    ``setting`` is the configuration key that names the directory. ``contents`` says of what it is a cache:
+    when that was something else before, the store gets a new id, under which no old record counts.
+    Raises ConfigError.
     """
     try:
-        return _claim(path, setting)
+        return _claim(path, setting, contents)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
 
@@ -98,18 +100,18 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str) -> Claim:
+def _claim(path: Path, setting: str, contents: str) -> Claim:
     _prepare(path, setting)
     descriptor = _lock(path, setting)
     try:
-        store_id = _read_version(path)
+        store_id = _read_version(path, contents)
         if store_id is None:
             moved = _move_aside(path)
             _logger.warning("%s: cache of another format moved to %s", setting, moved)
             os.close(descriptor)
             _prepare(path, setting)
             descriptor = _lock(path, setting)
-            store_id = _read_version(path) or 0
+            store_id = _read_version(path, contents) or 0
     except BaseException:
         os.close(descriptor)
         raise
@@ -150,23 +152,32 @@ def _lock(path: Path, setting: str) -> int:
     return descriptor
 
 
-def _read_version(path: Path) -> int | None:
+def _read_version(path: Path, contents: str) -> int | None:
     """Store id of the directory, made now if it is new; None when the format is not ours."""
-    file = path / VERSION_NAME
     try:
-        raw = file.read_bytes()
+        version = json.loads((path / VERSION_NAME).read_bytes())
+        store_id = int(version["store"], 16)
+        if version["format"] != FORMAT_VERSION:
+            return None
+        known = str(version.get("contents", ""))
     except FileNotFoundError:
-        store_id = secrets.randbits(64)
-        fresh = file.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps({"format": FORMAT_VERSION, "store": f"{store_id:016x}"}) + "\n")
-        fresh.rename(file)
-        return store_id
-    try:
-        version = json.loads(raw)
-        return int(version["store"], 16) if version["format"] == FORMAT_VERSION else None
-    except (ValueError, KeyError, TypeError):
+        return _write_version(path, contents)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+    if known == contents:
+        return store_id
+    _logger.warning("%s was a cache of %s and is emptied for %s", path, known or "another origin", contents)
+    return _write_version(path, contents)
+
+
+def _write_version(path: Path, contents: str) -> int:
+    store_id = secrets.randbits(64)
+    version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
+    fresh = path / f"{VERSION_NAME}.new"
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(version) + "\n")
+    fresh.rename(path / VERSION_NAME)
+    return store_id
 
 
 def _move_aside(path: Path) -> Path:

@@ -77,6 +77,7 @@ class SegmentStore:
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
     ``min_free_bytes``: what stays free on the file system, whoever fills it. ``path`` is created if need be.
+    ``contents``: of what it is a cache; what an earlier process kept of something else is given up.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class SegmentStore:
         *,
         segment_bytes: int | None = None,
         min_free_bytes: int = 0,
+        contents: str = "",
         submit: Submit = run_inline,
     ) -> None:
         if segment_bytes is None:
@@ -104,6 +106,7 @@ class SegmentStore:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._submit = submit
+        self._contents = contents
         self._space = Space(
             capacity_bytes, slack_bytes=max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         )
@@ -153,7 +156,7 @@ class SegmentStore:
         its end and before any other call. Raises ConfigError (see ``tiers/directory.py``).
         """
         setting = f"cache.{self.name}.path"
-        held = claim(self.path, setting=setting)
+        held = claim(self.path, setting=setting, contents=self._contents)
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)

@@ -15,7 +15,7 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
-from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, UnknownName
+from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
@@ -80,7 +80,12 @@ async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing
                 builder.add(ObjectRef(wanted.bucket, entry.key))
         truncated = page.truncated and bool(page.entries)
         if page.entries:
-            start_after = page.entries[-1].key
+            last = page.entries[-1].key
+            if last.encode() <= start_after.encode():
+                raise OriginUnavailable(
+                    f"the origin's listing of {wanted.bucket!r} does not go on after {last!r}"
+                )
+            start_after = last
     return await context.in_pool(builder.finish)
 
 
