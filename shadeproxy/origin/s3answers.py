@@ -26,7 +26,7 @@ _HOP_BY_HOP = {
 }  # fmt: skip
 _NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
     "etag", "content-length", "content-range", "date", "server", "via", "age", "x-amz-request-id",
-    "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
+    "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
     "strict-transport-security", "alt-svc",
 }  # fmt: skip
 

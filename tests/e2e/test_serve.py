@@ -231,6 +231,16 @@ def test_a_cache_of_another_origin_is_not_served(serve, bucket_directory, tmp_pa
     assert read(second.client(), "00000") == (b"of the other origin", "origin")
 
 
+def test_a_proxy_in_front_of_a_proxy_tells_of_itself(serve, bucket_directory):
+    fill(bucket_directory, 1)
+    behind = serve(origin__kind="file", origin__path=str(bucket_directory))
+    front = serve(origin__endpoint=behind.s3, origin__credentials="anonymous")
+    for expected in ("origin", "ram"):
+        assert read(front.client(), "00000") == (bytes(SIZE), expected)
+    listed = urllib.request.urlopen(f"{front.s3}/data", timeout=5)
+    assert listed.headers.get_all("x-shade-cache") == ["bypass"]
+
+
 def call(proxy, method: str, path: str, body: bytes | None = None) -> bytes:
     request = urllib.request.Request(proxy.control + path, data=body, method=method)
     request.add_header("Content-Type", "application/json")

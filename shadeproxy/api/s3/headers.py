@@ -73,7 +73,8 @@ def to_origin(request: S3Request) -> Headers:
 def to_client(headers: Headers) -> list[tuple[str, str]]:
     """The fields of an origin's answer that the client shall see."""
     connection = ",".join(value for name, value in headers if name.lower() == "connection")
-    hidden = _HOP_BY_HOP | _named_by_connection(connection)
+    # An origin that is a ShadeProxy itself has told where *it* read; the client asks about this one.
+    hidden = _HOP_BY_HOP | _named_by_connection(connection) | {"x-shade-cache"}
     return [(name, value) for name, value in headers if name.lower() not in hidden]
 
 
