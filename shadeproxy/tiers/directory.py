@@ -24,21 +24,34 @@ _logger = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
 VERSION_NAME = "version.json"
+BOOT_NAME = "boot"
+"""There while the directory is in use: the id of the boot (of the machine) that it is used in."""
 PROBE_NAME = "probe"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # A fresh ext4 file system has it in its root, which may well be the cache directory.
 _IGNORED = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A directory held by this process. ``store_id``: the 64-bit id that its records carry."""
+    """A directory held by this process. ``store_id``: the 64-bit id that its records carry.
+
+    ``unflushed``: the machine went down while the directory was in use, so that what was erased last may
+    have come back, and what was written last may be torn.
+    """
 
     path: Path
     store_id: int
     descriptor: int
+    unflushed: bool
 
-    def release(self) -> None:
-        """Unlock. The lock file stays: deleting it would let two processes lock two files."""
+    def release(self, *, clean: bool = True) -> None:
+        """Unlock; ``clean`` after a use that ended in order. The lock file stays: deleting it would let two
+        processes lock two files.
+        """
+        # Once cut off, the mark stays: a page that nobody has read since is as doubtful as before.
+        if clean and not self.unflushed:
+            (self.path / BOOT_NAME).unlink(missing_ok=True)
         os.close(self.descriptor)
 
 
@@ -115,7 +128,17 @@ def _claim(path: Path, setting: str, contents: str) -> Claim:
     except BaseException:
         os.close(descriptor)
         raise
-    return Claim(path, store_id, descriptor)
+    return Claim(path, store_id, descriptor, unflushed=_was_cut_off(path))
+
+
+def _was_cut_off(path: Path) -> bool:
+    """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
+    boot, mark = _BOOT_ID.read_text(), path / BOOT_NAME
+    cut_off = mark.exists() and mark.read_text() != boot
+    if not cut_off:
+        mark.touch(mode=0o600)
+        mark.write_text(boot)
+    return cut_off
 
 
 def _prepare(path: Path, setting: str) -> None:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -161,7 +162,7 @@ class SegmentStore:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
         except BaseException:
-            held.release()
+            held.release(clean=False)
             raise
         self._claim = held
         self._store_id = held.store_id
@@ -180,7 +181,10 @@ class SegmentStore:
             self.dropped_records += dropped
             if number in self._space.segments:
                 self._files.keep(number)
-            for extent, header in kept:
+            unflushed = self._claim is not None and self._claim.unflushed
+            for extent, found in kept:
+                # 0: to be checked with the origin before it is used; see engine/rules.py.
+                header = replace(found, validated_s=0.0) if unflushed else found
                 yield Recovered(pack(extent), header, extent.length * UNIT_BYTES)
         if self.dropped_records:
             _logger.warning("tier %s: %d damaged or excess records dropped", self.name, self.dropped_records)

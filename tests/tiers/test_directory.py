@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import directory
+from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.store import SegmentStore
 
 
@@ -164,3 +166,27 @@ def test_closing_after_the_executor_is_shut_down(bench):
     store._claim = claim
     store.close()
     bench.open()
+
+
+def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path):
+    """The mark of the boot is left behind by a process that did not close, and names another boot."""
+    page = Page(ObjectRef("b", "k"), '"e"', 0)
+    header = RecordHeader(page, ObjectMeta('"e"', 4), 4, 1234.5)
+
+    def reopened(boot: str | None) -> float:
+        if boot is not None:
+            (tmp_path / "c" / "boot").write_text(boot)
+        store = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
+        found = [one.header.validated_s for one in store.open()]
+        store.close()
+        return found[0]
+
+    store = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
+    list(store.open())
+    store.write(store.reserve(store.record_bytes(page, header.meta, 4)), header, b"body")
+    mark = (tmp_path / "c" / "boot").read_text()
+    store.close()
+    assert reopened(None) == 1234.5  # closed in order
+    assert reopened(mark) == 1234.5  # killed: what was written is in the page cache
+    assert reopened("another boot") == 0
+    assert reopened(None) == 0  # nobody has checked it since
