@@ -20,7 +20,10 @@ _ATTEMPTS = 3
 _PAUSE_S = 0.05
 _MAX_PAUSE_S = 2.0
 _HINTS = {
-    403: "check the credentials and their rights on the bucket",
+    403: (
+        "check the credentials and their rights on the bucket; for a proxy with [[auth.clients]] they are"
+        " Client(credentials=...)"
+    ),
     404: "check bucket and key; an object that the manifest names may have been deleted since",
 }
 

@@ -29,7 +29,7 @@ from shadeproxy.app.persistence import Persistence
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import ConfigError, OriginError, ShadeProxyError
+from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.cache import PageCache
@@ -220,6 +220,8 @@ async def _probe(origin: Origin) -> None:
     """Say early what every miss would run into; what is cached is served all the same."""
     try:
         _log.info("origin answers", probe=await origin.probe())
+    except OriginAnswer as error:
+        _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy check`")
     except OriginError as error:
         _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy check`")
 

@@ -143,7 +143,7 @@ def _about_stall(shade: Run, direct: Run, cores: int) -> str:
     )
     if through > straight:
         sentence += (
-            f" Origin, proxy, loaders and model share {cores} processor cores here, where the way through the"
+            f" Proxy, loaders, model and built-in origin share {cores} processor cores, where the way through the"
             " proxy costs more than its hits save."
         )
     return sentence
