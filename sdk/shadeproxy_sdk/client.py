@@ -89,6 +89,7 @@ class Client:
                 return self._read_origin(origin, entry, reason)
             if time.monotonic() >= deadline:
                 raise self._nobody(str(entry), reason)
+            gate.hurry(self._retry_s)
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
 
     def _read_proxy(self, entry: Entry, headers: dict[str, str], passage: Passage) -> bytes:

@@ -32,6 +32,12 @@ class Gate:
         self._lock = threading.Lock()
         self.reason = ""
 
+    def hurry(self, pause_s: float) -> None:
+        """Somebody waits for this server and has no other: probe it within ``pause_s``."""
+        with self._lock:
+            if self._reopens_at is not None:
+                self._reopens_at = min(self._reopens_at, self._clock() + pause_s)
+
     def ask(self) -> Passage:
         """May this request go? A PROBE must be followed by ``failed`` or ``succeeded``, or the pause runs
         again.

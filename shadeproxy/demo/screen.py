@@ -143,8 +143,8 @@ def _about_stall(shade: Run, direct: Run, cores: int) -> str:
     )
     if through > straight:
         sentence += (
-            f" Proxy, loaders, model and built-in origin share {cores} processor cores, where the way through the"
-            " proxy costs more than its hits save."
+            f" Proxy, loaders, model and built-in origin share {cores} processor cores, where the way through"
+            " the proxy costs more than its hits save."
         )
     return sentence
 

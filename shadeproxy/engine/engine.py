@@ -5,6 +5,7 @@ object; is what we know of it usable by its freshness rule; is the page resident
 way; else read it from the origin.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -14,6 +15,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
     ObjectChanged,
     OriginAnswer,
+    OriginError,
     ShuttingDown,
 )
 from shadeproxy.core.ledger import Ledger
@@ -36,6 +38,9 @@ from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.telemetry.stats import Stats
+
+_UNKNOWN_OUTCOME_S = 60.0
+"""Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
 
 
 class Engine:
@@ -78,6 +83,8 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
+        self._clock = clock
+        self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
         self._closing = False
 
@@ -123,6 +130,10 @@ class Engine:
             # Erased before the origin changes: a crash must not bring back what was overwritten.
             await self.cache.erased()
             yield
+        except (asyncio.CancelledError, OriginError):
+            # The client is gone or the origin silent, and it may still carry the write out.
+            self._linger(touched)
+            raise
         finally:
             self._invalidate(touched)
             self._versions.end_write(touched)
@@ -169,6 +180,10 @@ class Engine:
     async def aclose(self) -> None:
         """Take no new reads, let the running fills end, stop background checks. Tiers stay open."""
         self._closing = True
+        lingering = list(self._lingering)
+        for task in lingering:
+            task.cancel()
+        await asyncio.gather(*lingering, return_exceptions=True)
         await self._versions.aclose()
         await self._filling.flights.drain()
         await self.cache.drain()
@@ -219,6 +234,19 @@ class Engine:
                 return
             meta = await self._versions.check(request.ref, request.upstream)
         await reading.open_known(meta, span_needed(request, meta))
+
+    def _linger(self, touched: list[ObjectRef]) -> None:
+        """Keep nothing that is read of ``touched`` until a write whose outcome is not known must be over."""
+        self._versions.begin_write(touched)
+        task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
+        self._lingering.add(task)
+
+        def over(_task: asyncio.Task[None]) -> None:
+            self._lingering.discard(task)
+            self._invalidate(touched)
+            self._versions.end_write(touched)
+
+        task.add_done_callback(over)
 
     def _invalidate(self, touched: Iterable[ObjectRef]) -> None:
         for ref in touched:

@@ -183,3 +183,28 @@ async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
     gate.release()
     assert (await reader)[0] == b"old" * 500
     assert await bench.get("k") == (b"new" * 500, Source.ORIGIN)
+
+
+async def test_what_a_write_of_unknown_outcome_touched_is_not_kept_for_a_while(make_bench):
+    """The client hangs up after its whole body; the origin commits later."""
+    bench = await make_bench(rules=IMMUTABLE)
+    bench.origin.put("b", "k", b"old")
+    waiting, sleep = asyncio.Event(), bench.clock.sleep
+    bench.clock.sleep = lambda _seconds: waiting.wait()
+
+    async def write():
+        async with bench.engine.writing([REF]):
+            await asyncio.Event().wait()
+
+    client = asyncio.create_task(write())
+    await asyncio.sleep(0.01)
+    client.cancel()
+    await asyncio.gather(client, return_exceptions=True)
+    assert (await bench.get("k"))[0] == b"old"
+    bench.origin.put("b", "k", b"new")
+    assert (await bench.get("k"))[0] == b"new"
+    waiting.set()
+    await asyncio.sleep(0.01)
+    bench.clock.sleep = sleep
+    await bench.get("k")
+    assert await bench.get("k") == (b"new", Source.RAM)

@@ -102,3 +102,17 @@ def test_digest_is_the_proxys():
 def test_empty_manifest_says_what_to_check():
     with pytest.raises(shade.ConfigError, match="has no samples"):
         shade.Manifest.from_entries("m", [])
+
+
+def test_a_gate_can_be_hurried_by_who_has_nobody_else_to_ask():
+    now = [0.0]
+    gate = Gate(1.0, max_pause_s=60.0, clock=lambda: now[0])
+    gate.failed(gate.ask(), "refused")
+    for _ in range(5):  # probes that fail make the pause long
+        now[0] += 100
+        gate.failed(gate.ask(), "refused")
+    now[0] += 2
+    assert gate.ask() is Passage.SHUT
+    gate.hurry(1.0)
+    now[0] += 1
+    assert gate.ask() is Passage.PROBE

@@ -42,7 +42,7 @@ def _bind(handler: Handler, context: ControlContext) -> WebHandler:
     async def bound(request: web.Request) -> web.StreamResponse:
         for kind in ("dataset", "job"):
             name = request.match_info.get(kind)
-            if name is not None and not _NAME.match(name):
+            if name is not None and not _NAME.fullmatch(name):
                 raise InvalidRequest(
                     f"{name[:80]!r} cannot be the name of a {kind}",
                     hint="names are 1 to 128 of A-Z a-z 0-9 . _ @ + = - and start with a letter or digit",

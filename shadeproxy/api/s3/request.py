@@ -105,6 +105,22 @@ def parameter_name(part: str) -> str:
     return unquote(part.partition("=")[0].replace("+", "%20"), errors="replace")
 
 
+_ONCE = frozenset(
+    {
+        "authorization",
+        "host",
+        "range",
+        "x-amz-content-sha256",
+        "x-amz-copy-source",
+        "x-amz-date",
+        "x-amz-decoded-content-length",
+        "x-amz-security-token",
+        "x-amz-trailer",
+        "x-shade-job",
+    }
+)
+
+
 def _fields(headers: Headers) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in headers:
@@ -113,7 +129,7 @@ def _fields(headers: Headers) -> dict[str, str]:
         lowered = name.lower()
         if lowered in fields:
             # Two parsers may choose differently between two of these; RFC 9112 asks to refuse.
-            if lowered in {"host", "authorization", "range", "x-shade-job"}:
+            if lowered in _ONCE:
                 raise InvalidRequest(f"The header {name} was sent more than once")
             value = f"{fields[lowered]},{value}"  # noqa: PLW2901 - joined as RFC 9110 section 5.3 says
         fields[lowered] = value

@@ -366,3 +366,26 @@ async def test_virtual_hosts(make_proxy):
     for host, target in (("b.s3.test", "/a//k"), ("s3.test", "/b/a//k")):
         data = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         assert (await proxy.raw(data.encode())).endswith(b"\r\n\r\nbody")
+
+
+async def test_a_trailer_cannot_become_any_other_header(make_proxy):
+    """It would be signed for the origin with the proxy's own rights."""
+    proxy, engine = await watched(make_proxy)
+    fields = (
+        "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "x-amz-decoded-content-length: 0",
+        "x-amz-trailer: x-amz-copy-source",
+    )
+    answer = await proxy.raw(put("/b/new", b"0\r\nx-amz-copy-source:secret/key\r\n\r\n", *fields))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"The trailer x-amz-copy-source is not a checksum that can be verified" in answer
+    assert engine.requests == []
+
+
+async def test_a_copy_source_is_named_once(make_proxy):
+    proxy, engine = await watched(make_proxy)
+    fields = ("x-amz-copy-source: b/seed", "x-amz-copy-source: secret/key")
+    answer = await proxy.raw(put("/b/new", b"", *fields))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"x-amz-copy-source was sent more than once" in answer
+    assert engine.requests == []

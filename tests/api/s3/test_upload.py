@@ -311,3 +311,9 @@ def test_the_keys_of_a_delete():
 def test_deletes_that_are_refused(document):
     with pytest.raises(MalformedBody):
         parse_delete(document.encode())
+
+
+def test_a_key_with_elements_inside_is_refused():
+    """Another reader of the document may see another key in it."""
+    with pytest.raises(MalformedBody, match="holds text alone"):
+        parse_delete(b"<Delete><Object><Key>a<x/>b</Key></Object></Delete>")

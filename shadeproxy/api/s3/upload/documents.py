@@ -22,7 +22,11 @@ def parse_delete(body: bytes) -> tuple[str, ...]:
     if _local(root) != "Delete":
         raise MalformedBody("The body of DeleteObjects must be a Delete element")
     objects = [element for element in root if _local(element) == "Object"]
-    keys = [child.text or "" for element in objects for child in element if _local(child) == "Key"]
+    named = [child for element in objects for child in element if _local(child) == "Key"]
+    if any(len(key) for key in named):
+        # The origin may read another key out of nested elements than the one that was authorised.
+        raise MalformedBody("A Key of DeleteObjects holds text alone")
+    keys = [key.text or "" for key in named]
     if not 0 < len(keys) <= _MAX_KEYS or len(keys) != len(objects) or not all(keys):
         raise MalformedBody("DeleteObjects takes 1 to 1,000 objects, each with one Key")
     return tuple(keys)

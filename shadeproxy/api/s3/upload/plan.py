@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.upload.checksums import make_checksum
 from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest, MissingLength, NotSupported
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
@@ -61,11 +62,15 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     if not field.isdecimal() or len(field) > _MAX_LENGTH_DIGITS:
         raise InvalidRequest("x-amz-decoded-content-length is not a number")
     seed = authenticated.identity.seed
-    names = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
+    named = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
+    names = tuple(name.strip() for name in named if name.strip())
+    if unknown := [name for name in names if make_checksum(name) is None]:
+        # A trailer becomes a field of the request that is signed for the origin: only what is checked may.
+        raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
     return BodyPlan(
         int(field),
         framing=framing,
-        trailers=tuple(name.strip() for name in names if name.strip()),
+        trailers=names,
         verifier=ChunkVerifier(seed) if framing.signed and seed is not None else None,
     )
 
