@@ -1,5 +1,6 @@
 """Placement over two tiers, and hit ratios that only a right policy reaches."""
 
+import asyncio
 import math
 
 import numpy as np
@@ -176,7 +177,7 @@ async def test_a_finished_data_set_drains_away_for_the_next(make_bench):
 async def test_a_damaged_page_is_dropped_counted_and_read_again(make_bench, tmp_path):
     bench = await make_bench(origin=filled_origin(1), page_size=1 << 20, rules=IMMUTABLE)
     await bench.get("00000")
-    bench.cache.close()
+    await asyncio.to_thread(bench.cache.close)
     for segment in (tmp_path / "one" / "ram").rglob("*.seg"):
         data = bytearray(segment.read_bytes())
         where = data.index(bytes(8))
