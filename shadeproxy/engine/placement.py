@@ -17,7 +17,7 @@ from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
-from shadeproxy.policy.select import choose_victims
+from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location, Tier
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
@@ -133,10 +133,6 @@ class Placement:
         """A page was served without being stored."""
         self._staging.on_bypass(self._hash_of(slot), int(self._residents.record_bytes[slot]))
 
-    def eviction_keys(self, slots: Slots) -> Column:
-        """The policy's keys now: the largest leaves first."""
-        return self._policy.key(self._columns(slots))
-
     # ------------------------------------------------------------------ inside
 
     def _displace(
@@ -149,9 +145,7 @@ class Placement:
         )
         if chosen is None:
             return False
-        for number, victim in enumerate(members[chosen].tolist()):
-            # Each demotion ranks the tier below: for a big newcomer among small pages only the first are.
-            evict(victim, "policy" if number < _DEMOTIONS else "crowded out")
+        _evict_all(members[chosen], evict)
         return True
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
@@ -167,15 +161,12 @@ class Placement:
         run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
         if run is None:
             return False
-        for number, victim in enumerate(members[run].tolist()):
-            evict(victim, "policy" if number < _DEMOTIONS else "crowded out")
+        _evict_all(members[run], evict)
         return True
 
     def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
-        if self._policy.admits_always:
-            return np.ones(len(members), dtype=np.bool_)
-        bar = self.eviction_keys(np.array([slot], dtype=np.int64))[0]
-        beaten: NDArray[np.bool_] = self.eviction_keys(members) > bar
+        bar = admission_bar(self._policy, self._columns(np.array([slot], dtype=np.int64)))
+        beaten: NDArray[np.bool_] = self._policy.key(self._columns(members)) > bar
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
@@ -239,3 +230,9 @@ class Placement:
         groups, ticks, distances = zip(*self._observed, strict=True)
         self._observed.clear()
         self._reuse.observe(groups, ticks, distances)
+
+
+def _evict_all(victims: Slots, evict: Evict) -> None:
+    """Each demotion ranks the tier below: for a big newcomer among small pages only the first are demoted."""
+    for number, victim in enumerate(victims.tolist()):
+        evict(victim, "policy" if number < _DEMOTIONS else "crowded out")

@@ -12,6 +12,11 @@ from shadeproxy.policy.base import PageColumns, Policy
 _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 
+def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
+    """Pages with a larger key than this may leave for ``newcomer`` (columns of shape (1,))."""
+    return -np.inf if policy.admits_always else float(policy.key(newcomer)[0])
+
+
 def choose_victims(
     policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
 ) -> NDArray[np.intp] | None:
@@ -27,7 +32,7 @@ def choose_victims(
         return None
     keys = policy.key(residents)
     worst = int(keys.argmax())
-    bar = -np.inf if policy.admits_always else float(policy.key(newcomer)[0])
+    bar = admission_bar(policy, newcomer)
     if keys[worst] <= bar:
         return None
     if residents.size_bytes[worst] >= need_bytes:
