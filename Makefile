@@ -63,5 +63,6 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what tests and checks need ..."
-	@$(INSTALL) --group test --group check
+	@# Everything in one call: two calls may choose versions that do not fit each other.
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check
 	@touch $@
