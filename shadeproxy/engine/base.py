@@ -9,7 +9,8 @@ releases everything, whatever was read.
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
@@ -48,6 +49,28 @@ class ReadRequest:
     force_check: bool = False
 
 
+class Hit(NamedTuple):
+    """Bytes that are resident: read-only pieces in order, valid while referenced."""
+
+    source: Source
+    pieces: tuple[memoryview, ...]
+
+
+class Located(NamedTuple):
+    """Where a process on this host finds a piece of an object.
+
+    It copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
+    ``header_offset``: the copy is right if these equal ``header``, and only then.
+    """
+
+    source: Source
+    path: Path
+    header_offset: int
+    header: bytes
+    offset: int
+    length: int
+
+
 class Reading(Protocol):
     """An opened object of one version."""
 
@@ -79,6 +102,21 @@ class ReadPath(Protocol):
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """Metadata only (HeadObject), from the cache where the freshness rule allows."""
+        ...
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        """Metadata that may answer without asking anybody; None: ``open`` or ``stat`` must be asked."""
+        ...
+
+    def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
+        """The bytes of ``span`` without waiting, counted as one demand read; ``meta`` is what
+        ``usable_now`` just answered. None, and nothing counted: a page is not resident, cannot be touched
+        without waiting, or the span has too many pages: ``open`` must be asked.
+        """
+        ...
+
+    def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
+        """As ``hit``, but where the bytes are, in order, instead of the bytes."""
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:

@@ -23,6 +23,7 @@ from shadeproxy.engine.transfers import Medium, RunIO, Transfers, run_io
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader, Recovered
+from shadeproxy.tiers.base import Place as TierPlace
 
 _SLICE = 256  # pages dropped before something else may run
 
@@ -90,6 +91,31 @@ class PageCache:
                 self.drop(slot, "damaged")
             raise
 
+    def view_now(self, slot: int) -> memoryview | None:
+        """As ``view``, or None when that would have to wait or the record is damaged."""
+        medium = self._medium_now(slot)
+        if medium is None or (medium.load is not None and not medium.tier.is_hot(self._location(slot))):
+            return None
+        try:
+            return medium.tier.pin(self._location(slot))
+        except TierError:
+            return None  # ``view`` meets it again, counts it and drops the page
+
+    def locate(self, slot: int) -> TierPlace | None:
+        """Where a process on this host finds the page; None when it is unverified or cannot be told now."""
+        medium = self._medium_now(slot)
+        # Telling reads the record's header through the mapping.
+        if medium is None or (medium.load is not None and not medium.tier.is_hot(self._location(slot))):
+            return None
+        try:
+            return medium.tier.locate(self._location(slot))
+        except TierError:
+            return None
+
+    def note_use(self, slot: int) -> None:
+        """A demand read of a resident page by somebody who does not show its bytes."""
+        self._placement.note_use(slot)
+
     def use(self, page: Page, view: memoryview) -> None:
         """A demand read of a resident page: recency, reuse, and promotion when it earned one."""
         slot = self.find(page)
@@ -116,6 +142,20 @@ class PageCache:
             return None
         header = headers[place.location]
         return None if header.page.ref != ref or not self._is_at(slot, place) else (header.meta, validated_s)
+
+    def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+        """As ``recall``, or None when that would have to wait."""
+        slot = self.residents.first_page(object_hash(ref))
+        if slot is None:
+            return None
+        medium, location = self.media[int(self.residents.tier[slot])], self._location(slot)
+        try:
+            if medium.load is not None and not medium.tier.is_hot(location):
+                return None
+            header = medium.tier.header(location)
+        except TierError:
+            return None
+        return (header.meta, float(self.residents.validated_s[slot])) if header.page.ref == ref else None
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Whether a page of another version than ``etag`` is resident or being written."""
@@ -262,6 +302,9 @@ class PageCache:
 
     def _location(self, slot: int) -> Location:
         return Location(int(self.residents.location[slot]))
+
+    def _medium_now(self, slot: int) -> Medium | None:
+        return None if self.residents.unverified[slot] else self.media[int(self.residents.tier[slot])]
 
     def _place_of(self, slot: int) -> Place:
         return Place(

@@ -28,9 +28,10 @@ from shadeproxy.core.types import (
     Source,
     Span,
 )
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import Hit, Located, ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
+from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.reading import EngineReading, span_needed
 from shadeproxy.engine.rules import Rules
@@ -83,6 +84,7 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
+        self._hits = Hits(cache, page_size)
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
@@ -114,6 +116,25 @@ class Engine:
             return await self._versions.check(request.ref, request.upstream), Source.ORIGIN
         slot = self.cache.find(Page(request.ref, meta.etag, 0))
         return meta, Source.RAM if slot is None else self.cache.source(slot)
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        """See ``ReadPath.usable_now``."""
+        return None if self._closing else self._versions.usable_now(request)
+
+    def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
+        """See ``ReadPath.hit``."""
+        found = self._hits.read(request.ref, meta, span)
+        if found is not None:
+            self._count(request, found.source, span.length)
+        return found
+
+    def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
+        """See ``ReadPath.locate``."""
+        found = self._hits.locate(request.ref, meta, span)
+        if found is not None:
+            source = Source.DISK if any(one.source is Source.DISK for one in found) else Source.RAM
+            self._count(request, source, span.length)
+        return found
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """See ``ReadPath.forward``."""

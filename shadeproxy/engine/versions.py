@@ -52,6 +52,26 @@ class Versions:
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        """Metadata that may answer this client without asking anybody, else None."""
+        ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
+        if request.force_check or (
+            verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s)
+        ):
+            return None
+        known = self._metadata.get(ref)
+        if known is None:
+            recalled = self._cache.recall_now(ref)
+            if recalled is None:
+                return None
+            known = self._metadata.learn(ref, *recalled)
+        age = self._rules.of(ref).age(known.validated_s, now_s)
+        if age is Age.UNUSABLE:
+            return None
+        if age is Age.STALE:
+            self._revalidator.check_soon(ref, request.upstream)
+        return known.meta
+
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
         """Metadata that may answer now, or None when nothing is known. Raises what ``check`` raises."""
         known = await self.known(request.ref)
