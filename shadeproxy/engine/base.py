@@ -25,6 +25,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.tiers.base import Location, Tier
 
 NO_CONDITIONS = Conditions()
 
@@ -54,6 +55,35 @@ class Hit(NamedTuple):
 
     source: Source
     pieces: tuple[memoryview, ...]
+
+
+class PageTicket(Protocol):
+    """A page that was found once (engine/hot.py ``Ticket``)."""
+
+    slot: int
+    stamp: int
+    location: Location
+    tier: Tier
+    source: Source
+    can_wait: bool
+    window: memoryview
+    start: int
+    stop: int
+
+
+class Resident:
+    """A ticket for a whole object that is one page: what is needed to answer it again.
+
+    ``fresh_until_s``: Unix time from which on its rule wants more than the cache to answer.
+    """
+
+    __slots__ = ("fresh_until_s", "meta", "page", "ref")
+
+    def __init__(self, ref: ObjectRef, meta: ObjectMeta, page: PageTicket, fresh_until_s: float) -> None:
+        self.ref = ref
+        self.meta = meta
+        self.page = page
+        self.fresh_until_s = fresh_until_s
 
 
 class Located(NamedTuple):
@@ -112,6 +142,19 @@ class ReadPath(Protocol):
         """The bytes of ``span`` without waiting, counted as one demand read; ``meta`` is what
         ``usable_now`` just answered. None, and nothing counted: a page is not resident, cannot be touched
         without waiting, or the span has too many pages: ``open`` must be asked.
+        """
+        ...
+
+    def resident(self, request: ReadRequest) -> Resident | None:
+        """A ticket for the whole object, for every client that may read it; None: there is none, because
+        the object is not one resident page, or because the origin decides who may read it.
+        """
+        ...
+
+    def take(self, resident: Resident, job: JobContext | None) -> memoryview | None:
+        """The body of a ticket, counted as one demand read of ``job``; None when it is no longer good.
+
+        A body of at most 16 KiB must be copied before anything else runs; a longer one is pinned.
         """
         ...
 

@@ -16,6 +16,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.groups import PrefixGroups
+from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.placement import Placement, WeightSource
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
@@ -23,8 +24,8 @@ from shadeproxy.engine.transfers import Medium, RunIO, Transfers, run_io
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader, Recovered
-from shadeproxy.tiers.base import Place as TierPlace
 
+_PROMOTIONS = 8  # among the reads that are noted together
 _SLICE = 256  # pages dropped before something else may run
 
 
@@ -51,6 +52,9 @@ class PageCache:
     ) -> None:
         self.media = media
         self.residents = Residents(len(media))
+        self.before_deciding: Callable[[], None] = lambda: None
+        """Called before pages are ranked: to note the reads that were not noted yet."""
+        self.hot = HotPages(self.residents, media)
         self._groups = PrefixGroups()
         self._placement = Placement(
             self.residents,
@@ -91,30 +95,18 @@ class PageCache:
                 self.drop(slot, "damaged")
             raise
 
-    def view_now(self, slot: int) -> memoryview | None:
-        """As ``view``, or None when that would have to wait or the record is damaged."""
-        medium = self._medium_now(slot)
-        if medium is None or (medium.load is not None and not medium.tier.is_hot(self._location(slot))):
-            return None
-        try:
-            return medium.tier.pin(self._location(slot))
-        except TierError:
-            return None  # ``view`` meets it again, counts it and drops the page
+    def note_uses(self, slots: Slots) -> None:
+        """Demand reads of pages that were resident when read, oldest first.
 
-    def locate(self, slot: int) -> TierPlace | None:
-        """Where a process on this host finds the page; None when it is unverified or cannot be told now."""
-        medium = self._medium_now(slot)
-        # Telling reads the record's header through the mapping.
-        if medium is None or (medium.load is not None and not medium.tier.is_hot(self._location(slot))):
-            return None
-        try:
-            return medium.tier.locate(self._location(slot))
-        except TierError:
-            return None
-
-    def note_use(self, slot: int) -> None:
-        """A demand read of a resident page by somebody who does not show its bytes."""
-        self._placement.note_use(slot)
+        Some of those that were read from a lower tier are promoted when they earned it.
+        """
+        slots = slots[self.residents.tier[slots] != NO_TIER]
+        self._placement.note_uses(slots)
+        lower = np.unique(slots[self.residents.tier[slots] > 0])
+        for slot in self._placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
+            view = self.hot.view(slot)
+            if view is not None:
+                self._transfers.promote(slot, view)
 
     def use(self, page: Page, view: memoryview) -> None:
         """A demand read of a resident page: recency, reuse, and promotion when it earned one."""
@@ -146,16 +138,10 @@ class PageCache:
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """As ``recall``, or None when that would have to wait."""
         slot = self.residents.first_page(object_hash(ref))
-        if slot is None:
+        header = None if slot is None else self.hot.header(slot)
+        if header is None or header.page.ref != ref:
             return None
-        medium, location = self.media[int(self.residents.tier[slot])], self._location(slot)
-        try:
-            if medium.load is not None and not medium.tier.is_hot(location):
-                return None
-            header = medium.tier.header(location)
-        except TierError:
-            return None
-        return (header.meta, float(self.residents.validated_s[slot])) if header.page.ref == ref else None
+        return header.meta, float(self.residents.validated_s[slot])
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Whether a page of another version than ``etag`` is resident or being written."""
@@ -205,6 +191,7 @@ class PageCache:
         except TierError as error:  # a header that no record can hold
             self._transfers.note_failure(self.media[0].tier, "encode", error)
             return False
+        self.before_deciding()
         slot = self._add(page, len(body), validated_s)
         self.residents.record_bytes[slot] = record_bytes
         header = RecordHeader(page, meta, len(body), validated_s)
@@ -276,7 +263,7 @@ class PageCache:
 
     def distrust(self, bucket: str) -> None:
         """What is cached of a bucket must be checked against the origin before it is served again."""
-        self.residents.validated_s[self._slots_of(bucket, "")] = 0.0
+        self.residents.distrust(self._slots_of(bucket, ""))
 
     async def erased(self) -> None:
         """Return once everything dropped so far is erased from media that are written by a thread.
@@ -302,9 +289,6 @@ class PageCache:
 
     def _location(self, slot: int) -> Location:
         return Location(int(self.residents.location[slot]))
-
-    def _medium_now(self, slot: int) -> Medium | None:
-        return None if self.residents.unverified[slot] else self.media[int(self.residents.tier[slot])]
 
     def _place_of(self, slot: int) -> Place:
         return Place(

@@ -28,7 +28,7 @@ from shadeproxy.core.types import (
     Source,
     Span,
 )
-from shadeproxy.engine.base import Hit, Located, ReadRequest
+from shadeproxy.engine.base import Hit, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
@@ -84,7 +84,9 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
-        self._hits = Hits(cache, page_size)
+        self._hits = Hits(cache, page_size, clock=clock, count=self._count_many)
+        cache.before_deciding = self._hits.flush
+        stats.before_showing = self._hits.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
@@ -127,6 +129,17 @@ class Engine:
         if found is not None:
             self._count(request, found.source, span.length)
         return found
+
+    def resident(self, request: ReadRequest) -> Resident | None:
+        """See ``ReadPath.resident``."""
+        if self._closing:
+            return None
+        fresh = self._versions.fresh_now(request)
+        return None if fresh is None else self._hits.ticket(request.ref, *fresh)
+
+    def take(self, resident: Resident, job: JobContext | None) -> memoryview | None:
+        """See ``ReadPath.take``."""
+        return self._hits.take(resident, job)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""
@@ -207,6 +220,7 @@ class Engine:
         await asyncio.gather(*lingering, return_exceptions=True)
         await self._versions.aclose()
         await self._filling.flights.drain()
+        self._hits.flush()
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
@@ -214,6 +228,7 @@ class Engine:
         assert self.idle, (self._readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
+        self._hits.flush()
         self.cache.assert_quiescent()
 
     # ------------------------------------------------------------------ inside
@@ -223,6 +238,18 @@ class Engine:
         if job is None and (name := self._job_of(request.ref)) is not None:
             job = JobContext(name)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
+
+    def _count_many(self, taken: Iterable[tuple[Resident, JobContext | None]]) -> None:
+        sums: dict[tuple[str, Source, JobContext | None], list[int]] = {}
+        for resident, named in taken:
+            job = named
+            if job is None and (name := self._job_of(resident.ref)) is not None:
+                job = JobContext(name)
+            total = sums.setdefault((resident.ref.bucket, resident.page.source, job), [0, 0])
+            total[0] += 1
+            total[1] += resident.meta.size
+        for (bucket, source, job), (count, size_bytes) in sums.items():
+            self._stats.record_reads(bucket, source, count, size_bytes, job)
 
     async def _prepare(self, reading: EngineReading) -> None:
         try:

@@ -75,6 +75,30 @@ class Placement:
         if self._residents.is_staged(slot):
             self._staging.on_staged_hit()
 
+    def note_uses(self, slots: Slots) -> None:
+        """Demand reads of resident pages, oldest first; a page may have been read several times."""
+        ticks = self.tick + np.arange(1.0, len(slots) + 1)
+        self.tick += len(slots)
+        distances = self._residents.use_many(slots, ticks)
+        self._reuse.observe(self._residents.group[slots], ticks, distances)
+        if len(self._residents.staged_in(slots)):
+            self._staging.on_staged_hit()
+
+    def deserving(self, slots: Slots) -> Slots:
+        """Those pages of a lower tier that may win a place in the first one, most wanted first.
+
+        A guess by the keys of a sample, for who cannot try them all: ``find_place`` decides.
+        """
+        first = self._tiers[0]
+        if first.used_bytes + int(self._residents.record_bytes[slots].max(initial=0)) <= first.capacity_bytes:
+            return slots
+        members = self._sample(0, 1)
+        bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
+        keys = self._policy.key(self._columns(slots))
+        order = np.argsort(keys, kind="stable")
+        deserving: Slots = slots[order][keys[order] < bar]
+        return deserving
+
     def note_miss(self, object_hash: int, number: int, group: int) -> None:
         """A demand read of a page that is not resident."""
         self.tick += 1

@@ -3,6 +3,7 @@
 Pure data and one decision. The clock comes in as an argument; who revalidates is not decided here.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -52,6 +53,12 @@ class Rule:
         if self.freshness is Freshness.IMMUTABLE or now_s - validated_s < self.ttl_s:
             return Age.FRESH
         return Age.STALE
+
+    def fresh_until_s(self, validated_s: float) -> float:
+        """Until when ``age`` says FRESH (Unix time)."""
+        if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
+            return 0.0
+        return math.inf if self.freshness is Freshness.IMMUTABLE else validated_s + self.ttl_s
 
 
 class Rules:

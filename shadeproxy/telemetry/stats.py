@@ -68,6 +68,8 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.before_showing: Callable[[], None] = lambda: None
+        """Called before anybody looks: to record what was not recorded yet."""
 
     # ------------------------------------------------------------------ what the others record
 
@@ -75,11 +77,17 @@ class Stats:
         self, ref_bucket: str, source: Source, size_bytes: int, job: JobContext | None = None
     ) -> None:
         """One demand GET was answered with ``size_bytes`` of body."""
-        _count(self.buckets[ref_bucket], source, size_bytes)
+        self.record_reads(ref_bucket, source, 1, size_bytes, job)
+
+    def record_reads(
+        self, bucket: str, source: Source, count: int, size_bytes: int, job: JobContext | None = None
+    ) -> None:
+        """``count`` demand GETs were answered with ``size_bytes`` of body altogether."""
+        _count(self.buckets[bucket], source, size_bytes, count)
         if job is not None:
             epochs = self.jobs[job.job]
             epochs.recent = bool(epochs.epochs)
-            _count(epochs.epochs[job.epoch], source, size_bytes)
+            _count(epochs.epochs[job.epoch], source, size_bytes, count)
 
     def record_origin(self, kind: str, size_bytes: int, latency_s: float) -> None:
         """The origin answered a request of ``kind`` ("get", "head", "list", "forward" ...)."""
@@ -135,6 +143,7 @@ class Stats:
     # ------------------------------------------------------------------ what the others see
 
     def totals(self) -> Reads:
+        self.before_showing()
         return _sum(Reads(), self.buckets.values())
 
     def snapshot(self) -> dict[str, Any]:
@@ -182,22 +191,22 @@ class Stats:
         return by_reason
 
 
-def _count(reads: Reads, source: Source, size_bytes: int) -> None:
+def _count(reads: Reads, source: Source, size_bytes: int, count: int = 1) -> None:
     reads.recent = reads.requests > 0
-    reads.requests += 1
+    reads.requests += count
     reads.bytes += size_bytes
     if source is _RAM:
-        reads.hits_ram += 1
+        reads.hits_ram += count
         reads.hit_bytes_ram += size_bytes
     elif source is _DISK:
-        reads.hits_disk += 1
+        reads.hits_disk += count
         reads.hit_bytes_disk += size_bytes
     elif source is _ORIGIN:
-        reads.origin += 1
+        reads.origin += count
     elif source is _COALESCED:
-        reads.coalesced += 1
+        reads.coalesced += count
     else:
-        reads.bypass += 1
+        reads.bypass += count
 
 
 def _increment(counts: dict[str, int], name: str) -> None:

@@ -104,6 +104,13 @@ class Tier(Protocol):
         """
         ...
 
+    def window(self, location: Location) -> tuple[memoryview, int, int]:
+        """The mapped bytes that the body lies in, its start and its end; not pinned: what is sliced out of
+        it must be copied or pinned before anything else runs, and only as long as the location is not
+        released. Raises as ``pin``, and faults as it.
+        """
+        ...
+
     def is_hot(self, location: Location) -> bool:
         """Whether the body can be touched without waiting for the device."""
         ...

@@ -51,6 +51,7 @@ class Segment:
             os.close(self._fd)
             raise
         self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
+        self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
 
     @property
@@ -159,6 +160,7 @@ class Segment:
         descriptor, self._fd = self._fd, -1
         os.close(descriptor)
         self._bytes = np.empty(0, np.uint8)
+        self.view = memoryview(b"")
         del self.mapping
 
     def destroy(self) -> None:

@@ -236,13 +236,15 @@ class SegmentStore:
         """A read-only view of the body. Raises TierError when the record is not there."""
         body = self._pins.find(location)
         if body is None:
-            segment, offset, most_bytes = self._resolve(location)
-            start, length = body_place(segment.mapping, offset)
-            if start + length > offset + most_bytes:
-                raise TierError("record header is damaged")
+            segment, start, length = self._place_of(location)
             body = segment.body(start, length)
             self._pins.add(location, body)
         return body.data
+
+    def window(self, location: Location) -> tuple[memoryview, int, int]:
+        """The segment's mapped bytes, start and end of the body in them. Raises as ``pin``."""
+        segment, start, length = self._place_of(location)
+        return segment.view, start, start + length
 
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
@@ -359,12 +361,18 @@ class SegmentStore:
 
         Raises TierError. Reads the mapping: ask ``is_hot`` or ``load`` first.
         """
+        segment, start, length = self._place_of(location)
+        offset = unit_of(unpack(location).start) * UNIT_BYTES
+        header = bytes(segment.body(offset, HEADER_BYTES))
+        return Place(segment.path, offset, header, start, length)
+
+    def _place_of(self, location: Location) -> tuple[Segment, int, int]:
+        """Segment of a record, start and length of its body. Raises TierError when it is not there."""
         segment, offset, most_bytes = self._resolve(location)
         start, length = body_place(segment.mapping, offset)
         if start + length > offset + most_bytes:
             raise TierError("record header is damaged")
-        header = bytes(segment.body(offset, HEADER_BYTES))
-        return Place(segment.path, offset, header, start, length)
+        return segment, start, length
 
     def _resolve(self, location: Location) -> tuple[Segment, int, int]:
         """Segment, offset and length in bytes of a location. Raises TierError when there is no such."""
