@@ -31,13 +31,17 @@ class EngineAdmin:
 
 
 class Observer:
-    """Implements api/s3 ``RequestObserver``."""
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``."""
 
     def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
         self._knowledge = knowledge
         self._clock = clock
         self._access_log = access_log
+
+    def on_job(self, job: JobContext) -> None:
+        if job.job in self._knowledge.jobs:
+            self._knowledge.touch(job.job, self._clock.now_s())
 
     def on_request(
         self,
@@ -52,8 +56,8 @@ class Observer:
     ) -> None:
         if operation == "GetObject" and source is Source.BYPASS and status in (200, 206):
             self._stats.record_read(bucket, source, bytes_sent, job)
-        if job is not None and job.job in self._knowledge.jobs:
-            self._knowledge.touch(job.job, self._clock.now_s())
+        if job is not None:
+            self.on_job(job)
         if self._access_log:
             _log.info(
                 "request",

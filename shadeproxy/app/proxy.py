@@ -19,8 +19,9 @@ from aiohttp import web
 from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.server import S3Server
+from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.clients import build_authenticator, has_own_upstreams
 from shadeproxy.app.media import Media
@@ -113,15 +114,19 @@ class Proxy:
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
         self.control_address = await _listen("control.listen", control, settings.control.listen, None)
+        observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
         handler = S3Handler(
             engine,
             authenticator,
             clock=clock,
-            observer=Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log),
+            observer=observer,
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
         )
-        s3 = web.ServerRunner(S3Server(handler), shutdown_timeout=_DRAIN_S)
+        # What is remembered is not reported one by one.
+        one_by_one = settings.telemetry.access_log or settings.telemetry.log_level == "debug"
+        fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=not one_by_one)
+        s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
         self.s3_address = await _listen("s3.listen", s3, settings.s3.listen, tls)
         info["s3_endpoint"] = f"{scheme}://{self.s3_address}"

@@ -89,9 +89,14 @@ def canonical_request(
 
 def signature(secret_key: str, scope: Scope, amz_date: str, canonical: str) -> str:
     """Hex signature of a canonical request at ``amz_date`` (YYYYMMDDTHHMMSSZ)."""
+    return sign_canonical(signing_key(secret_key, scope), str(scope), amz_date, canonical)
+
+
+def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str:
+    """``signature`` with a derived key and the text of its scope."""
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = f"{ALGORITHM}\n{amz_date}\n{scope}\n{digest}"
-    return hmac.new(signing_key(secret_key, scope), to_sign.encode(), "sha256").hexdigest()
+    return hmac.digest(key, to_sign.encode(), "sha256").hex()
 
 
 def format_amz_date(now_s: float) -> str:

@@ -57,6 +57,10 @@ class Hit(NamedTuple):
     pieces: tuple[memoryview, ...]
 
 
+NO_HIT = Hit(Source.RAM, ())
+"""An answer without a body, from what is known of an object."""
+
+
 class PageTicket(Protocol):
     """A page that was found once (engine/hot.py ``Ticket``)."""
 
@@ -138,6 +142,10 @@ class ReadPath(Protocol):
         """Metadata that may answer without asking anybody; None: ``open`` or ``stat`` must be asked."""
         ...
 
+    def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
+        """The tier that a HEAD names: of the first page, RAM when none is resident."""
+        ...
+
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         """The bytes of ``span`` without waiting, counted as one demand read; ``meta`` is what
         ``usable_now`` just answered. None, and nothing counted: a page is not resident, cannot be touched
@@ -151,8 +159,9 @@ class ReadPath(Protocol):
         """
         ...
 
-    def take(self, resident: Resident, job: JobContext | None) -> memoryview | None:
-        """The body of a ticket, counted as one demand read of ``job``; None when it is no longer good.
+    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
+        """The body of a ticket, counted as one demand read of ``job``; None when it is no longer good at
+        ``now_s`` (Unix time).
 
         A body of at most 16 KiB must be copied before anything else runs; a longer one is pinned.
         """

@@ -84,7 +84,7 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
-        self._hits = Hits(cache, page_size, clock=clock, count=self._count_many)
+        self._hits = Hits(cache, page_size, count=self._count_many)
         cache.before_deciding = self._hits.flush
         stats.before_showing = self._hits.flush
         self._clock = clock
@@ -116,8 +116,12 @@ class Engine:
         meta = await self._versions.usable(request)
         if meta is None:
             return await self._versions.check(request.ref, request.upstream), Source.ORIGIN
-        slot = self.cache.find(Page(request.ref, meta.etag, 0))
-        return meta, Source.RAM if slot is None else self.cache.source(slot)
+        return meta, self.where(request.ref, meta)
+
+    def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
+        """See ``ReadPath.where``."""
+        slot = self.cache.find(Page(ref, meta.etag, 0))
+        return Source.RAM if slot is None else self.cache.source(slot)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """See ``ReadPath.usable_now``."""
@@ -137,9 +141,9 @@ class Engine:
         fresh = self._versions.fresh_now(request)
         return None if fresh is None else self._hits.ticket(request.ref, *fresh)
 
-    def take(self, resident: Resident, job: JobContext | None) -> memoryview | None:
+    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
         """See ``ReadPath.take``."""
-        return self._hits.take(resident, job)
+        return self._hits.take(resident, job, now_s)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""

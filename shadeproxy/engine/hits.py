@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import TierError
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import Hit, Located, Resident
@@ -42,10 +42,9 @@ class Hits:
     ``count``: told of the reads by ticket, many at a time.
     """
 
-    def __init__(self, cache: PageCache, page_size: int, *, clock: Clock, count: CountMany) -> None:
+    def __init__(self, cache: PageCache, page_size: int, *, count: CountMany) -> None:
         self._cache = cache
         self._page_size = page_size
-        self._clock = clock
         self._count = count
         self._slots: list[int] = []
         self._taken: list[tuple[Resident, JobContext | None]] = []
@@ -95,7 +94,7 @@ class Hits:
         page = None if slot is None else self._cache.hot.ticket(slot)
         return None if page is None else Resident(ref, meta, page, fresh_until_s)
 
-    def take(self, resident: Resident, job: JobContext | None) -> memoryview | None:
+    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
         """The body of a ticket, noted as used; None when the ticket is no longer good.
 
         Up to COPY_BYTES it is not pinned: copy it before anything else runs.
@@ -103,17 +102,22 @@ class Hits:
         page = resident.page
         if (
             self._cache.residents.stamps[page.slot] != page.stamp
-            or resident.fresh_until_s <= self._clock.now_s()
+            or resident.fresh_until_s <= now_s
             or (page.can_wait and not page.tier.is_hot(page.location))
         ):
             return None
+        if page.stop - page.start <= COPY_BYTES:
+            body = page.window[page.start : page.stop]
+        else:
+            try:
+                body = page.tier.pin(page.location)
+            except TierError:
+                return None
         taken = self._taken
         taken.append((resident, job))
-        if len(taken) == 1 or len(taken) >= _NOTED_TOGETHER:
+        if self._timer is None or len(taken) >= _NOTED_TOGETHER:
             self._flush_soon()
-        if resident.meta.size <= COPY_BYTES:
-            return page.window[page.start : page.stop]
-        return page.tier.pin(page.location)
+        return body
 
     # ------------------------------------------------------------------ notes
 

@@ -1,18 +1,20 @@
 """The S3 listener: every request parsed, authenticated and authorised; cached reads from the engine, all
-else forwarded to the origin. The composition root builds ``S3Server(S3Handler(...))``.
+else forwarded to the origin. The composition root builds ``S3Server(S3Handler(...), FastLane(...))``.
 """
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ClientKey, Right
+from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, RequestObserver
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.server import S3Server
+from shadeproxy.api.s3.lane import FastLane
 
 __all__ = [
     "ALL_RIGHTS",
     "CLIENT_CLOSED",
     "Authenticator",
     "ClientKey",
+    "FastLane",
     "RequestObserver",
     "Right",
     "S3Handler",

@@ -15,8 +15,9 @@ from aiohttp import web
 from shadeproxy.api.s3.auth.clients import Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
 from shadeproxy.api.s3.operations import Operation
+from shadeproxy.api.s3.port import Port, Response
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.api.s3.response import WireResponse, http_date
+from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import JobContext, Source
 
@@ -25,6 +26,23 @@ CLIENT_CLOSED = 499
 
 _T = TypeVar("_T")
 _request_numbers = itertools.count(secrets.randbits(60))
+
+
+def next_request_id() -> str:
+    """16 hexadecimal digits that no other answer of this process carries."""
+    return f"{next(_request_numbers):016X}"
+
+
+def with_own(
+    headers: Iterable[tuple[str, str]], *, request_id: str, now_s: float, source: Source
+) -> list[tuple[str, str]]:
+    """``headers`` and what every answer carries, unless the origin's answer brought it."""
+    fields = list(headers)
+    present = {name.lower() for name, _ in fields}
+    own = (("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s))))
+    fields += [field for field in own if field[0].lower() not in present]
+    fields.append(("x-shade-cache", source))
+    return fields
 
 
 class RequestObserver(Protocol):
@@ -58,34 +76,42 @@ class Call(NamedTuple):
 class Exchange:
     """Mutable, one per request, dropped with it."""
 
-    def __init__(self, http: web.BaseRequest, *, now_s: float) -> None:
-        self.http = http
-        self.request_id = f"{next(_request_numbers):016X}"
+    def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
+        """``http``: the request as aiohttp has it, for who must read its body."""
+        self.port = port
+        self._http = http
+        self.request_id = next_request_id()
         self.now_s = now_s
         self.request: S3Request | None = None
         self.operation = "Invalid"
         self.source = Source.BYPASS
-        self.response: WireResponse | None = None
+        self.response: Response | None = None
         self.failure: str = ""
         """S3 error code of the answer, for the log."""
 
-    async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> WireResponse:
+    @property
+    def http(self) -> web.BaseRequest:
+        assert self._http is not None, "the fast lane takes no request with a body"
+        return self._http
+
+    async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
         """Send the head. The origin's own request ids and date, where ``headers`` has them, stay."""
-        self.response = WireResponse(status, self._with_own(headers))
-        await self.response.prepare(self.http)
+        self.response = self.port.respond(status, self._with_own(headers))
+        await self.response.begin()
         return self.response
 
-    def refusal(self, answer: ErrorAnswer) -> WireResponse:
+    def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
         """An error answer, not sent yet."""
         self.failure = answer.code
         fields = list(answer.headers)
         if answer.status not in {204, 304}:
             fields.append(("Content-Type", "application/xml"))
-            if self.http.method != "HEAD":
+            if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
         # With its body unread the connection ends: else the client would send what nobody wants.
-        unread = self.http.body_exists and not self.http.content.at_eof()
-        return WireResponse(answer.status, self._with_own(fields), body=answer.body, close=unread)
+        return self.port.respond(
+            answer.status, self._with_own(fields), body=answer.body, close=close or self.port.unread
+        )
 
     async def fail(self, error: ShadeProxyError) -> None:
         """Answer with ``error``, or abort what has begun."""
@@ -106,25 +132,16 @@ class Exchange:
     def abandon(self) -> None:
         """The client is gone; whatever there is of an answer stays as it is."""
         if self.response is None:
-            self.response = WireResponse(CLIENT_CLOSED, ())
+            self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()
 
     async def _answer(self, answer: ErrorAnswer) -> None:
         self.response = self.refusal(answer)
-        await self.response.prepare(self.http)
+        await self.response.begin()
         await self.response.write_eof()
 
     def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        fields = list(headers)
-        present = {name.lower() for name, _ in fields}
-        own = (
-            ("x-amz-id-2", HOST_ID),
-            ("x-amz-request-id", self.request_id),
-            ("Date", http_date(int(self.now_s))),
-        )
-        fields += [field for field in own if field[0].lower() not in present]
-        fields.append(("x-shade-cache", self.source))
-        return fields
+        return with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
 
     def _resource(self) -> str:
         return self.request.raw_path if self.request else "/"

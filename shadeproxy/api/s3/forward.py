@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, touched
-from shadeproxy.api.s3.response import WireResponse
+from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
@@ -131,7 +131,7 @@ class Forwarder:
                 await response.write_eof()
 
 
-async def _relay(answer: ForwardResponse, response: WireResponse, writing: AsyncExitStack) -> None:
+async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:
     """Pass the body on, its last piece only when ``writing`` is left.
 
     White space that the origin sends to keep the connection alive says nothing and is passed on at once.

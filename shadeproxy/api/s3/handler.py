@@ -4,25 +4,27 @@ Rule: the order of questions is fixed: nothing of an operation is looked at befo
 accepted, and nothing is asked of the engine before the client's rights are checked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
 from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.read import serve_get, serve_head
-from shadeproxy.api.s3.request import parse_request
+from shadeproxy.api.s3.request import S3Request, parse_request
+from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import Headers
+from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.log import mask_text
 
@@ -70,29 +72,80 @@ class S3Handler:
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
         """Serve one request. Never raises but CancelledError: whatever fails is answered or aborted."""
-        started_s = self._clock.monotonic_s()
-        exchange = Exchange(http, now_s=self._clock.now_s())
-        # What stands when the task is cancelled: aiohttp does that when the client goes away.
-        status = CLIENT_CLOSED
-        try:
-            status = await self._answer(exchange)
-        finally:
-            self._report(exchange, status, self._clock.monotonic_s() - started_s)
-        assert exchange.response is not None, "an exchange that did not raise has an answer"
+        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
+        await self._complete(exchange, self._serve)
+        assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
+
+    def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
+        """What is asked and by whom, with the right to ask it. Raises RequestError.
+
+        The one way to a ``Call``, whatever lane the request takes.
+        """
+        request = parse_request(method, target, headers, base_domains=self._base_domains)
+        return self._identify(request)
+
+    def reads_cache(self, call: Call) -> bool:
+        """Whether the cache may answer this call; else it is forwarded."""
+        request = call.request
+        return call.operation.cached and not bypasses(request) and self._engine.cacheable(request.ref)
+
+    async def serve_read(self, port: Port, call: Call) -> bool:
+        """Serve a call that ``reads_cache`` as ``__call__`` does; True when the connection goes on."""
+        exchange = Exchange(port, now_s=self._clock.now_s())
+        exchange.request, exchange.operation = call.request, call.operation.name
+
+        async def serve(exchange: Exchange) -> None:
+            await self._read(exchange, call)
+
+        await self._complete(exchange, serve)
+        return exchange.response is not None and bool(exchange.response.keep_alive)
+
+    def report_hit(self, call: Call, status: int, source: Source, bytes_sent: int) -> None:
+        """Report a read that was answered without ``serve_read``."""
+        request = call.request
+        self._observer.on_request(
+            operation=call.operation.name,
+            bucket=request.bucket,
+            status=status,
+            source=source,
+            bytes_sent=bytes_sent,
+            duration_s=0.0,
+            job=request.job,
+        )
+        self._log.debug(
+            "s3_request",
+            operation=call.operation.name,
+            method=request.method,
+            path=request.raw_path,
+            query=mask_text(request.raw_query),
+            status=status,
+            source=str(source),
+            bytes_sent=bytes_sent,
+        )
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
         """The answer to bytes that are no HTTP request, and the end of the connection."""
-        exchange = Exchange(http, now_s=self._clock.now_s())
+        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
-        response = exchange.refusal(answer_error(error, resource="/", request_id=exchange.request_id))
-        response.force_close()
+        answer = answer_error(error, resource="/", request_id=exchange.request_id)
+        response = exchange.refusal(answer, close=True)
         self._report(exchange, response.status, 0.0)
+        assert isinstance(response, WireResponse)
         return response
 
-    async def _answer(self, exchange: Exchange) -> int:
+    async def _complete(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> None:
+        started_s = self._clock.monotonic_s()
+        # What stands when the task is cancelled: that is done when the client goes away.
+        status = CLIENT_CLOSED
         try:
-            await self._answer_whatever_happens(exchange)
+            status = await self._answer(exchange, serve)
+        finally:
+            self._report(exchange, status, self._clock.monotonic_s() - started_s)
+
+    async def _answer(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> int:
+        try:
+            await self._answer_whatever_happens(exchange, serve)
         except ConnectionError:
             # The client went away while we wrote: there is nobody to answer.
             exchange.abandon()
@@ -100,9 +153,11 @@ class S3Handler:
         assert exchange.response is not None, "served without an answer"
         return exchange.response.status
 
-    async def _answer_whatever_happens(self, exchange: Exchange) -> None:
+    async def _answer_whatever_happens(
+        self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]
+    ) -> None:
         try:
-            await self._serve(exchange)
+            await serve(exchange)
         except ShadeProxyError as error:
             await exchange.fail(error)
         except ConnectionError:
@@ -113,22 +168,30 @@ class S3Handler:
 
     async def _serve(self, exchange: Exchange) -> None:
         http = exchange.http
-        request = parse_request(
+        # Taken apart, so that what is refused is reported with what was understood of it.
+        exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )
-        exchange.request = request
+        call, authenticated = self._identify(request, exchange)
+        if self.reads_cache(call):
+            await self._read(exchange, call)
+            return
+        plan = plan_body(call.request, authenticated)
+        await self._forwarder.serve(exchange, call, plan)
+
+    def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         authenticated = self._authenticator.authenticate(request)
         request = settle_presigned(request)
         operation = resolve(request)
-        exchange.operation = operation.name
+        if exchange is not None:
+            exchange.operation = operation.name
         call = Call(request, operation, authenticated.identity)
         authorise(call)
-        if operation.cached and not bypasses(request) and self._engine.cacheable(request.ref):
-            serve = serve_head if request.method == "HEAD" else serve_get
-            await serve(self._engine, exchange, call)
-            return
-        plan = plan_body(request, authenticated)
-        await self._forwarder.serve(exchange, call, plan)
+        return call, authenticated
+
+    async def _read(self, exchange: Exchange, call: Call) -> None:
+        serve = serve_head if call.request.method == "HEAD" else serve_get
+        await serve(self._engine, exchange, call)
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request
@@ -146,7 +209,7 @@ class S3Handler:
             "s3_request",
             request_id=exchange.request_id,
             operation=exchange.operation,
-            method=exchange.http.method,
+            method=exchange.port.method,
             path=request.raw_path if request else "",
             query=mask_text(request.raw_query) if request else "",
             status=status,

@@ -5,9 +5,10 @@ client a proper error; after that a failure aborts the connection.
 """
 
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
-from shadeproxy.api.s3.semantics import answer_read, conditions_of, wants_checksums
+from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, wants_checksums
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
+from shadeproxy.core.types import ObjectMeta
 from shadeproxy.engine.base import ReadPath, ReadRequest
 
 
@@ -25,35 +26,33 @@ def read_request(call: Call) -> ReadRequest:
     )
 
 
+def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
+    """What ``call`` is answered of an object with ``meta``. Raises as ``answer_read``."""
+    fields = call.request.fields
+    return answer_read(
+        meta,
+        method=call.request.method,
+        range_field=fields.get("range"),
+        conditions=wanted.conditions,
+        checksums=wants_checksums(fields),
+    )
+
+
 async def serve_head(engine: ReadPath, exchange: Exchange, call: Call) -> None:
     """Answer a HeadObject. Raises as ``engine.stat``."""
-    request = call.request
     wanted = read_request(call)
     meta, exchange.source = await engine.stat(wanted)
-    answer = answer_read(
-        meta,
-        method="HEAD",
-        range_field=request.fields.get("range"),
-        conditions=wanted.conditions,
-        checksums=wants_checksums(request.fields),
-    )
+    answer = answer_for(call, wanted, meta)
     response = await exchange.start(answer.status, answer.headers)
     await response.write_eof()
 
 
 async def serve_get(engine: ReadPath, exchange: Exchange, call: Call) -> None:
     """Answer a GetObject. Raises as ``engine.open`` and ``Reading.body``."""
-    request = call.request
     wanted = read_request(call)
     async with engine.open(wanted) as reading:
         exchange.source = reading.source
-        answer = answer_read(
-            reading.meta,
-            method="GET",
-            range_field=request.fields.get("range"),
-            conditions=wanted.conditions,
-            checksums=wants_checksums(request.fields),
-        )
+        answer = answer_for(call, wanted, reading.meta)
         if not answer.body.length:
             response = await exchange.start(answer.status, answer.headers)
             await response.write_eof()
@@ -65,5 +64,5 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call) -> None:
             async for piece in pieces:
                 await response.write(piece)
         if response.bytes_sent != answer.body.length:
-            raise BodyCutShort(f"{request.ref}: {response.bytes_sent} of {answer.body.length} bytes")
+            raise BodyCutShort(f"{call.request.ref}: {response.bytes_sent} of {answer.body.length} bytes")
         await response.write_eof()

@@ -5,6 +5,7 @@ Content-Type and lose bytes that are not UTF-8); a started answer that cannot be
 so that a client never takes a short body for a whole one.
 """
 
+import asyncio
 import socket
 import struct
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-_NO_BODY_STATUSES = frozenset({204, 304})
+NO_BODY_STATUSES = frozenset({204, 304})
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -42,19 +43,52 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     return f"{head}\r\n\r\n".encode("utf-8", "surrogateescape")
 
 
+def connection_fields(
+    fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
+) -> tuple[list[tuple[str, str]], bool, bool]:
+    """``fields`` with what says how the body ends and whether the connection goes on.
+
+    Answers these, whether the body is to be chunked, and whether the connection is kept.
+    """
+    chunked = False
+    if has_body and not any(name.lower() == "content-length" for name, _ in fields):
+        chunked = http_11
+        keep = keep and chunked
+    own = [("Transfer-Encoding", "chunked")] if chunked else []
+    if not keep:
+        own.append(("Connection", "close"))
+    elif not http_11:
+        own.append(("Connection", "keep-alive"))
+    return fields + own, chunked, keep
+
+
+def reset_on_close(transport: asyncio.BaseTransport) -> None:
+    """End a connection so that the client sees a failure and not an end."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    assert isinstance(transport, asyncio.WriteTransport)
+    transport.abort()
+
+
 class WireResponse(web.StreamResponse):
     """One answer. ``headers`` are complete apart from Connection and Transfer-Encoding, which follow from
     the request and from whether there is a Content-Length. ``close``: end the connection afterwards.
     """
 
     def __init__(
-        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
+        self,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        *,
+        http: web.BaseRequest,
+        body: bytes = b"",
+        close: bool = False,
     ) -> None:
         super().__init__(status=status)
+        self._http = http
         self._wire_headers = list(headers)
         self._writer: AbstractStreamWriter | None = None
-        self._transport_request: web.BaseRequest | None = None
-        self._chunks = False
         self._whole_body = body
         self._closing = close
         self._keep = False
@@ -76,29 +110,26 @@ class WireResponse(web.StreamResponse):
         """End the connection after this answer; before ``prepare``."""
         self._closing = True
 
+    async def begin(self) -> None:
+        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        await self.prepare(self._http)
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
         """Send the head; once. Raises ConnectionResetError after ``abort``."""
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
             return self._writer
-        self._transport_request = request
-        names = {name.lower() for name, _ in self._wire_headers}
-        self._has_body = request.method != "HEAD" and self.status not in _NO_BODY_STATUSES
-        keep = request.keep_alive and not self._closing
-        if self._has_body and "content-length" not in names:
-            self._chunks = request.version >= (1, 1)
-            keep = keep and self._chunks
-        if self._chunks:
-            self._wire_headers.append(("Transfer-Encoding", "chunked"))
-        if not keep:
-            self._wire_headers.append(("Connection", "close"))
-        elif request.version < (1, 1):
-            self._wire_headers.append(("Connection", "keep-alive"))
-        self._keep = keep
+        self._has_body = request.method != "HEAD" and self.status not in NO_BODY_STATUSES
+        fields, chunked, self._keep = connection_fields(
+            self._wire_headers,
+            has_body=self._has_body,
+            keep=bool(request.keep_alive) and not self._closing,
+            http_11=request.version >= (1, 1),
+        )
         writer = request.writer
-        await writer.write(render_head(self.status, self._wire_headers))
-        if self._chunks:
+        await writer.write(render_head(self.status, fields))
+        if chunked:
             writer.enable_chunking()
         self._writer = writer
         return writer
@@ -128,10 +159,5 @@ class WireResponse(web.StreamResponse):
     def abort(self) -> None:
         """Reset the connection: the client must see a failure, not an end."""
         self._aborted = True
-        transport = self._transport_request.transport if self._transport_request else None
-        if transport is None:
-            return
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        transport.abort()
+        if self._http.transport is not None:
+            reset_on_close(self._http.transport)

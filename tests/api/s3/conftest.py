@@ -13,7 +13,7 @@ import uvloop
 from aiohttp import web
 from botocore.config import Config
 
-from shadeproxy.api.s3 import Authenticator, ClientKey, S3Handler, S3Server
+from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
@@ -39,6 +39,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.jobs: list[Any] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def on_request(self, **fields: Any) -> None:
@@ -46,6 +47,9 @@ class Recorder:
         for count, future in self._waiting:
             if len(self.requests) >= count and not future.done():
                 future.set_result(None)
+
+    def on_job(self, job: Any) -> None:
+        self.jobs.append(job)
 
     def wait_for(self, count: int) -> asyncio.Future[None]:
         """Done when ``count`` requests have ended."""
@@ -135,6 +139,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         rules: tuple[Rule, ...] = (),
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = 1 << 20,
+        remembers: bool = True,
     ) -> Proxy:
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -162,7 +167,8 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             base_domains=base_domains,
             trailed_budget_bytes=trailed_budget_bytes,
         )
-        runner = web.ServerRunner(S3Server(handler), shutdown_timeout=1.0)
+        fast = FastLane(engine_of(engine), handler, clock=clock, jobs=seen, remembers=remembers)
+        runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         proxy = Proxy(engine, origin, handler, runner.addresses[0][1], seen, log)

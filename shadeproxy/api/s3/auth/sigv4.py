@@ -123,7 +123,7 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
             "The request signature we calculated does not match the signature you provided",
             hint="check the secret key and the signing method",
         )
-    _check_time(claim, now_s)
+    check_time(claim.amz_date, now_s, expires_s=claim.expires_s)
     return ChunkSeed(signing_key(secret_key, claim.scope), claim.amz_date, str(claim.scope), claim.signature)
 
 
@@ -173,15 +173,21 @@ def _check_signed_fields(claim: Claim, request: S3Request) -> None:
         raise SignatureMismatch(f"Signed headers are missing from the request: {', '.join(absent)}")
 
 
-def _check_time(claim: Claim, now_s: float) -> None:
-    signed_s = _unix_time(claim.amz_date)
-    if claim.expires_s is None:
+def well_formed(amz_date: str, signature_hex: str) -> bool:
+    """Whether these can be a signing date and a signature at all."""
+    return _AMZ_DATE.fullmatch(amz_date) is not None and _SIGNATURE.fullmatch(signature_hex) is not None
+
+
+def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
+    """Raises ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` counts now."""
+    signed_s = _unix_time(amz_date)
+    if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:
             raise ClockSkew(
                 "The difference between the request time and the current time is too large",
                 hint="set the clock of the client",
             )
-    elif now_s > signed_s + claim.expires_s:
+    elif now_s > signed_s + expires_s:
         raise RequestExpired("Request has expired")
     elif signed_s > now_s + MAX_SKEW_S:
         raise AccessDenied("Request is not yet valid")

@@ -1,0 +1,273 @@
+"""One client connection: the fast lane first, aiohttp for the rest.
+
+Laws: bytes belong to exactly one lane, and lanes change only between two requests. What the fast lane does
+not take goes to aiohttp untouched, one request at a time, so that it is known where the next one begins; a
+request whose end cannot be told from its head gives the connection to aiohttp for good. Nothing here knows
+operations or the engine.
+"""
+
+import asyncio
+import re
+from enum import Enum, auto
+
+from aiohttp import web
+
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
+from shadeproxy.api.s3.lane import FastLane, Unanswered
+from shadeproxy.api.s3.port import DirectPort
+
+_READ_BYTES = 256 * 1024
+_LINGER_S = 5.0
+# A head that is longer than this is aiohttp's to refuse.
+_MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
+_MOST_HELD_BYTES = 256 * 1024
+# aiohttp takes two steps of the loop from the end of an answer to the next request.
+_STEPS_TO_IDLE = 8
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
+_FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
+
+
+class _Lane(Enum):
+    OURS = auto()
+    """Between two requests, or answering one of the fast lane."""
+    LENT = auto()
+    """aiohttp has one request; what follows it is held."""
+    GIVEN = auto()
+    """aiohttp has the connection until it ends."""
+
+
+class S3Protocol(web.RequestHandler):
+    """One client connection."""
+
+    __slots__ = (
+        "_active",
+        "_ending",
+        "_fast",
+        "_held",
+        "_lane",
+        "_left_bytes",
+        "_read_task",
+        "_s3",
+        "_stopped",
+    )
+
+    def __init__(self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=keepalive_s,
+            access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
+            # A gzip upload is stored as it is sent.
+            auto_decompress=False,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            read_bufsize=_READ_BYTES,
+            lingering_time=_LINGER_S,
+        )
+        self._s3 = s3
+        self._fast = fast
+        self._lane = _Lane.OURS
+        self._held = b""
+        self._left_bytes = 0
+        """Of the body of the request that aiohttp has."""
+        self._read_task: asyncio.Task[None] | None = None
+        self._active = False
+        """Whether a request was answered since the keep-alive timer last looked."""
+        self._ending = False
+        self._stopped = False
+        """Whether the transport was told not to read, because too much is held."""
+
+    # ------------------------------------------------------------------ what the transport calls
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
+        if self._lane is _Lane.GIVEN or not data:
+            super().data_received(data)
+        elif self._lane is _Lane.LENT:
+            self._lend(data)
+        elif self._held or self._read_task is not None:
+            self._hold(self._held + data)
+            if self._read_task is None and not self._paused:
+                self._go_on()
+        else:
+            self._serve(data)
+
+    def resume_writing(self) -> None:
+        """The client took enough of what was written."""
+        super().resume_writing()
+        if self._held:
+            self._loop.call_soon(self._go_on)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client is gone, and with it what it asked for."""
+        self._held = b""
+        if self._read_task is not None:
+            self._read_task.cancel()
+        super().connection_lost(exc)
+
+    async def drained(self) -> None:
+        """See port.py ``Outlet``."""
+        if self.transport is None:
+            raise ConnectionResetError("the client is gone")
+        if self._paused:
+            await self._drain_helper()
+
+    # ------------------------------------------------------------------ what aiohttp calls
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What aiohttp asks for when parsing fails (400); S3Handler itself raises nothing."""
+        if request.writer.output_size > 0 or status != 400:
+            raise ConnectionResetError(message or "the connection cannot go on") from exc
+        return self._s3.refuse_malformed(request)
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
+        """Let the read under way end, then close."""
+        self._ending = True
+        if self._read_task is not None:
+            await asyncio.wait({self._read_task}, timeout=timeout)
+        await super().shutdown(timeout)
+
+    def _process_keepalive(self) -> None:
+        writing = self.transport is not None and self.transport.get_write_buffer_size() > 0
+        if self._active or writing or self._read_task is not None:
+            self._active = False
+            self._keepalive_handle = self._loop.call_later(self.keepalive_timeout, self._process_keepalive)
+        else:
+            super()._process_keepalive()
+
+    # ------------------------------------------------------------------ the fast lane
+
+    def _serve(self, data: bytes) -> None:
+        """Answer the requests in ``data``, as far as they are whole and the client keeps up."""
+        while data:
+            if self._paused or self._read_task is not None:
+                self._hold(data)
+                return
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                self._hold(data)
+                return
+            transport = self.transport
+            if transport is None or self._over:
+                return
+            raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
+            outcome = self._fast.answer(raw, transport)
+            if outcome is True:
+                self._active = True
+            elif outcome is None:
+                self._hand_over(raw, data)
+                return
+            elif outcome is False:
+                self.force_close()
+                return
+            else:
+                self._read_task = self._loop.create_task(self._read(outcome))
+
+    @property
+    def _over(self) -> bool:
+        """Whether no further request is to be answered."""
+        return self._ending or self._force_close or self._close
+
+    async def _read(self, asked: Unanswered) -> None:
+        keep = False
+        try:
+            port = DirectPort(self, asked.head.method, keep_alive=asked.head.keep_alive)
+            keep = await self._s3.serve_read(port, asked.call)
+        finally:
+            self._read_task = None
+            self._active = True
+            if not keep or self._over:
+                self.force_close()
+        if self._held:
+            self._go_on()
+
+    def _hold(self, data: bytes) -> None:
+        self._held = data
+        waiting = self._paused or self._read_task is not None
+        if not waiting and len(data) > _MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
+            self._give()
+            return
+        if len(data) > _MOST_HELD_BYTES and not self._stopped and self.transport is not None:
+            self._stopped = True
+            self.transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Serve what was held, if it can be."""
+        if self._lane is not _Lane.OURS or self._read_task is not None or self._paused:
+            return
+        held, self._held = self._held, b""
+        if self._stopped and self.transport is not None:
+            self._stopped = False
+            self.transport.resume_reading()
+        self._serve(held)
+
+    # ------------------------------------------------------------------ aiohttp's turn
+
+    def _hand_over(self, raw: bytes, rest: bytes) -> None:
+        """Lend aiohttp the request with the head ``raw``, or give it the connection."""
+        length = _body_bytes(raw)
+        if length is None:
+            self._held = raw + rest
+            self._give()
+            return
+        self._lane, self._left_bytes = _Lane.LENT, length
+        super().data_received(raw)
+        if rest:
+            self._lend(rest)
+
+    def _lend(self, data: bytes) -> None:
+        if self._left_bytes:
+            part, data = data[: self._left_bytes], data[self._left_bytes :]
+            self._left_bytes -= len(part)
+            super().data_received(part)
+        if data:
+            self._held += data
+            self._take_back(_STEPS_TO_IDLE)
+
+    def _take_back(self, steps: int) -> None:
+        """The next request has begun: take the lane back as soon as aiohttp is through with its own."""
+        if self._lane is not _Lane.LENT:
+            return
+        if self._waiter is not None and not self._waiter.done() and not self._messages:
+            self._lane = _Lane.OURS
+            self._go_on()
+        elif steps:
+            self._loop.call_soon(self._take_back, steps - 1)
+        else:
+            self._give()
+
+    def _give(self) -> None:
+        held, self._held = self._held, b""
+        self._lane = _Lane.GIVEN
+        if held:
+            super().data_received(held)
+
+
+class S3Server(web.Server):
+    """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
+
+    def __init__(self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0) -> None:
+        # A client that goes away cancels its handler, and so leaves the engine and the origin.
+        super().__init__(s3, handler_cancellation=True)
+        self._s3 = s3
+        self._fast = fast
+        self._keepalive_s = keepalive_s
+
+    def __call__(self) -> S3Protocol:
+        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s)
+
+
+def _body_bytes(raw: bytes) -> int | None:
+    """Length of the body that follows the head ``raw``; None when only aiohttp can tell."""
+    framing = len(_FRAMING.findall(raw))
+    if not framing:
+        return 0
+    lengths = _LENGTH.findall(raw)
+    return int(lengths[0]) if framing == len(lengths) == 1 else None

@@ -1,0 +1,102 @@
+"""The head of a request as the fast lane reads it: strictly, or not at all.
+
+Laws: what is accepted here means the same to every HTTP/1.1 parser (RFC 9112): visible ASCII, one
+well-formed field a line, no folding, no body, no upgrade. Everything else is None, and aiohttp decides.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shadeproxy.core.types import Headers
+
+MAX_LINE_BYTES = 32 * 1024
+"""Request line: a key of 1,024 bytes in UTF-8 is 3,072 escaped, a presigned URL adds a session token."""
+
+MAX_FIELD_BYTES = 16 * 1024
+"""One header field: S3 takes 8 KiB of headers, 2 KiB of them user metadata; session tokens grow."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Fields that announce a body, or an answer in more than one part, or another protocol.
+_NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
+_MOST_FIELDS = 100
+_MOST_NAMES = 512
+
+
+class _NotPlain(Exception):
+    """Somebody else must read this head."""
+
+
+class Head(NamedTuple):
+    """``target`` as sent. ``fields``: names as sent, values without the white space around them."""
+
+    method: str
+    target: str
+    fields: Headers
+    keep_alive: bool
+
+
+class HeadReader:
+    """Reads heads; remembers field names that it has proven (clients send the same few for ever)."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def read(self, raw: bytes) -> Head | None:
+        """The head that ``raw`` is, its empty line included; None when it is not plain."""
+        try:
+            line, *rest = raw[:-4].decode("ascii").split("\r\n")
+            # What is left of a bare CR or LF, a tab or a NUL is not printable.
+            if not line.isprintable() or not "".join(rest).isprintable():
+                return None
+            method, target = _request_line(line)
+            fields = tuple(self._fields(rest))
+        except (UnicodeDecodeError, _NotPlain):
+            return None
+        return Head(method, target, fields, _keep_alive(fields))
+
+    def _fields(self, lines: list[str]) -> Iterator[tuple[str, str]]:
+        if len(lines) > _MOST_FIELDS:
+            raise _NotPlain
+        once = 0
+        for line in lines:
+            name, colon, value = line.partition(":")
+            lowered = self._names.get(name) or self._prove(name)
+            value = value.strip(" ")
+            if not colon or lowered in _NOT_HERE or len(line) > MAX_FIELD_BYTES:
+                raise _NotPlain
+            if lowered == "content-length":
+                # Sent twice it is not plain either: the count below then has no room for Host.
+                if value != "0":
+                    raise _NotPlain
+                once += 2
+            elif lowered == "host":
+                once += 1
+            yield name, value
+        if once not in {1, 3}:
+            raise _NotPlain
+
+    def _prove(self, name: str) -> str:
+        if not _TOKEN.fullmatch(name):
+            raise _NotPlain
+        if len(self._names) >= _MOST_NAMES:
+            self._names.clear()
+        self._names[name] = lowered = name.lower()
+        return lowered
+
+
+def _request_line(line: str) -> tuple[str, str]:
+    method, _, rest = line.partition(" ")
+    target, _, version = rest.partition(" ")
+    if method not in {"GET", "HEAD"} or version != "HTTP/1.1" or not target.startswith("/"):
+        raise _NotPlain
+    if len(line) > MAX_LINE_BYTES:
+        raise _NotPlain
+    return method, target
+
+
+def _keep_alive(fields: Headers) -> bool:
+    options = [value.lower() for name, value in fields if name.lower() == "connection"]
+    if not {"close", "keep-alive"}.issuperset(options):
+        raise _NotPlain
+    return "close" not in options

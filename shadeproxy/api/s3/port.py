@@ -1,0 +1,186 @@
+"""How an answer leaves: two ways, one for each lane, with one surface.
+
+``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
+The bytes are the same: both render their head with ``render_head`` and frame their body alike.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from aiohttp import web
+
+from shadeproxy.api.s3.response import (
+    NO_BODY_STATUSES,
+    WRITE_BYTES,
+    WireResponse,
+    connection_fields,
+    render_head,
+    reset_on_close,
+)
+
+
+class Response(Protocol):
+    """One answer on its way."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def keep_alive(self) -> bool | None:
+        """Whether the connection serves another request after this answer; known once begun."""
+        ...
+
+    bytes_sent: int
+    """Of the body."""
+
+    async def begin(self) -> None:
+        """Commit to the head; once. Raises ConnectionError when the client is gone."""
+        ...
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send a piece of the body and wait while the client is slower than we are."""
+        ...
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Finish."""
+        ...
+
+    def abort(self) -> None:
+        """Reset the connection: the client must see a failure, not an end."""
+        ...
+
+
+class Port(Protocol):
+    """Where a request came from and its answer goes."""
+
+    method: str
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client is sending a body of which not all was read."""
+        ...
+
+    def respond(
+        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
+    ) -> Response:
+        """An answer, not begun. ``headers`` as ``WireResponse``; ``close``: end the connection after it."""
+        ...
+
+
+class AiohttpPort:
+    """A request that aiohttp parsed."""
+
+    def __init__(self, http: web.BaseRequest) -> None:
+        self.http = http
+        self.method = http.method
+
+    @property
+    def unread(self) -> bool:
+        return self.http.body_exists and not self.http.content.at_eof()
+
+    def respond(
+        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
+    ) -> WireResponse:
+        return WireResponse(status, headers, http=self.http, body=body, close=close)
+
+
+class Outlet(Protocol):
+    """The writing side of a connection."""
+
+    transport: asyncio.Transport | None
+
+    async def drained(self) -> None:
+        """Wait while the client is slower than we are. Raises ConnectionError when it is gone."""
+        ...
+
+
+class DirectPort:
+    """A request without a body that the fast lane parsed. ``keep_alive``: the client may send another."""
+
+    unread = False
+
+    def __init__(self, outlet: Outlet, method: str, *, keep_alive: bool) -> None:
+        self.method = method
+        self._outlet = outlet
+        self._keep_alive = keep_alive
+
+    def respond(
+        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
+    ) -> "DirectResponse":
+        keep = self._keep_alive and not close
+        return DirectResponse(
+            self._outlet, status, headers, body=body, head_only=self.method == "HEAD", keep_alive=keep
+        )
+
+
+class DirectResponse:
+    """One answer, written straight to the transport. The head goes out with the first piece of the body."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        *,
+        body: bytes = b"",
+        head_only: bool,
+        keep_alive: bool,
+    ) -> None:
+        self.status = status
+        self.bytes_sent = 0
+        self._outlet = outlet
+        self._fields = list(headers)
+        self._whole_body = body
+        self._has_body = not head_only and status not in NO_BODY_STATUSES
+        self._wants_keep = keep_alive
+        self.keep_alive = False
+        self._head = b""
+        self._aborted = False
+        self._finished = False
+
+    async def begin(self) -> None:
+        """See ``Response.begin``."""
+        fields, chunked, self.keep_alive = connection_fields(
+            self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=True
+        )
+        assert not chunked, "what the fast lane answers has a Content-Length"
+        self._head = render_head(self.status, fields)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See ``Response.write``."""
+        view = memoryview(data)
+        for start in range(0, len(view), WRITE_BYTES):
+            piece = view[start : start + WRITE_BYTES]
+            transport = self._open()
+            if self._head:
+                transport.writelines((self._head, piece))
+                self._head = b""
+            else:
+                transport.write(piece)
+            self.bytes_sent += len(piece)
+            await self._outlet.drained()
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """See ``Response.write_eof``. Raises ConnectionResetError after ``abort``."""
+        transport = self._open()
+        body = data or self._whole_body
+        if body and self._has_body:
+            await self.write(body)
+        if self._head:
+            transport.write(self._head)
+            self._head = b""
+        self._finished = True
+
+    def abort(self) -> None:
+        """See ``Response.abort``."""
+        self._aborted = True
+        self.keep_alive = False
+        if self._outlet.transport is not None:
+            reset_on_close(self._outlet.transport)
+
+    def _open(self) -> asyncio.Transport:
+        transport = self._outlet.transport
+        if self._aborted or transport is None or transport.is_closing():
+            raise ConnectionResetError("the client is gone, or the answer was aborted")
+        return transport
