@@ -14,12 +14,14 @@ from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.memo import Memo
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
-from shadeproxy.api.s3.semantics import Answer
-from shadeproxy.api.s3.signed import Plan, SignedHeads, plain_plan
+from shadeproxy.api.s3.semantics import Answer, answer_read
+from shadeproxy.api.s3.signed import Plan, Templates, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.types import JobContext, Source
-from shadeproxy.engine.base import NO_HIT, Hit, ReadPath, Resident
+from shadeproxy.core.ranges import parse_range
+from shadeproxy.core.sigv4 import encode_path
+from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, ReadPath, ReadRequest, Resident
 from shadeproxy.engine.hits import COPY_BYTES
 
 _MOST_TARGETS = 32_768
@@ -44,11 +46,14 @@ class JobObserver(Protocol):
 
 
 class Known(NamedTuple):
-    """An object under one request target. ``head``: of a 200 for all of it, up to the request id."""
+    """An object under one request target. ``resident``: a ticket for all of it, if it is one page, and
+    ``head``: of a 200 for all of it, up to the request id.
+    """
 
-    resident: Resident
-    head: bytes
+    ref: ObjectRef
     canonical_path: str
+    resident: Resident | None
+    head: bytes
 
 
 class Unanswered(NamedTuple):
@@ -82,16 +87,17 @@ class FastLane:
         remembers: bool = True,
     ) -> None:
         self._engine = engine
+        self._take = engine.take
         self._handler = handler
-        self._clock = clock
+        self._now_s = clock.now_s
         self._jobs = jobs
         self._remembers = remembers
         self._heads = HeadReader()
-        self._signed = SignedHeads()
+        self._templates = Templates()
         self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
         self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self._touched: dict[str, float] = {}
-        self._second = -1
+        self._tails_until_s = 0
         self._tails: dict[Source, bytes] = {}
 
     def answer(self, raw: bytes, out: Writer) -> Unanswered | bool | None:
@@ -102,18 +108,8 @@ class FastLane:
         """
         end = raw.find(b" HTTP/1.1\r\n")
         known = self._known.get(raw[4:end]) if raw.startswith(b"GET /") else None
-        if known is not None:
-            now_s = self._clock.now_s()
-            block = raw[end + 11 :]
-            plan = self._plans.get(block) or self._signed.plan(block, known.canonical_path, now_s)
-            if plan is not None:
-                body = self._engine.take(known.resident, plan.job, now_s)
-                if body is not None:
-                    self._write(out, known, body, now_s)
-                    if plan.job is not None:
-                        self._touch(plan.job, now_s)
-                    return True
-                self._known.drop(raw[4:end])
+        if known is not None and self._answer_known(known, raw[4:end], raw[end + 11 :], out):
+            return True
         try:
             found = self._find(raw)
         except ShadeProxyError:
@@ -122,20 +118,59 @@ class FastLane:
             return None
         if not isinstance(found, Found):
             return found
-        self._send(out, found)
+        self._send(out, found.answer, found.hit, method=found.head.method, keep=found.head.keep_alive)
         self._handler.report_hit(found.call, found.answer.status, found.hit.source, found.answer.body.length)
-        if self._remembers and found.answer.status == 200 and found.head.method == "GET":
+        if self._remembers and found.answer.status in {200, 206} and found.head.method == "GET":
             self._remember(raw, found)
         return found.head.keep_alive
 
     # ------------------------------------------------------------------ what is known
 
-    def _write(self, out: Writer, known: Known, body: memoryview, now_s: float) -> None:
-        source = known.resident.page.source
-        tail = self._tails.get(source) if self._second == int(now_s) else None
+    def _answer_known(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
+        """Answer a GET of ``known`` by a client that is known too; False: nothing happened."""
+        now_s = self._now_s()
+        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, "", now_s)
+        if plan is None:
+            cut = cut_range(block)
+            return cut is not None and self._answer_range(known, *cut, out)
+        if known.resident is None:
+            return False
+        body = self._take(known.resident, plan.job, now_s)
+        if body is None:
+            self._known.drop(target)
+            return False
+        self._write(out, known.head, known.resident.page.source, body, now_s)
+        if plan.job is not None:
+            self._touch(plan.job, now_s)
+        return True
+
+    def _answer_range(self, known: Known, block: bytes, range_value: str, out: Writer) -> bool:
+        """As ``_answer_known``, for a GET whose Range was cut out of ``block``."""
+        now_s = self._now_s()
+        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, range_value, now_s)
+        if plan is None:
+            return False
+        wanted = ReadRequest(known.ref, parse_range(range_value), plan.upstream, job=plan.job)
+        meta = self._engine.usable_now(wanted)
+        if meta is None:
+            return False
+        try:
+            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+        except ShadeProxyError:
+            return False
+        hit = self._engine.hit(wanted, meta, answer.body)
+        if hit is None:
+            return False
+        self._send(out, answer, hit)
+        if plan.job is not None:
+            self._touch(plan.job, now_s)
+        return True
+
+    def _write(self, out: Writer, start: bytes, source: Source, body: memoryview, now_s: float) -> None:
+        tail = self._tails.get(source) if now_s < self._tails_until_s else None
         if tail is None:
             tail = self._new_tail(source, int(now_s))
-        head = known.head + next_request_id().encode() + tail
+        head = start + next_request_id().encode() + tail
         if len(body) <= COPY_BYTES:
             out.write(head + body)
         else:
@@ -143,9 +178,9 @@ class FastLane:
 
     def _new_tail(self, source: Source, second: int) -> bytes:
         """What follows the request id in this second."""
-        if second != self._second:
+        if second + 1 != self._tails_until_s:
             self._tails.clear()
-            self._second = second
+            self._tails_until_s = second + 1
         tail = self._tails[source] = (
             f"\r\nDate: {http_date(second)}\r\nx-shade-cache: {source}\r\n\r\n".encode()
         )
@@ -180,34 +215,34 @@ class FastLane:
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
         return Unanswered(call, head) if hit is None else Found(call, head, answer, hit)
 
-    def _send(self, out: Writer, found: Found) -> None:
-        answer, head = found.answer, found.head
+    def _send(self, out: Writer, answer: Answer, hit: Hit, *, method: str = "GET", keep: bool = True) -> None:
         fields, _, _ = connection_fields(
-            with_own(
-                answer.headers,
-                request_id=next_request_id(),
-                now_s=self._clock.now_s(),
-                source=found.hit.source,
-            ),
-            has_body=head.method != "HEAD" and answer.status not in NO_BODY_STATUSES,
-            keep=head.keep_alive,
+            with_own(answer.headers, request_id=next_request_id(), now_s=self._now_s(), source=hit.source),
+            has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
+            keep=keep,
             http_11=True,
         )
-        out.writelines((render_head(answer.status, fields), *found.hit.pieces))
+        out.writelines((render_head(answer.status, fields), *hit.pieces))
 
     def _remember(self, raw: bytes, found: Found) -> None:
+        """What a plain GET showed: its object, whole or not, and its client."""
         call, head, answer = found.call, found.head, found.answer
         request, plan = call.request, plain_plan(head, call)
-        if plan is None or request.raw_query or any(n.lower() in _OWN_FIELDS for n, _ in answer.headers):
+        if plan is None or request.raw_query:
             return
-        resident = self._engine.resident(read_request(call))
-        if resident is None:
-            return
-        fields = with_own(answer.headers, request_id=_ID_MARK, now_s=0.0, source=resident.page.source)
-        start = render_head(answer.status, fields).partition(_ID_MARK.encode())[0]
-        target = head.target.encode()
-        self._known.put(target, Known(resident, start, self._signed.canonical_path(request)))
-        if "authorization" in request.fields:
-            self._signed.learn(call, plan)
-        else:
-            self._plans.put(raw[raw.index(b"\r\n") + 2 :], plan)
+        resident, start = None, b""
+        if answer.status == 200 and not any(name.lower() in _OWN_FIELDS for name, _ in answer.headers):
+            resident = self._engine.resident(read_request(call))
+            fields = with_own(answer.headers, request_id=_ID_MARK, now_s=0.0, source=found.hit.source)
+            start = render_head(answer.status, fields).partition(_ID_MARK.encode())[0]
+        path, target = encode_path(request.wire_path), head.target.encode()
+        if resident is not None or self._known.get(target) is None:
+            self._known.put(target, Known(request.ref, path, resident, start))
+        block = raw[raw.index(b"\r\n") + 2 :]
+        cut = cut_range(block)
+        if cut is not None:
+            block = cut[0]
+        if "authorization" not in request.fields and "amz-sdk-invocation-id" not in request.fields:
+            self._plans.put(block, plan)
+        elif self._templates.plan(block, path, "" if cut is None else cut[1], self._now_s()) is None:
+            self._templates.learn(block, call, plan)

@@ -1,67 +1,97 @@
-"""Header blocks of plain GETs that stock clients send again and again, signed anew each time.
+"""Header blocks that clients send again and again, with a few values changed each time.
 
-Laws: a signature is verified for every request, with the functions of core/sigv4.py, over the bytes of that
-request. What is remembered is what a verified request showed of its client and its day: which key, scope
-and fields its Authorization names. A block with anything beyond the plainest fields is not plain.
+A block of a plain GET that ``identify`` let in becomes a template: fixed text with holes for what a client
+changes (time of signing, signature, invocation id). Laws: a signature is verified for every request, with
+the functions of core/sigv4.py, over the bytes of that request; a hole takes only what cannot end a line; a
+block with anything beyond the plainest fields never becomes a template.
 """
 
 import hmac
+import re
 from typing import NamedTuple
 
 from shadeproxy.api.s3.auth import sigv4
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
-from shadeproxy.api.s3.memo import Memo
-from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.sigv4 import (
-    EMPTY_SHA256,
-    UNSIGNED_PAYLOAD,
-    canonical_request,
-    encode_path,
-    sign_canonical,
-)
-from shadeproxy.core.types import JobContext
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, canonical_request, sign_canonical
+from shadeproxy.core.types import JobContext, Upstream
 
-# Fields that change nothing of what a GET means, and their values that can be remembered.
-_STABLE = frozenset(
+# Fields that change nothing of what a GET means. A token is compared with what identify accepted.
+_PLAIN = frozenset(
     {
         "accept",
         "accept-encoding",
+        "amz-sdk-invocation-id",
         "amz-sdk-request",
+        "authorization",
         "connection",
         "host",
+        "range",
         "user-agent",
         "x-amz-content-sha256",
+        "x-amz-date",
         "x-amz-security-token",
+        "x-shade-job",
     }
 )
-_CHANGING = frozenset({"amz-sdk-invocation-id", "authorization", "x-amz-date", "x-shade-job"})
-_PLAIN = _STABLE | _CHANGING
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
-_MOST_SCOPES = 1024
-_MOST_LINES = 1024
-_MOST_LINE_CHARS = 2048
+_TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
+_SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
+_INVOCATION = re.compile(rb"(?:\r\n|^)amz-sdk-invocation-id: ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE)
+_RANGE_NAMES = (b"\r\nRange: bytes=", b"\r\nrange: bytes=")
+_SPEC = re.compile(r"[0-9-]{2,41}")
+_MOST_PER_LENGTH = 8
+_MOST_LENGTHS = 256
+# No client sends them: where they stand in a canonical request is where the real values go.
+_PATH_MARK, _TIME_MARK, _RANGE_MARK = "\x01", "\x02", "\x03"
 
 
 class Plan(NamedTuple):
-    """What a header block stands for: a plain GET by somebody who may read everything, for ``job``."""
+    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything.
 
-    job: JobContext | None
-
-
-class Scope(NamedTuple):
-    """What an Authorization says before its signature, of a client that ``identify`` let in.
-
-    ``seed`` None: its signature is not looked at, because it counts as anonymous.
+    What it may read at the origin is what ``upstream`` may.
     """
 
-    seed: ChunkSeed | None
-    names: tuple[str, ...]
+    job: JobContext | None
+    upstream: Upstream
+
+
+class _Signing(NamedTuple):
+    """How a block of one client on one day is verified."""
+
+    seed: ChunkSeed
+    canonical: str
+    """The canonical request, with marks for path, time and range."""
+
+
+class _Template(NamedTuple):
+    """``fixed``: (start, stop, text) of what never changes; the rest is holes, (0, 0) where there is none.
+
+    ``date``: of the signature, "" for a block without one. ``signing`` None: who signed counts as anonymous,
+    and only the form of the signature is looked at.
+    """
+
+    fixed: tuple[tuple[int, int, bytes], ...]
+    time: tuple[int, int]
+    signature: tuple[int, int]
+    invocation: tuple[int, int]
     date: str
-    token: str | None
+    signing: _Signing | None
+    plan: Plan
+
+
+def cut_range(block: bytes) -> tuple[bytes, str] | None:
+    """``block`` without its Range, and the value of that; None when there is none that is plain."""
+    for name in _RANGE_NAMES:
+        start = block.find(name)
+        if start >= 0:
+            stop = block.index(b"\r\n", start + 2)
+            value = block[start + len(name) : stop].decode("latin-1")
+            return (block[:start] + block[stop:], f"bytes={value}") if _SPEC.fullmatch(value) else None
+    return None
 
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
@@ -71,98 +101,100 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
         return None
     if call.request.wire_path != call.request.raw_path:
         return None  # virtual-host style: the target alone does not name the object
-    return Plan(call.request.job) if call.identity.rights == ALL_RIGHTS else None
+    if call.identity.rights != ALL_RIGHTS:
+        return None
+    return Plan(call.request.job, call.identity.upstream)
 
 
-_ANYBODY = Plan(None)
-
-
-class SignedHeads:
-    """Recognises blocks of clients that signed a plain GET before."""
+class Templates:
+    """The templates of a listener's clients, by the length of their blocks."""
 
     def __init__(self) -> None:
-        self._scopes: Memo[str, Scope] = Memo(_MOST_SCOPES)
-        self._lines: Memo[str, tuple[str, str]] = Memo(_MOST_LINES)
+        self._by_length: dict[int, list[_Template]] = {}
 
-    def canonical_path(self, request: S3Request) -> str:
-        """What the signature covers of the request's path."""
-        return encode_path(request.wire_path)
-
-    def learn(self, call: Call, plan: Plan) -> None:
-        """Remember who signed a plain GET that was identified. Nothing of a job is remembered."""
-        request = call.request
-        claim = sigv4.parse_header(request)
-        if plan.job is not None or not _MUST_BE_SIGNED.issubset(claim.signed):
+    def learn(self, block: bytes, call: Call, plan: Plan) -> None:
+        """Remember the block, without its Range, of a plain GET that was identified."""
+        template = _template(block, call, plan)
+        if template is None:
             return
-        prefix = request.fields["authorization"].rpartition("Signature=")[0]
-        self._scopes.put(prefix, Scope(call.identity.seed, claim.signed, claim.scope.date, claim.token))
-        for name, value in request.headers:
-            if name.lower() in _STABLE and len(value) <= _MOST_LINE_CHARS:
-                self._lines.put(f"{name}: {value}", (name.lower(), value))
+        if len(self._by_length) >= _MOST_LENGTHS:
+            self._by_length.clear()
+        alike = self._by_length.setdefault(len(block), [])
+        alike.insert(0, template)
+        del alike[_MOST_PER_LENGTH:]
 
-    def plan(self, block: bytes, canonical_path: str, now_s: float) -> Plan | None:
-        """The plan of a GET of ``canonical_path`` with the header block ``block``, its empty line included.
+    def plan(self, block: bytes, canonical_path: str, range_value: str, now_s: float) -> Plan | None:
+        """The plan of a GET of ``canonical_path`` with this header block, its empty line included, its Range
+        cut out of it ("" where there was none).
 
         None: not plain, not known, or not signed right, which is for ``identify`` to tell apart.
         """
-        fields = self._fields(block)
-        if fields is None:
-            return None
-        prefix, _, signature = fields.get("authorization", "").rpartition("Signature=")
-        scope = self._scopes.get(prefix)
-        amz_date = fields.get("x-amz-date", "")
-        if (
-            scope is None
-            or not amz_date.startswith(scope.date)
-            or fields.get("x-amz-content-sha256") not in _PAYLOADS
-            or fields.get("x-amz-security-token") != scope.token
-        ):
-            return None
-        if scope.seed is None:
-            return _ANYBODY if sigv4.well_formed(amz_date, signature) else None
-        return (
-            _ANYBODY
-            if _verifies(scope, scope.seed, fields, canonical_path, signature=signature, now_s=now_s)
-            else None
-        )
-
-    def _fields(self, block: bytes) -> dict[str, str] | None:
-        """The fields of a plain block, or None."""
-        try:
-            text = block.decode("ascii")
-        except UnicodeDecodeError:
-            return None
-        lines = text.split("\r\n")
-        fields: dict[str, str] = {}
-        for line in lines[:-2]:
-            field = self._lines.get(line)
-            if field is None:
-                name, _, value = line.partition(": ")
-                lowered = name.lower()
-                if lowered not in _CHANGING or lowered == "x-shade-job" or not line.isprintable():
-                    return None
-                field = (lowered, value)
-            fields[field[0]] = field[1]
-        return fields if len(fields) == len(lines) - 2 else None
+        for template in self._by_length.get(len(block), ()):
+            for start, stop, text in template.fixed:
+                if block[start:stop] != text:
+                    break
+            else:
+                return template.plan if _holds(template, block, canonical_path, range_value, now_s) else None
+        return None
 
 
-def _verifies(
-    scope: Scope,
-    seed: ChunkSeed,
-    fields: dict[str, str],
-    canonical_path: str,
-    *,
-    signature: str,
-    now_s: float,
-) -> bool:
-    amz_date, payload = fields["x-amz-date"], fields["x-amz-content-sha256"]
+def _holds(template: _Template, block: bytes, path: str, range_value: str, now_s: float) -> bool:
+    start, stop = template.invocation
+    if stop and not block[start:stop].translate(None, b"-").isalnum():
+        return False
+    if not template.date:
+        return True
+    # Latin-1 takes every byte; what is no time and no signature is refused below.
+    time = block[slice(*template.time)].decode("latin-1")
+    signature = block[slice(*template.signature)].decode("latin-1")
+    amz_date, signing = template.date + time, template.signing
+    if signing is None:
+        return sigv4.well_formed(amz_date, signature)
+    canonical = (
+        signing.canonical.replace(_PATH_MARK, path)
+        .replace(_RANGE_MARK, range_value)
+        .replace(_TIME_MARK, amz_date)
+    )
+    computed = sign_canonical(signing.seed.signing_key, signing.seed.scope, amz_date, canonical)
     try:
-        signed = [(name, fields[name]) for name in scope.names]
-        canonical = canonical_request("GET", canonical_path, "", signed, payload)
-        computed = sign_canonical(seed.signing_key, seed.scope, amz_date, canonical)
-        if not hmac.compare_digest(computed, signature):
+        # compare_digest takes no text beyond ASCII.
+        if not hmac.compare_digest(computed.encode(), signature.encode("latin-1")):
             return False
         sigv4.check_time(amz_date, now_s)
-    except (KeyError, ShadeProxyError):
+    except ShadeProxyError:
         return False
     return True
+
+
+def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
+    """The template of a block whose GET was identified; None when it is signed in no usual way."""
+    invocation = _hole(_INVOCATION, block)
+    if "authorization" not in call.request.fields:
+        return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, "", None, plan)
+    claim = sigv4.parse_header(call.request)
+    time, signature = _hole(_TIME, block), _hole(_SIGNATURE, block)
+    usual = _MUST_BE_SIGNED.issubset(claim.signed) and claim.payload_hash in _PAYLOADS
+    if not usual or not time[1] or not signature[1] or "amz-sdk-invocation-id" in claim.signed:
+        return None
+    signing = None
+    if call.identity.seed is not None:
+        marks = {"x-amz-date": _TIME_MARK, "range": _RANGE_MARK}
+        signed = [(name, marks.get(name, call.request.fields[name])) for name in claim.signed]
+        canonical = canonical_request("GET", _PATH_MARK, "", signed, claim.payload_hash)
+        signing = _Signing(call.identity.seed, canonical)
+    fixed = _between(block, invocation, time, signature)
+    return _Template(fixed, time, signature, invocation, claim.scope.date, signing, plan)
+
+
+def _hole(pattern: re.Pattern[bytes], block: bytes) -> tuple[int, int]:
+    found = pattern.search(block)
+    return (0, 0) if found is None else found.span(1)
+
+
+def _between(block: bytes, *holes: tuple[int, int]) -> tuple[tuple[int, int, bytes], ...]:
+    fixed, start = [], 0
+    for first, stop in sorted(hole for hole in holes if hole[1]):
+        fixed.append((start, first, block[start:first]))
+        start = stop
+    fixed.append((start, len(block), block[start:]))
+    return tuple(fixed)
