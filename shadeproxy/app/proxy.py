@@ -32,10 +32,8 @@ from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.verdicts import Verdicts
@@ -183,7 +181,7 @@ class Proxy:
             clock=clock,
             page_size=settings.cache.page_size,
             verdicts=Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None,
-            job_of=_attribution(knowledge),
+            jobs_of=knowledge.jobs_of,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
@@ -248,10 +246,6 @@ def _rules(settings: Settings) -> Rules:
 def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
     members = cache.residents.members[index]
     return lambda: TierGauges(tier.used_bytes, tier.capacity_bytes, members.count + len(members.staged))
-
-
-def _attribution(knowledge: Knowledge) -> Callable[[ObjectRef], str | None]:
-    return lambda ref: knowledge.job_of(object_hash(ref))
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -61,33 +61,50 @@ NO_HIT = Hit(Source.RAM, ())
 """An answer without a body, from what is known of an object."""
 
 
-class PageTicket(Protocol):
-    """A page that was found once (engine/hot.py ``Ticket``)."""
-
-    slot: int
-    stamp: int
-    location: Location
-    tier: Tier
-    source: Source
-    can_wait: bool
-    window: memoryview
-    start: int
-    stop: int
-
-
 class Resident:
-    """A ticket for a whole object that is one page: what is needed to answer it again.
+    """A ticket for a whole object that is one page: found once, answered again at the cost of a comparison.
 
-    ``fresh_until_s``: Unix time from which on its rule wants more than the cache to answer.
+    ``fresh_until_s``: Unix time from which on its rule wants more than the cache to answer. ``slot`` and
+    ``stamp``: good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is the
+    body, to be copied, or pinned through ``tier``, before anything else runs. ``can_wait``: touching it may
+    wait for a device, so ask ``tier.is_hot`` first.
     """
 
-    __slots__ = ("fresh_until_s", "meta", "page", "ref")
+    __slots__ = (
+        "can_wait", "fresh_until_s", "location", "meta", "object_hash", "ref", "slot", "source", "stamp",
+        "start", "stop", "tier", "window",
+    )  # fmt: skip
 
-    def __init__(self, ref: ObjectRef, meta: ObjectMeta, page: PageTicket, fresh_until_s: float) -> None:
+    def __init__(
+        self,
+        ref: ObjectRef,
+        meta: ObjectMeta,
+        fresh_until_s: float,
+        *,
+        slot: int,
+        stamp: int,
+        object_hash: int,
+        location: Location,
+        tier: Tier,
+        source: Source,
+        can_wait: bool,
+        window: memoryview,
+        start: int,
+        stop: int,
+    ) -> None:
         self.ref = ref
         self.meta = meta
-        self.page = page
         self.fresh_until_s = fresh_until_s
+        self.slot = slot
+        self.stamp = stamp
+        self.object_hash = object_hash
+        self.location = location
+        self.tier = tier
+        self.source = source
+        self.can_wait = can_wait
+        self.window = window
+        self.start = start
+        self.stop = stop
 
 
 class Located(NamedTuple):

@@ -6,10 +6,11 @@ way; else read it from the origin.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -32,6 +33,7 @@ from shadeproxy.engine.base import Hit, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
+from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.reading import EngineReading, span_needed
 from shadeproxy.engine.rules import Rules
@@ -42,6 +44,9 @@ from shadeproxy.telemetry.stats import Stats
 
 _UNKNOWN_OUTCOME_S = 60.0
 """Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
+
+
+JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
 
 
 class Engine:
@@ -58,11 +63,11 @@ class Engine:
         clock: Clock,
         page_size: int,
         verdicts: Verdicts | None = None,
-        job_of: Callable[[ObjectRef], str | None] = lambda _ref: None,
+        jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
     ) -> None:
         """``verdicts``: given when clients have origin credentials of their own, else None.
 
-        ``job_of``: the job whose data set an object is in, for reads that name none.
+        ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
         """
         self.cache = cache
         self.page_size = page_size
@@ -70,7 +75,7 @@ class Engine:
         self._rules = rules
         self._ledger = ledger
         self._stats = stats
-        self._job_of = job_of
+        self._jobs_of = jobs_of
         self._versions = Versions(
             origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
         )
@@ -239,21 +244,24 @@ class Engine:
 
     def _count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
         job = request.job
-        if job is None and (name := self._job_of(request.ref)) is not None:
-            job = JobContext(name)
+        if job is None:
+            (name,) = self._jobs_of(np.array([object_hash(request.ref)], dtype=np.uint64))
+            job = None if name is None else JobContext(name)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
     def _count_many(self, taken: Iterable[tuple[Resident, JobContext | None]]) -> None:
-        sums: dict[tuple[str, Source, JobContext | None], list[int]] = {}
-        for resident, named in taken:
-            job = named
-            if job is None and (name := self._job_of(resident.ref)) is not None:
-                job = JobContext(name)
-            total = sums.setdefault((resident.ref.bucket, resident.page.source, job), [0, 0])
+        names = self._jobs_of(np.array([resident.object_hash for resident, _ in taken], dtype=np.uint64))
+        sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
+        for (resident, job), name in zip(taken, names, strict=True):
+            key = (resident.ref[0], resident.source, job, name)
+            total = sums.get(key)
+            if total is None:
+                total = sums[key] = [0, 0]
             total[0] += 1
-            total[1] += resident.meta.size
-        for (bucket, source, job), (count, size_bytes) in sums.items():
-            self._stats.record_reads(bucket, source, count, size_bytes, job)
+            total[1] += resident.stop - resident.start
+        for (bucket, source, job, name), (count, size_bytes) in sums.items():
+            whose = job if job is not None or name is None else JobContext(name)
+            self._stats.record_reads(bucket, source, count, size_bytes, whose)
 
     async def _prepare(self, reading: EngineReading) -> None:
         try:

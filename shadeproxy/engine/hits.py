@@ -44,6 +44,7 @@ class Hits:
 
     def __init__(self, cache: PageCache, page_size: int, *, count: CountMany) -> None:
         self._cache = cache
+        self._residents = cache.residents
         self._page_size = page_size
         self._count = count
         self._slots: list[int] = []
@@ -91,26 +92,25 @@ class Hits:
         if not 0 < meta.size <= self._page_size:
             return None
         slot = self._cache.find(Page(ref, meta.etag, 0))
-        page = None if slot is None else self._cache.hot.ticket(slot)
-        return None if page is None else Resident(ref, meta, page, fresh_until_s)
+        return None if slot is None else self._cache.hot.ticket(slot, ref, meta, fresh_until_s)
 
     def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
         """The body of a ticket, noted as used; None when the ticket is no longer good.
 
         Up to COPY_BYTES it is not pinned: copy it before anything else runs.
         """
-        page = resident.page
         if (
-            self._cache.residents.stamps[page.slot] != page.stamp
+            self._residents.stamps[resident.slot] != resident.stamp
             or resident.fresh_until_s <= now_s
-            or (page.can_wait and not page.tier.is_hot(page.location))
+            or (resident.can_wait and not resident.tier.is_hot(resident.location))
         ):
             return None
-        if page.stop - page.start <= COPY_BYTES:
-            body = page.window[page.start : page.stop]
+        start, stop = resident.start, resident.stop
+        if stop - start <= COPY_BYTES:
+            body = resident.window[start:stop]
         else:
             try:
-                body = page.tier.pin(page.location)
+                body = resident.tier.pin(resident.location)
             except TierError:
                 return None
         taken = self._taken
@@ -128,11 +128,9 @@ class Hits:
             self._timer = None
         taken, self._taken = self._taken, []
         slots, self._slots = self._slots, []
-        stamps = self._cache.residents.stamps
+        stamps = self._residents.stamps
         # A slot that changed hands since is another page's.
-        slots += [
-            one.page.slot for one, _ in taken if stamps[one.page.slot] == one.page.stamp
-        ]  # fmt: skip
+        slots += [one.slot for one, _ in taken if stamps[one.slot] == one.stamp]
         if taken:
             self._count(taken)
         if slots:

@@ -7,29 +7,11 @@ finds out why.
 from collections.abc import Sequence
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.engine.base import Resident
 from shadeproxy.engine.residents import NO_TIER, Residents
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.tiers.base import Location, Place, RecordHeader
-
-
-class Ticket:
-    """A page found once, to be found again at the cost of one comparison.
-
-    Good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is its body, to be
-    copied, or pinned through ``tier``, before anything else runs. ``can_wait``: touching it may wait for a
-    device, so ask ``tier.is_hot`` first.
-    """
-
-    __slots__ = ("can_wait", "location", "slot", "source", "stamp", "start", "stop", "tier", "window")
-
-    def __init__(self, slot: int, stamp: int, location: Location, medium: Medium) -> None:
-        self.slot = slot
-        self.stamp = stamp
-        self.location = location
-        self.tier = medium.tier
-        self.source = medium.source
-        self.can_wait = medium.load is not None
-        self.window, self.start, self.stop = medium.tier.window(location)
 
 
 class HotPages:
@@ -55,13 +37,31 @@ class HotPages:
         except TierError:
             return None
 
-    def ticket(self, slot: int) -> Ticket | None:
-        """See ``Ticket``."""
+    def ticket(self, slot: int, ref: ObjectRef, meta: ObjectMeta, fresh_until_s: float) -> Resident | None:
+        """A ticket for the object whose only page this is."""
         medium, location = self._at(slot), self._location(slot)
+        if medium is None:
+            return None
         try:
-            return None if medium is None else Ticket(slot, self._residents.stamps[slot], location, medium)
+            window, start, stop = medium.tier.window(location)
         except TierError:
             return None
+        table = self._residents
+        return Resident(
+            ref,
+            meta,
+            fresh_until_s,
+            slot=slot,
+            stamp=table.stamps[slot],
+            object_hash=int(table.object_hash[slot]),
+            location=location,
+            tier=medium.tier,
+            source=medium.source,
+            can_wait=medium.load is not None,
+            window=window,
+            start=start,
+            stop=stop,
+        )
 
     def header(self, slot: int) -> RecordHeader | None:
         """The record's proven header; the body need not be verified for that."""

@@ -139,7 +139,7 @@ class FastLane:
         if body is None:
             self._known.drop(target)
             return False
-        self._write(out, known.head, known.resident.page.source, body, now_s)
+        self._write(out, known.head, known.resident.source, body, now_s)
         if plan.job is not None:
             self._touch(plan.job, now_s)
         return True
@@ -170,11 +170,10 @@ class FastLane:
         tail = self._tails.get(source) if now_s < self._tails_until_s else None
         if tail is None:
             tail = self._new_tail(source, int(now_s))
-        head = start + next_request_id().encode() + tail
         if len(body) <= COPY_BYTES:
-            out.write(head + body)
+            out.write(b"".join((start, next_request_id().encode(), tail, body)))
         else:
-            out.writelines((head, body))
+            out.writelines((b"".join((start, next_request_id().encode(), tail)), body))
 
     def _new_tail(self, source: Source, second: int) -> bytes:
         """What follows the request id in this second."""

@@ -208,16 +208,23 @@ class Knowledge:
             weights = np.fmax(weights, self._average(jobs, places))
         return weights
 
-    def job_of(self, object_hashed: int) -> str | None:
-        """The live job whose dataset holds the object, when there is exactly one (about 3 us a dataset)."""
-        wanted = np.array([object_hashed], dtype=np.uint64)
-        readers = [
-            job.name
-            for job in self.jobs
-            if job.live and job.dataset is not None
-            if self.datasets[job.dataset].groups.find(wanted)[0] >= 0
-        ]
-        return readers[0] if len(readers) == 1 else None
+    def jobs_of(self, hashes: Hashes) -> list[str | None]:
+        """For each object the live job whose dataset holds it, when there is exactly one.
+
+        About 3 us a dataset, and 0.1 us an object.
+        """
+        readers = np.zeros(len(hashes), dtype=np.int64)
+        names: list[str | None] = [None]
+        which = np.zeros(len(hashes), dtype=np.int64)
+        for job in self.jobs:
+            if not job.live or job.dataset is None:
+                continue
+            inside = self.datasets[job.dataset].groups.find(hashes) >= 0
+            names.append(job.name)
+            readers += inside
+            which[inside] = len(names) - 1
+        which[readers != 1] = 0
+        return [names[index] for index in which.tolist()]
 
     def residency(self, name: str) -> Callable[[Hashes], Bits]:
         """A function from resident hashes to one bit a sample, for any thread. Raises UnknownName."""
