@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,12 @@ class Proxy:
     origin: Any
     handler: S3Handler
     port: int
-    seen: Recorder = field(default_factory=Recorder)
-    log: EventLog = field(default_factory=EventLog)
+    seen: Recorder
+    log: EventLog
+    lane: Any
+    server: S3Server
+    runner: web.ServerRunner
+    clock: Clock
 
     @property
     def url(self) -> str:
@@ -139,7 +143,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         rules: tuple[Rule, ...] = (),
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = 1 << 20,
-        remembers: bool = True,
+        lane: type[FastLane] = FastLane,
     ) -> Proxy:
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -167,11 +171,13 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             base_domains=base_domains,
             trailed_budget_bytes=trailed_budget_bytes,
         )
-        fast = FastLane(engine_of(engine), handler, clock=clock, jobs=seen, remembers=remembers)
-        runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)
+        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen)
+        server = S3Server(handler, fast)
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        proxy = Proxy(engine, origin, handler, runner.addresses[0][1], seen, log)
+        port = runner.addresses[0][1]
+        proxy = Proxy(engine, origin, handler, port, seen, log, fast, server, runner, clock)
         made.append((proxy, runner, cache))
         return proxy
 

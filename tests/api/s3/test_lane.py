@@ -1,0 +1,367 @@
+"""The fast lane answers what the general lane answers, byte for byte, however the bytes arrive."""
+
+import asyncio
+import itertools
+import re
+
+import pytest
+from aiohttp import web
+
+from shadeproxy.api.s3 import FastLane, S3Server
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.rules import Rule
+from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+
+from .conftest import PAGE
+
+SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, "many": 5 * PAGE + 3}
+_CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=<RequestId>)[0-9A-F]+")
+
+
+class GeneralLane(FastLane):
+    """Takes nothing, so that aiohttp answers everything."""
+
+    def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
+        return None
+
+
+class Watched(FastLane):
+    """Counts what it answered itself, and what from memory."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.answered = self.known = 0
+
+    def answer(self, raw, out):
+        outcome = super().answer(raw, out)
+        self.answered += isinstance(outcome, bool)
+        return outcome
+
+    def _answer_known(self, *args):
+        done = super()._answer_known(*args)
+        self.known += done
+        return done
+
+
+@pytest.fixture
+async def two(make_proxy):
+    """A warm proxy with a port for each lane."""
+    proxy = await make_proxy(lane=Watched)
+    for name, size in SIZES.items():
+        meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
+        proxy.origin.put("b", name, bytes(i * 7 % 251 for i in range(size)), headers=meta)
+        await proxy.get(f"/b/{name}")
+    await proxy.engine._filling.flights.drain()
+    other = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    runner = web.ServerRunner(S3Server(proxy.handler, other), shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    proxy.general_port = runner.addresses[0][1]
+    yield proxy
+    await runner.cleanup()
+
+
+def request(target, *fields, method="GET", close=True):
+    lines = [f"{method} {target} HTTP/1.1", "Host: s3.local", *fields]
+    return "\r\n".join([*lines, *(["Connection: close"] if close else []), "", ""]).encode()
+
+
+async def talk(port, data, *, pieces=(), count=None):
+    """Send on one connection (cut at ``pieces``); everything that came until it was closed, or ``count``
+    answers were whole."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    received = bytearray()
+    try:
+        for start, stop in itertools.pairwise([0, *pieces, len(data)]):
+            writer.write(data[start:stop])
+            await writer.drain()
+            if pieces:
+                await asyncio.sleep(0.002)
+        while count is None or len(answers(bytes(received))) < count:
+            piece = await reader.read(65536)
+            if not piece:
+                break
+            received += piece
+    finally:
+        writer.close()
+    return bytes(received)
+
+
+def answers(received):
+    """(head, body) of each whole answer."""
+    found = []
+    while (end := received.find(b"\r\n\r\n")) >= 0:
+        head = received[: end + 4]
+        length = re.search(rb"\r\nContent-Length: (\d+)", head)
+        no_body = head.startswith((b"HTTP/1.1 304", b"HTTP/1.1 204"))
+        stop = end + 4 + (0 if no_body or length is None else int(length[1]))
+        if len(received) < stop:
+            break
+        found.append((head, received[end + 4 : stop]))
+        received = received[stop:]
+    return found
+
+
+def same(received):
+    return _CHANGING.sub(b"-", received)
+
+
+RANGES = [
+    None,
+    "bytes=0-0",
+    "bytes=1-",
+    "bytes=-1",
+    f"bytes={PAGE - 1}-{PAGE}",
+    "bytes=5-2",
+    "bytes=0-999999",
+    "bytes=0-1,3-4",
+    "items=0-1",
+    f"bytes={9 * PAGE}-",
+    "bytes=-0",
+    "Bytes=0-1",
+    "bytes= 0-1",
+]
+CONDITIONS = [
+    None,
+    "If-Match: *",
+    'If-Match: "nope"',
+    "If-None-Match: *",
+    'If-None-Match: "nope"',
+    "If-Modified-Since: Thu, 01 Jan 2099 00:00:00 GMT",
+    "If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT",
+    'If-Range: "nope"',
+    "x-amz-checksum-mode: ENABLED",
+    "Cache-Control: no-cache",
+    "x-shade-job: j;epoch=1",
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_both_lanes_send_the_same_bytes(two, name, method):
+    for spec, condition in itertools.product(RANGES, CONDITIONS):
+        fields = [f"Range: {spec}"] if spec else []
+        fields += [condition] if condition else []
+        data = request(f"/b/{name}", *fields, method=method)
+        general = await talk(two.general_port, data)
+        for _ in range(2):
+            assert same(await talk(two.port, data)) == same(general), fields
+
+
+async def test_the_fast_lane_did_answer(two):
+    """Else the test above would compare the general lane with itself."""
+    for name in ("one", "page", "two"):
+        for _ in range(3):
+            await talk(two.port, request(f"/b/{name}", close=False), count=1)
+    assert two.lane.answered == 9
+    assert two.lane.known == 4  # the second and third time, of what is one page
+    await talk(two.port, request("/b/many", "Range: bytes=1-5", close=False), count=1)
+    await talk(two.port, request("/b/many", f"Range: bytes={PAGE}-{PAGE + 5}", close=False), count=1)
+    assert two.lane.known == 5
+
+
+TARGETS = [
+    "/b/one?response-content-type=text/plain",
+    "/b/one?versionId=1",
+    "/b/one?foo=bar",
+    "/b/one?acl",
+    "/b/nokey",
+    "/nobucket/k",
+    "/b/",
+    "/b",
+    "/",
+    "/b/one%20",
+    "/b/on%65",
+    "//b/one",
+    "/b//one",
+    "/b/./one",
+    "/b/%zz",
+    "/b/one#x",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "BREW"])
+async def test_what_is_no_plain_read_is_left_to_the_general_lane(two, target, method):
+    data = request(target, "Content-Length: 0", method=method)
+    assert same(await talk(two.port, data)) == same(await talk(two.general_port, data))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /b/one HTTP/1.0\r\nHost: h\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nX: a\nY: b\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nX: \xc3\xa9\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nX: a\tb\r\nConnection: close\r\n\r\n",
+        b"GET http://h/b/one HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nhOsT:h\r\nconnection:CLOSE\r\n\r\n",
+        b"\r\nGET /b/one HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nRange: bytes=0-0\r\nRange: bytes=0-0\r\n\r\n",
+        b"GET /b/one HTTP/1.1\r\nHost: h\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET  /b/one HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"get /b/one HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+    ],
+)
+async def test_odd_heads_mean_the_same_in_both_lanes(two, head):
+    await talk(two.port, request("/b/one", close=False), count=1)
+    async with asyncio.timeout(5):
+        expected = same(await talk(two.general_port, head, count=1))
+        assert same(await talk(two.port, head, count=1)) == expected
+
+
+async def test_requests_cut_at_any_byte_and_merged_are_answered_in_order(two):
+    names = ["page", "one", "empty", "two", "page"]
+    data = b"".join(request(f"/b/{name}", close=False) for name in names)
+    expected = same(await talk(two.general_port, data, count=len(names)))
+    assert same(await talk(two.port, data, count=len(names))) == expected
+    for cut in range(1, len(data), 7):
+        assert same(await talk(two.port, data, pieces=(cut,), count=len(names))) == expected, cut
+
+
+async def test_lanes_change_between_two_requests_of_a_connection(two):
+    put = b"PUT /b/new HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
+    get, missing = request("/b/one", close=False), request("/b/nokey", close=False)
+    new = request("/b/new", close=False)
+    data = get + put + b"hello" + new + get + missing + get + put + b"world" + new + get
+    whole = answers(await talk(two.port, data, count=9))
+    assert [head[9:12] for head, _ in whole] == [b"200"] * 4 + [b"404"] + [b"200"] * 4
+    assert (whole[2][1], whole[7][1]) == (b"hello", b"world")
+    for cut in range(5, len(data), 41):
+        cut_up = answers(await talk(two.port, data, pieces=(cut,), count=9))
+        assert (cut_up[2][1], cut_up[7][1]) == (b"hello", b"world")
+
+
+async def test_after_a_body_of_unknown_length_the_connection_is_aiohttps(two):
+    get = request("/b/one", close=False)
+    chunked = get[:-2] + b"Transfer-Encoding: chunked\r\n\r\n5\r\nworld\r\n0\r\n\r\n"
+    await talk(two.port, get, count=1)
+    before = two.lane.answered
+    for cut in range(5, len(chunked + get), 7):
+        bodies = [body for _, body in answers(await talk(two.port, chunked + get, pieces=(cut,), count=2))]
+        assert bodies == [b"\0", b"\0"]
+    assert two.lane.answered == before
+
+
+async def test_an_upload_does_not_keep_the_connection_from_the_fast_lane(two):
+    put = b"PUT /b/new HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
+    reader, writer = await asyncio.open_connection("127.0.0.1", two.port)
+    before = two.lane.answered
+    for data in (put, request("/b/one", close=False), put, request("/b/one", close=False)):
+        writer.write(data)
+        received = b""
+        while not answers(received):
+            received += await reader.read(65536)
+    writer.close()
+    assert two.lane.answered == before + 2
+
+
+async def test_a_client_that_does_not_read_holds_a_bounded_amount(two):
+    count = 3000
+    data = request("/b/page", close=False) * count
+    reader, writer = await asyncio.open_connection("127.0.0.1", two.port, limit=1 << 16)
+    writer.write(data)
+    await asyncio.sleep(0.2)
+    (connection,) = [one for one in two.server.connections if one.transport.get_write_buffer_size()]
+    assert connection.transport.get_write_buffer_size() < 1 << 20
+    assert len(connection._held) < 1 << 20
+    received = bytearray()
+    while len(received) < count * PAGE and (piece := await reader.read(1 << 20)):
+        received += piece
+    while len(answers(bytes(received))) < count:
+        received += await reader.read(1 << 20)
+    writer.close()
+    bodies = {body for _, body in answers(bytes(received))}
+    assert bodies == {bytes(i * 7 % 251 for i in range(PAGE))}
+
+
+async def test_a_client_that_shut_its_sending_side_gets_its_answer(two):
+    reader, writer = await asyncio.open_connection("127.0.0.1", two.port)
+    writer.write(request("/b/page", close=False))
+    writer.write_eof()
+    assert answers(await reader.read(-1))[0][1] == bytes(i * 7 % 251 for i in range(PAGE))
+    writer.close()
+
+
+async def test_a_miss_is_streamed_and_the_connection_goes_on(two):
+    two.origin.put("b", "cold", b"x" * (3 * PAGE))
+    data = request("/b/cold", close=False) + request("/b/one", close=False)
+    before = two.lane.answered
+    cold, warm = answers(await talk(two.port, data, count=2))
+    assert cold[1] == b"x" * (3 * PAGE)
+    assert b"x-shade-cache: origin" in cold[0]
+    assert b"x-shade-cache: ram" in warm[0]
+    assert two.lane.answered == before + 1
+
+
+async def test_a_write_through_the_proxy_is_seen_by_the_next_read(two):
+    for _ in range(3):
+        await talk(two.port, request("/b/page", close=False), count=1)
+    await talk(
+        two.port, b"PUT /b/page HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nConnection: close\r\n\r\nnew"
+    )
+    assert answers(await talk(two.port, request("/b/page")))[0][1] == b"new"
+
+
+async def test_a_page_that_left_is_no_longer_answered_from_memory(two):
+    for _ in range(2):
+        await talk(two.port, request("/b/page", close=False), count=1)
+    two.engine.cache.drop_object(ObjectRef("b", "page"), "test")
+    (whole,) = answers(await talk(two.port, request("/b/page")))
+    assert b"x-shade-cache: origin" in whole[0]
+
+
+async def test_hits_are_counted_for_their_job(two):
+    for _ in range(3):
+        await talk(two.port, request("/b/page", "x-shade-job: j;epoch=2", close=False), count=1)
+    reads = two.engine._stats.snapshot()["jobs"]["j"]["epochs"]["2"]
+    assert (reads["requests"], reads["hits_ram"], reads["bytes"]) == (3, 3, 3 * PAGE)
+    assert two.seen.jobs
+
+
+async def test_a_ticket_ends_with_the_time_to_live(make_proxy):
+    clock = ManualClock()
+    proxy = await make_proxy(lane=Watched, clock=clock, rules=(Rule(ttl_s=10.0),))
+    proxy.origin.put("b", "k", b"old")
+    for _ in range(3):
+        assert (await proxy.get("/b/k")).endswith(b"old")
+    proxy.origin.put("b", "k", b"new")
+    clock.advance(11.0)
+    assert (await proxy.get("/b/k")).endswith(b"old"), "served once more while it is checked"
+    async with asyncio.timeout(5):
+        while not (await proxy.get("/b/k")).endswith(b"new"):
+            await asyncio.sleep(0.01)
+
+
+async def test_shutdown_lets_a_read_end(make_proxy):
+    inner = MemoryOrigin()
+    inner.put("b", "k", b"x" * 3000)
+    origin = FaultyOrigin(inner, delay_s=0.2)
+    proxy = await make_proxy(lane=Watched, origin=origin)
+    asked = asyncio.create_task(talk(proxy.port, request("/b/k", close=False)))
+    await asyncio.sleep(0.05)
+    await proxy.runner.cleanup()
+    assert answers(await asked)[0][1] == b"x" * 3000
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(make_proxy):
+    proxy = await make_proxy(lane=Watched)
+    proxy.origin.put("b", "k", b"x")
+    proxy.server._keepalive_s = 0.1
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    for _ in range(6):
+        writer.write(request("/b/k", close=False))
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1)
+        await asyncio.sleep(0.05)
+    writer.write(b"GET /b/k HTTP/1.1\r\nHost: ")
+    async with asyncio.timeout(5):
+        assert await reader.read() == b"", "half a head keeps no connection open"
+    writer.close()
