@@ -101,6 +101,11 @@ class PageCache:
         except TierError:
             return None  # ``view`` meets it again, counts it and drops the page
 
+    def is_ready(self, slot: int) -> bool:
+        """Whether ``view_now`` would not have to wait."""
+        medium = self._medium_now(slot)
+        return medium is not None and (medium.load is None or medium.tier.is_hot(self._location(slot)))
+
     def locate(self, slot: int) -> TierPlace | None:
         """Where a process on this host finds the page; None when it is unverified or cannot be told now."""
         medium = self._medium_now(slot)
