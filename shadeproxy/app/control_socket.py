@@ -37,7 +37,7 @@ class ControlSocket:
         except OSError as error:
             self.socket.close()
             raise ConfigError(
-                f"control.socket: cannot listen on {self.path}: {os.strerror(error.errno or 0)}; name a path"
+                f"control.socket: cannot listen on {self.path}: {error.strerror or error}; name a path"
                 f' in a directory that user id {os.geteuid()} can write, or write "{NO_SOCKET}"'
             ) from error
         finally:
@@ -83,12 +83,15 @@ def _make_way(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ConfigError(f"control.socket: cannot use {path}: {error.strerror}; name another path") from error
+        raise ConfigError(
+            f"control.socket: cannot use {path}: {error.strerror}; name another path"
+        ) from error
     if answer in {0, errno.EAGAIN}:
         raise ConfigError(f"control.socket: another process listens on {path}; stop it or name another path")
     raise ConfigError(f"control.socket: cannot use {path}: {os.strerror(answer)}; name another path")
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Which file it is; the time of its making too, because inode numbers are soon used again."""
     status = path.lstat()
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mtime_ns

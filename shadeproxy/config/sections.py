@@ -81,8 +81,7 @@ class ControlListener(Section):
     @field_validator("socket")
     @classmethod
     def _fits(cls, value: str) -> str:
-        path = Path(value).expanduser().absolute()
-        if value and len(os.fsencode(path)) > MOST_SOCKET_PATH_BYTES:
+        if len(os.fsencode(Path(value).expanduser())) > MOST_SOCKET_PATH_BYTES:
             raise ValueError(
                 f"the path of a socket has at most {MOST_SOCKET_PATH_BYTES} bytes: name a shorter one,"
                 f' or write "{NO_SOCKET}"'
