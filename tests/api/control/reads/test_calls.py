@@ -76,7 +76,7 @@ async def test_json_that_is_refused(listener, path, body, status, words):
         ("?dataset=data", bytes(4 * 65_538), 413, "the body is longer than"),
     ],
 )
-async def test_ids_that_are_refused(listener, path, query, body, status, words):
+async def test_ids_that_are_refused(listener, path, *, query, body, status, words):
     got, text = await listener.refused(path + query, body, IDS)
     assert got == status
     assert words in text

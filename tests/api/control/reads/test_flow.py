@@ -168,6 +168,20 @@ async def test_a_caller_that_goes_away_while_a_big_item_stands_still(listen):
     await listener.settled()
 
 
+async def test_what_was_fetched_for_a_caller_that_goes_away_is_given_back(listen):
+    memory = MemoryOrigin()
+    origin = FaultyOrigin(memory, script=[Fault(stall_after_bytes=10)])
+    listener = await listen(origin=origin)
+    cold = names("cold", 10)
+    for key in cold:
+        memory.put("b", key, BODY)
+    connection, _ = await begin(listener, cold)
+    while listener.context.held.taken_bytes < 9 * len(BODY):
+        await asyncio.sleep(0.01)
+    await connection.close()
+    await listener.settled()
+
+
 async def test_a_big_item_in_the_middle_is_streamed_in_its_place(listener):
     keys = [*names("cold", 5), "big", *names("more", 5)]
     listener.put(**dict.fromkeys(keys, BODY) | {"big": BODY * 50})

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from shadeproxy.api.control import locate
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.engine.rules import Freshness, Rule, Rules
 
 from .conftest import PAGE
 
@@ -35,7 +36,7 @@ async def located(listener, *items, **fields):
     assert (8 + json_bytes) % 8 == 0
     assert len(data) == 8 + json_bytes + count * RECORD.itemsize
     files = msgspec.json.decode(data[8 : 8 + json_bytes])["files"]
-    assert all(os.path.isabs(file) for file in files)
+    assert all(Path(file).is_absolute() for file in files)
     return files, np.frombuffer(data, RECORD, count, 8 + json_bytes)
 
 
@@ -83,6 +84,15 @@ async def test_a_rule_that_wants_a_check_or_no_cache_gives_no_place(listen):
     listener.put(check=SMALL, live=SMALL)
     await listener.warm("check", "live")
     assert (await located(listener, ("check",), ("live",)))[1]["status"].tolist() == [0, 0]
+
+
+async def test_what_was_cached_before_a_rule_forbade_it_is_not_answered_from_there(listener):
+    listener.put(small=SMALL)
+    await listener.warm("small")
+    listener.engine._rules = Rules([Rule(cache=False)])
+    assert (await located(listener, ("small",)))[1]["status"].tolist() == [0]
+    (frame,) = await listener.frames([{"bucket": "b", "key": "small"}])
+    assert (frame.status, frame.source, frame.body) == (200, "bypass", SMALL)
 
 
 async def test_a_page_that_leaves_meanwhile_is_noticed(listener):
