@@ -179,8 +179,8 @@ async def test_reads_belong_to_the_job_that_is_named_or_the_only_one(listener):
     listener.register(("small",))
     await listener.call("/v1/batch?job=train&epoch=3&rank=0", binary(0), IDS)
     await listener.call("/v1/batch?dataset=data", binary(0, 0), IDS)
-    jobs = listener.context.stats.jobs["train"].epochs
-    assert {epoch: reads.requests for epoch, reads in jobs.items()} == {3: 1, None: 2}
+    epochs = listener.context.stats.snapshot()["jobs"]["train"]["epochs"]
+    assert {epoch: reads["requests"] for epoch, reads in epochs.items()} == {"3": 1, "unknown": 2}
 
 
 async def test_a_call_is_a_sign_of_life_of_its_job(listener):
