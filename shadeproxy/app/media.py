@@ -1,11 +1,13 @@
 """From ``[cache]`` to the tiers, and the threads that do the disk tier's I/O."""
 
 import asyncio
+import grp
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
 from shadeproxy.engine.transfers import Medium, RunIO
 from shadeproxy.tiers.store import SegmentStore
@@ -21,12 +23,14 @@ class Media:
         self._pools: list[ThreadPoolExecutor] = []
         # Buckets and keys alone do not tell two origins apart.
         contents = origin_name(settings)
+        group_id = _group_id(cache.group)
         ram = SegmentStore(
             "ram",
             cache.ram.path,
             cache.ram.capacity,
             min_free_bytes=cache.ram.min_free,
             contents=contents,
+            group_id=group_id,
         )
         self.media = [Medium(ram, Source.RAM)]
         if cache.disk.capacity:
@@ -42,6 +46,7 @@ class Media:
                 cache.disk.capacity,
                 min_free_bytes=cache.disk.min_free,
                 contents=contents,
+                group_id=group_id,
                 submit=submit,
             )
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
@@ -55,6 +60,19 @@ class Media:
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._pools.append(pool)
         return pool
+
+
+def _group_id(name: str) -> int | None:
+    """Raises ConfigError."""
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(
+            f'cache.group = "{name}": there is no such group on this machine; create it (groupadd {name}),'
+            ' or write "" to let nobody but the proxy\'s user read the cache'
+        ) from None
 
 
 def _runner(pool: Executor) -> RunIO:

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.clients import build_authenticator, has_own_upstreams
+from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.media import Media
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.persistence import Persistence
@@ -95,7 +97,7 @@ class Proxy:
             await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin)
         scheme = "https" if tls else "http"
-        info: dict[str, Any] = {"page_size": engine.page_size}
+        info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = ControlContext(
             version=__version__,
             knowledge=knowledge,
@@ -105,14 +107,19 @@ class Proxy:
             admin=EngineAdmin(engine),
             list_objects=engine.list_objects,
             resident_hashes=engine.cache.resident_hashes,
+            engine=engine,
+            page_size=engine.page_size,
             readiness=lambda: self._status,
             info=info,
             token=token,
+            reads_allowed=settings.auth.anonymous or token is not None,
         )
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
         self.control_address = await _listen("control.listen", control, settings.control.listen, None)
         observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
+        if (path := await self._open_socket(control)) is not None:
+            info["socket"] = str(path)
         handler = S3Handler(
             engine,
             authenticator,
@@ -137,6 +144,19 @@ class Proxy:
         )
         probe = asyncio.create_task(_probe(origin), name="probe")
         self._stack.callback(probe.cancel)
+
+    async def _open_socket(self, control: web.AppRunner) -> Path | None:
+        """The control listener on a Unix socket too; its path. Raises ConfigError."""
+        opened = await asyncio.to_thread(open_control_socket, self.settings)
+        if opened is None:
+            return None
+        self._stack.push_async_callback(asyncio.to_thread, opened.remove)
+        try:
+            await web.SockSite(control, opened.socket, backlog=_BACKLOG).start()
+        except BaseException:
+            opened.socket.close()
+            raise
+        return opened.path
 
     async def _drain_s3(
         self, runner: web.ServerRunner, persistence: Persistence, knowledge: Knowledge

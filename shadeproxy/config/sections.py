@@ -68,9 +68,25 @@ class S3Listener(Section):
         return value
 
 
+NO_SOCKET = "off"
+# The kernel has 108 bytes for the path and its end (unix(7)).
+MOST_SOCKET_PATH_BYTES = 107
+
+
 class ControlListener(Section):
     listen: Listen = Address("127.0.0.1", 9001)
+    socket: str = ""
     token: str = ""
+
+    @field_validator("socket")
+    @classmethod
+    def _fits(cls, value: str) -> str:
+        if len(os.fsencode(Path(value).expanduser())) > MOST_SOCKET_PATH_BYTES:
+            raise ValueError(
+                f"the path of a socket has at most {MOST_SOCKET_PATH_BYTES} bytes: name a shorter one,"
+                f' or write "{NO_SOCKET}"'
+            )
+        return value
 
     @field_validator("token")
     @classmethod
@@ -175,6 +191,7 @@ class DiskCache(Section):
 class Cache(Section):
     page_size: Size = 4 * _MIB
     inflight: Size = 256 * _MIB
+    group: str = ""
     ram: RamCache = Field(default_factory=RamCache)
     disk: DiskCache = Field(default_factory=DiskCache)
 

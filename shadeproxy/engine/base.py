@@ -24,7 +24,7 @@ from shadeproxy.core.types import (
     Span,
     Upstream,
 )
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.tiers.base import Location, Tier
 
 NO_CONDITIONS = Conditions()
@@ -184,8 +184,16 @@ class ReadPath(Protocol):
         """
         ...
 
+    def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
+        """Whether ``hit`` would answer now; nothing is pinned, noted or counted."""
+        ...
+
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """As ``hit``, but where the bytes are, in order, instead of the bytes."""
+        ...
+
+    def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
+        """Read what the rules do not let be cached (see ``cacheable``): as ``Origin.open``. Not counted."""
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:

@@ -39,7 +39,7 @@ from shadeproxy.engine.reading import EngineReading, span_needed
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.stats import Stats
 
 _UNKNOWN_OUTCOME_S = 60.0
@@ -150,6 +150,10 @@ class Engine:
         """See ``ReadPath.take``."""
         return self._hits.take(resident, job, now_s)
 
+    def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
+        """See ``ReadPath.ready``."""
+        return self._hits.ready(request.ref, meta, span)
+
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""
         found = self._hits.locate(request.ref, meta, span)
@@ -157,6 +161,11 @@ class Engine:
             source = Source.DISK if any(one.source is Source.DISK for one in found) else Source.RAM
             self._count(request, source, span.length)
         return found
+
+    def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
+        """See ``ReadPath.pass_by``."""
+        self._refuse_when_closing()
+        return self._origin.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """See ``ReadPath.forward``."""

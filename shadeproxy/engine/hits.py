@@ -53,6 +53,11 @@ class Hits:
 
     # ------------------------------------------------------------------ any span
 
+    def ready(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> bool:
+        """Whether ``read`` would answer now; nothing is noted."""
+        pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
+        return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
+
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> Hit | None:
         """The bytes of ``span``, noted as used; None when a page is missing, cold or unverified."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)

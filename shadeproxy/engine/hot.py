@@ -21,6 +21,10 @@ class HotPages:
         self._residents = residents
         self._media = media
 
+    def is_ready(self, slot: int) -> bool:
+        """Whether ``view`` would answer."""
+        return self._at(slot) is not None
+
     def view(self, slot: int) -> memoryview | None:
         """The body, pinned while the view or a slice of it lives."""
         medium, location = self._at(slot), self._location(slot)

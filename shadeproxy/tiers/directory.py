@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import secrets
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.medium import punch_hole
 from shadeproxy.tiers.record import FORMAT_VERSION
-from shadeproxy.tiers.segment import SUFFIX
+from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
 
 _logger = logging.getLogger(__name__)
 
@@ -55,17 +54,37 @@ class Claim:
         os.close(self.descriptor)
 
 
-def claim(path: Path, *, setting: str, contents: str = "") -> Claim:
+def claim(path: Path, *, setting: str, contents: str = "", group_id: int | None = None) -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting`` is the configuration key that names the directory. ``contents`` says of what it is a cache:
     when that was something else before, the store gets a new id, under which no old record counts.
+    ``group_id``: whose members may read the segment files that are there, and enter the directory.
     Raises ConfigError.
     """
     try:
-        return _claim(path, setting, contents)
+        held = _claim(path, setting, contents)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
+    try:
+        _share(held, setting, group_id)
+    except BaseException:
+        held.release(clean=False)
+        raise
+    return held
+
+
+def _share(held: Claim, setting: str, group_id: int | None) -> None:
+    """Who may read what is there, as it is set now and whatever it was before. Raises ConfigError."""
+    try:
+        for file in held.path.glob(f"*{SUFFIX}"):
+            share(file, group_id, mode=PRIVATE_FILE)
+        share(held.path, group_id, mode=PRIVATE_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(
+            f"cache.group: cannot give {held.path} to group id {group_id}: {error.strerror}; "
+            f"make user id {os.geteuid()} a member of the group, or set cache.group to another ({setting})"
+        ) from error
 
 
 def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
@@ -153,8 +172,6 @@ def _prepare(path: Path, setting: str) -> None:
     names = {entry.name for entry in path.iterdir()} - _IGNORED
     if names and not names & {LOCK_NAME, VERSION_NAME}:
         raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        path.chmod(0o700)
 
 
 def _lock(path: Path, setting: str) -> int:

@@ -15,9 +15,10 @@ from shadeproxy.tiers.segment import SUFFIX, Segment
 
 
 class SegmentFiles:
-    """Files named by number in ``directory``, each of ``segment_bytes``."""
+    """Files named by number in ``directory``, each of ``segment_bytes``, for ``group_id`` to read."""
 
-    def __init__(self, directory: Path, segment_bytes: int) -> None:
+    def __init__(self, directory: Path, segment_bytes: int, group_id: int | None = None) -> None:
+        self.group_id = group_id
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._numbers = itertools.cycle(range(NUMBERS))
@@ -45,7 +46,7 @@ class SegmentFiles:
         """Make a file and append it to ``ready``. Raises OSError."""
         path = self._directory / f"{number:06d}{SUFFIX}"
         try:
-            self.ready.append(Segment(path, number, size_bytes=self._segment_bytes))
+            self.ready.append(Segment(path, number, size_bytes=self._segment_bytes, group_id=self.group_id))
         except OSError:
             self._taken.discard(number)
             raise

@@ -32,11 +32,29 @@ BlockRange = tuple[int, int]
 _ZERO_HEADER = bytes(HEADER_BYTES)
 
 
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+def share(target: int | Path, group_id: int | None, *, mode: int) -> None:
+    """Let members of a group read, and search a directory, beside the owner's ``mode``. Raises OSError."""
+    if group_id is not None:
+        # Its group before its mode: else members of the old group could read for a moment.
+        os.chown(target, -1, group_id)
+        mode |= (mode & 0o500) >> 3
+    os.chmod(target, mode)  # noqa: PTH101  a descriptor has no Path
+
+
 class Segment:
     """A file of ``size_bytes``, sparse, with a mapping and the state of its blocks."""
 
-    def __init__(self, path: Path, number: int, *, size_bytes: int | None = None) -> None:
-        """Open an existing file, or with ``size_bytes`` create one. Raises OSError."""
+    def __init__(
+        self, path: Path, number: int, *, size_bytes: int | None = None, group_id: int | None = None
+    ) -> None:
+        """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
+
+        Raises OSError.
+        """
         self.path = path
         self.number = number
         self.records = 0
@@ -44,6 +62,7 @@ class Segment:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         try:
             if size_bytes:
+                share(self._fd, group_id, mode=PRIVATE_FILE)
                 os.ftruncate(self._fd, size_bytes)
             self.size_bytes = os.fstat(self._fd).st_size
             self.mapping = mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ)

@@ -79,6 +79,7 @@ class SegmentStore:
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
     ``min_free_bytes``: what stays free on the file system, whoever fills it. ``path`` is created if need be.
     ``contents``: of what it is a cache; what an earlier process kept of something else is given up.
+    ``group_id``: a group whose members may read the files; None leaves them to their owner.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class SegmentStore:
         segment_bytes: int | None = None,
         min_free_bytes: int = 0,
         contents: str = "",
+        group_id: int | None = None,
         submit: Submit = run_inline,
     ) -> None:
         if segment_bytes is None:
@@ -111,7 +113,7 @@ class SegmentStore:
         self._space = Space(
             capacity_bytes, slack_bytes=max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         )
-        self._files = SegmentFiles(path, segment_bytes)
+        self._files = SegmentFiles(path, segment_bytes, group_id)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._sequence = itertools.count(secrets.randbits(62))
@@ -157,7 +159,7 @@ class SegmentStore:
         its end and before any other call. Raises ConfigError (see ``tiers/directory.py``).
         """
         setting = f"cache.{self.name}.path"
-        held = claim(self.path, setting=setting, contents=self._contents)
+        held = claim(self.path, setting=setting, contents=self._contents, group_id=self._files.group_id)
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)

@@ -5,7 +5,7 @@ misspelt field is told instead of ignored.
 """
 
 from collections.abc import AsyncIterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -16,6 +16,9 @@ from shadeproxy.engine.knowledge.jobs import DEFAULT_EXPIRES_S
 
 JSON = "application/json"
 SCORES = "application/vnd.shadeproxy.scores"
+IDS = "application/vnd.shadeproxy.ids"
+BATCH = "application/vnd.shadeproxy.batch"
+LOCATE = "application/vnd.shadeproxy.locate"
 LINES = "application/x-ndjson"
 OCTETS = "application/octet-stream"
 LINES_TYPES = frozenset(
@@ -24,11 +27,18 @@ LINES_TYPES = frozenset(
 
 MAX_JSON_BYTES = 64 * 1024
 MAX_SCORES_BYTES = 32 * 1024 * 1024
+MAX_READS_BYTES = 8 * 1024 * 1024
+MAX_READS = 65_536
+"""Items of one batch or locate call."""
 
+# As the S3 listener has it: no slash, so that a bucket never names a path.
+BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+
+Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 Body = TypeVar("Body")
 
@@ -109,6 +119,31 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
     rank: Count
     position: Count
     stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+
+class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
+    """An object, or a piece of it: from ``offset`` on, ``length`` bytes or all that follow."""
+
+    bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    offset: Position = 0
+    length: Position | None = None
+
+
+class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What to read: ``items``, or sample ``ids`` of ``dataset`` (left out: the dataset of ``job``).
+
+    ``job``, ``epoch`` and ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked
+    or as each is there.
+    """
+
+    items: list[ReadItem] | None = None
+    dataset: str | None = None
+    ids: list[SampleId] | None = None
+    job: str | None = None
+    epoch: Count | None = None
+    rank: Count | None = None
+    order: Literal["given", "ready"] = "given"
 
 
 class PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):

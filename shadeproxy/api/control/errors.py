@@ -18,6 +18,10 @@ class UnsupportedMediaType(core.InvalidRequest):
     """The Content-Type is none that the call takes."""
 
 
+class ReadsForbidden(core.AccessDenied):
+    """Who may read through the control listener cannot be told: there are clients, but no token."""
+
+
 STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.ShadeProxyError: (500, "internal"),
     core.RequestError: (400, "bad_request"),
@@ -33,6 +37,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.RangeNotSatisfiable: (416, "range_not_satisfiable"),
     core.AuthError: (401, "unauthorized"),
     core.AccessDenied: (403, "access_denied"),
+    ReadsForbidden: (403, "forbidden"),
     core.UnknownAccessKey: (403, "access_denied"),
     core.SignatureMismatch: (403, "access_denied"),
     core.ClockSkew: (403, "access_denied"),

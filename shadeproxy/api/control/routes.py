@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, datasets, jobs, service
+from shadeproxy.api.control import admin, batch, datasets, jobs, locate, reads, service
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -53,6 +53,13 @@ _DATASET: dict[int, tuple[str, Content]] = {
 }
 _COLUMN: dict[int, tuple[str, Content]] = {
     200: ("Little-endian f32 a sample, nan where unknown", {wire.OCTETS: None})
+}
+_READS: Content = {wire.JSON: wire.ReadsBody, wire.IDS: None}
+_FRAMES: dict[int, tuple[str, Content]] = {
+    200: ("Frames, one an item, and one that ends them; see docs/protocol.md", {wire.BATCH: None})
+}
+_PLACES: dict[int, tuple[str, Content]] = {
+    200: ("The files and a record for each page; see docs/protocol.md", {wire.LOCATE: None})
 }
 _FORM = {"format": "summary (default) or jsonl"}
 
@@ -117,6 +124,24 @@ ROUTES = (
         answers=_GONE,
     ),
     Route("GET", "/v1/jobs/{job}/residency", "Bitmap of cached samples", jobs.get_residency, answers=_BITMAP),
+    Route(
+        "POST",
+        "/v1/batch",
+        "Read many objects or samples in one streamed answer; binary ids are little-endian u32",
+        batch.post_batch,
+        body=_READS,
+        answers=_FRAMES,
+        query=reads.QUERY,
+    ),
+    Route(
+        "POST",
+        "/v1/locate",
+        "Where a process on this host finds objects or samples in the cache's files",
+        locate.post_locate,
+        body=_READS,
+        answers=_PLACES,
+        query=reads.QUERY,
+    ),
     Route(
         "POST",
         "/v1/purge",

@@ -143,17 +143,21 @@ class Dataset:
             return Sample(ref, 0, None)
         return Sample(ref, int(self.offset[sample_id]), int(self.length[sample_id]))
 
+    def pick(self, ids: NDArray[np.integer]) -> list[Sample]:
+        """Where the samples of ``ids`` (each 0 to count - 1) are, at half the cost of asking one by one."""
+        refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
+        if self.offset is None or self.length is None:
+            return [Sample(ref, 0, None) for ref in refs]
+        parts = zip(refs, self.offset[ids].tolist(), self.length[ids].tolist(), strict=True)
+        return [
+            Sample(ref, 0, None) if length == WHOLE else Sample(ref, offset, length)
+            for ref, offset, length in parts
+        ]
+
     def samples(self) -> Iterator[Sample]:
         """Every sample in id order."""
         for first in range(0, self.count, _BATCH):
-            ids = np.arange(first, min(first + _BATCH, self.count))
-            refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
-            if self.offset is None or self.length is None:
-                yield from (Sample(ref, 0, None) for ref in refs)
-                continue
-            parts = zip(refs, self.offset[ids].tolist(), self.length[ids].tolist(), strict=True)
-            for ref, offset, length in parts:
-                yield Sample(ref, 0, None) if length == WHOLE else Sample(ref, offset, length)
+            yield from self.pick(np.arange(first, min(first + _BATCH, self.count)))
 
     def sample_of(self, hashed: int) -> int | None:
         """The lowest sample of the object with that hash."""

@@ -70,6 +70,8 @@ def context(backend, clock):
             admin=backend,
             list_objects=backend.list_objects,
             resident_hashes=backend.resident_hashes,
+            engine=backend,
+            page_size=4 << 20,
             readiness=lambda: backend.readiness,
             info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
         )

@@ -1,0 +1,186 @@
+"""``POST /v1/batch``: many pieces in one streamed answer; the frames are in docs/protocol.md.
+
+Laws: a piece of up to a page is sent when all of it is there, so its status is honest; a longer one is
+streamed, and the connection aborted when it breaks off. What is resident is looked up when its turn has
+come and not before, so nothing is pinned for a slow caller. A caller that goes away ends its fetches.
+"""
+
+import asyncio
+from collections import deque
+
+import structlog
+from aiohttp import web
+
+from shadeproxy.api.control.ahead import Ahead, Fetched, Outcome
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.frames import FrameWriter
+from shadeproxy.api.control.pieces import PieceReader, refusal_of
+from shadeproxy.api.control.reads import ReadCall, read_call
+from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+
+_log = structlog.get_logger("shadeproxy.control")
+
+_LOOK_AHEAD = 512
+"""Items behind one that is waited for, among which cold ones are looked for."""
+
+_LOOK_FOR_CALLER_S = 0.2
+
+
+class _BrokenOffError(Exception):
+    """A piece ended early after its frame began: the answer cannot be completed."""
+
+
+async def post_batch(context: ControlContext, request: web.Request) -> web.StreamResponse:
+    if request.version < (1, 1):
+        raise InvalidRequest("a batch is answered in chunks", hint="use HTTP/1.1")
+    call = await read_call(context, request)
+    frames = FrameWriter(request)
+    await frames.start()
+    work = asyncio.create_task(_answer(context, call, frames), name="batch")
+    try:
+        # Nobody says when the caller goes away while nothing is written: aiohttp cancels handlers for a
+        # whole listener or not at all, and other calls are to be finished.
+        while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
+            if request.transport is None:
+                break
+    finally:
+        work.cancel()
+        failure = (await asyncio.gather(work, return_exceptions=True))[0]
+    if failure is not None:
+        _tell(failure)
+        frames.abort()
+    return frames.response
+
+
+def _tell(failure: BaseException) -> None:
+    if isinstance(failure, _BrokenOffError):
+        _log.warning("batch aborted", error=str(failure))
+    elif not isinstance(failure, asyncio.CancelledError | ConnectionError):
+        _log.error("batch failed", exc_info=failure)
+
+
+async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
+    reader = PieceReader(context, call.job)
+    async with Ahead(reader, context.held, context.page_size) as ahead:
+        answer = _Answer(call, reader, frames, ahead, context.page_size)
+        await (answer.in_order() if call.order == "given" else answer.as_ready())
+        await frames.end()
+
+
+class _Answer:
+    """One answer on its way. ``page_size``: longer pieces are streamed."""
+
+    def __init__(
+        self, call: ReadCall, reader: PieceReader, frames: FrameWriter, ahead: Ahead, page_size: int
+    ) -> None:
+        self._samples = call.samples
+        self._reader = reader
+        self._frames = frames
+        self._ahead = ahead
+        self._page_size = page_size
+        self._turn = 0
+        self._looked = 0
+
+    async def in_order(self) -> None:
+        """Items as they were asked."""
+        self._ahead.on_end = self._look_ahead
+        for index in range(len(self._samples)):
+            self._turn = index
+            if index in self._ahead or not self._send_now(index):
+                await self._send_at_its_turn(index)
+            if self._frames.full:
+                await self._frames.flush()
+
+    async def as_ready(self) -> None:
+        """What is there first, the others as they come."""
+        cold: deque[int] = deque()
+        ended: deque[int] = deque()
+        news = asyncio.Event()
+
+        def note(index: int) -> None:
+            ended.append(index)
+            news.set()
+
+        self._ahead.on_end = note
+        self._looked = len(self._samples)
+        while self._turn < len(self._samples) or cold or self._ahead:
+            while cold and self._ahead.has_room:
+                self._ahead.start(cold[0], self._samples[cold.popleft()])
+            if ended:
+                await self._send_at_its_turn(ended.popleft())
+            elif self._turn < len(self._samples):
+                if not self._send_now(self._turn):
+                    cold.append(self._turn)
+                self._turn += 1
+            elif self._ahead:
+                await self._frames.flush()
+                news.clear()
+                if not ended:
+                    await news.wait()
+            else:
+                # Other calls have the budget: one at a time goes without.
+                await self._send_at_its_turn(cold.popleft())
+            if self._frames.full:
+                await self._frames.flush()
+
+    # ------------------------------------------------------------------ inside
+
+    def _look_ahead(self, _ended: int = -1) -> None:
+        """Start fetching what is cold behind the item whose turn it is."""
+        self._looked = max(self._looked, self._turn + 1)
+        stop = min(self._turn + _LOOK_AHEAD, len(self._samples))
+        while self._looked < stop and self._ahead.has_room:
+            sample = self._samples[self._looked]
+            if self._reader.worth_starting(sample, self._page_size):
+                self._ahead.start(self._looked, sample)
+            self._looked += 1
+
+    def _send_now(self, index: int) -> bool:
+        """Gather the frame of an item that needs no waiting."""
+        try:
+            found = self._reader.hit(self._samples[index])
+        except ShadeProxyError as error:
+            self._frames.refuse(index, *refusal_of(error))
+            return True
+        if found is None:
+            return False
+        self._frames.add(index, found.source, sum(map(len, found.pieces)), found.pieces)
+        return True
+
+    async def _send_at_its_turn(self, index: int) -> None:
+        """Send an item that was fetched ahead, or has to be fetched now."""
+        outcome: Outcome = None
+        if index in self._ahead:
+            if not self._ahead.has_ended(index):
+                await self._frames.flush()
+            outcome = await self._ahead.take(index)
+        if outcome is None:
+            await self._frames.flush()
+            # Nothing is awaited in between: the item whose turn it is asks the origin first.
+            self._look_ahead()
+            await self._stream(index)
+        elif isinstance(outcome, Fetched):
+            self._frames.add(index, outcome.source, outcome.length, outcome.views)
+            self._ahead.give_back(outcome)
+            self._look_ahead()
+        else:
+            self._frames.refuse(index, *refusal_of(outcome))
+
+    async def _stream(self, index: int) -> None:
+        """Read an item at its turn and send it."""
+        began = False
+        try:
+            async with self._reader.open(self._samples[index]) as opened:
+                if opened.length <= self._page_size:
+                    views = [piece async for piece in opened.pieces]
+                    self._frames.add(index, opened.source, opened.length, views)
+                else:
+                    began = True
+                    self._frames.begin(index, opened.source, opened.length)
+                    async for piece in opened.pieces:
+                        self._frames.extend(piece)
+                        await self._frames.flush()
+        except ShadeProxyError as error:
+            if began:
+                raise _BrokenOffError(f"{self._samples[index].ref}: {error}") from error
+            self._frames.refuse(index, *refusal_of(error))

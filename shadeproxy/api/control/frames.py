@@ -1,0 +1,115 @@
+"""The body of a batch answer on the wire: frames gathered into few HTTP chunks, bodies never copied.
+
+Laws: what is handed to the transport at once is bounded, and more is gathered only when the caller has
+taken it, so a slow caller holds little; an answer that cannot be completed is aborted, never ended. The
+chunked encoding is written here: one chunk, one write and one drain for many frames, where aiohttp would
+make each of them for every piece.
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from shadeproxy.api.control.bodies import BATCH
+from shadeproxy.api.control.errors import ErrorBody
+from shadeproxy.core.types import Source
+
+HEADER = struct.Struct("<IHBBQ")
+"""u32 index, u16 status, u8 source, u8 zero, u64 length of what follows."""
+
+END_INDEX = 0xFFFF_FFFF
+SOURCE_NUMBERS = {
+    Source.RAM: 0,
+    Source.DISK: 1,
+    Source.ORIGIN: 2,
+    Source.COALESCED: 3,
+    Source.BYPASS: 4,
+}
+
+# Enough that a write costs little beside its bytes; a kernel buffer holds about 200 KiB.
+_GROUP_BYTES = 512 * 1024
+# Two buffers a frame, and the kernel takes 1,024 in a call.
+_GROUP_FRAMES = 256
+
+
+class FrameWriter:
+    """One answer. ``add`` and ``extend`` gather, ``flush`` sends."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.response = web.StreamResponse(headers={"Content-Type": BATCH})
+        self.response.enable_chunked_encoding()
+        self._request = request
+        self._parts: list[bytes | memoryview] = [b""]
+        self._gathered_bytes = 0
+        self._frames = 0
+        self._frames_sent = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to ``flush``."""
+        return self._gathered_bytes >= _GROUP_BYTES or self._frames - self._frames_sent >= _GROUP_FRAMES
+
+    async def start(self) -> None:
+        """Send the head."""
+        await self.response.prepare(self._request)
+
+    def add(self, index: int, source: Source, length: int, pieces: Sequence[memoryview]) -> None:
+        """A whole frame of status 200; ``pieces`` have ``length`` bytes together."""
+        self._parts.append(HEADER.pack(index, 200, SOURCE_NUMBERS[source], 0, length))
+        self._parts += pieces
+        self._gathered_bytes += HEADER.size + length
+        self._frames += 1
+
+    def begin(self, index: int, source: Source, length: int) -> None:
+        """The header of a frame of status 200, whose ``length`` bytes follow by ``extend``."""
+        self.add(index, source, length, ())
+        self._gathered_bytes -= length
+
+    def extend(self, piece: memoryview) -> None:
+        """Bytes of the frame that was begun."""
+        self._parts.append(piece)
+        self._gathered_bytes += len(piece)
+
+    def refuse(self, index: int, status: int, error: ErrorBody) -> None:
+        """A frame that tells why there are no bytes."""
+        body = msgspec.json.encode(error)
+        self._parts += (HEADER.pack(index, status, SOURCE_NUMBERS[Source.BYPASS], 0, len(body)), body)
+        self._gathered_bytes += HEADER.size + len(body)
+        self._frames += 1
+
+    async def flush(self) -> None:
+        """Send what was gathered and wait until the caller has taken most of it.
+
+        Raises ConnectionError when there is nobody any more.
+        """
+        self._write()
+        await self._request.writer.drain()
+        # A caller as fast as we are must not keep the others from their turn.
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """The last frame, and the end of the answer. Raises ConnectionError."""
+        self._parts.append(HEADER.pack(END_INDEX, 0, 0, 0, self._frames))
+        self._gathered_bytes += HEADER.size
+        self._write()
+        await self.response.write_eof()
+
+    def abort(self) -> None:
+        """Break the connection off: the caller must see a failure, not an end."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def _write(self) -> None:
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the caller is gone")
+        if self._gathered_bytes:
+            parts, self._parts = self._parts, [b""]
+            parts[0] = b"%x\r\n" % self._gathered_bytes
+            parts.append(b"\r\n")
+            self._gathered_bytes = 0
+            self._frames_sent = self._frames
+            transport.writelines(parts)

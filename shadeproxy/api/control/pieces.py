@@ -1,0 +1,169 @@
+"""One piece of an object: from the cache, from the origin through it, or past it where the rules say so.
+
+Law: a piece is opened with its length known and right, or an error tells what a GET of it would have been
+answered; it never comes short.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shadeproxy.api.control.context import MOST_TICKETS, ControlContext
+from shadeproxy.api.control.errors import STATUS, ErrorBody
+from shadeproxy.api.s3.exchange import closing
+from shadeproxy.core.errors import (
+    OriginAnswer,
+    OriginError,
+    RangeNotSatisfiable,
+    RequestError,
+    ShadeProxyError,
+)
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.engine.base import Hit, ReadRequest
+from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.origin.base import OriginRead
+
+_CODES = {403: "access_denied", 404: "not_found", 412: "precondition_failed", 416: "range_not_satisfiable"}
+
+COPIED_BYTES = 16 * 1024
+"""Up to here ``engine.take`` lends a body instead of pinning it."""
+
+
+class Opened(NamedTuple):
+    """``pieces`` yields exactly ``length`` bytes, or raises ShadeProxyError."""
+
+    source: Source
+    length: int
+    pieces: AsyncIterator[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReader:
+    """Reads pieces on behalf of ``job``, with the proxy's own rights."""
+
+    context: ControlContext
+    job: JobContext | None
+
+    def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
+        """What ``engine.hit``, ``ready`` and ``locate`` want to know; None: ``open`` must be asked."""
+        ref = sample.ref
+        if not self.context.engine.cacheable(ref):
+            return None
+        request = ReadRequest(ref, job=self.job)
+        meta = self.context.engine.usable_now(request)
+        return None if meta is None else (request, meta)
+
+    def hit(self, sample: Sample) -> Hit | None:
+        """The bytes without waiting, or None. Raises RangeNotSatisfiable."""
+        ref, offset, length = sample
+        whole = not offset and length is None
+        if whole and (taken := self._take(ref)) is not None:
+            return taken
+        usable = self.usable_now(sample)
+        if usable is None:
+            return None
+        request, meta = usable
+        if whole and (ticket := self.context.engine.resident(request)) is not None:
+            tickets = self.context.tickets
+            if len(tickets) >= MOST_TICKETS:
+                del tickets[next(iter(tickets))]
+            tickets[ref] = ticket
+        return self.context.engine.hit(request, meta, span_in(sample, meta.size))
+
+    def _take(self, ref: ObjectRef) -> Hit | None:
+        """By the ticket of an earlier read: a tenth of the cost of finding the page anew."""
+        ticket = self.context.tickets.get(ref)
+        if ticket is None:
+            return None
+        body = self.context.engine.take(ticket, self.job, self.context.clock.now_s())
+        if body is None:
+            del self.context.tickets[ref]
+            return None
+        # Bytes of a short body are lent for this step only; copying them beats pinning them.
+        return Hit(ticket.source, (body if len(body) > COPIED_BYTES else memoryview(bytes(body)),))
+
+    def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
+        """Whether ``open`` now would spare a wait later: ``hit`` will not answer, nor a refusal, and the
+        piece is not known to be longer than ``most_bytes``.
+        """
+        usable = self.usable_now(sample)
+        if usable is None:
+            return sample.length is None or sample.length <= most_bytes
+        request, meta = usable
+        try:
+            span = span_in(sample, meta.size)
+        except RangeNotSatisfiable:
+            return False
+        return span.length <= most_bytes and not self.context.engine.ready(request, meta, span)
+
+    @asynccontextmanager
+    async def open(self, sample: Sample) -> AsyncIterator[Opened]:
+        """Raises ShadeProxyError: see ``refusal_of``."""
+        ref, offset, length = sample
+        if not self.context.engine.cacheable(ref):
+            async with self._open_past_the_cache(sample) as opened:
+                yield opened
+            return
+        if length == 0:
+            # HTTP has no range of nothing; whether it lies within the object is to be told all the same.
+            meta, source = await self.context.engine.stat(ReadRequest(ref, job=self.job))
+            yield Opened(source, span_in(sample, meta.size).length, _nothing())
+            return
+        whole = not offset and length is None
+        wanted = None if whole else RangeSpec(offset, None if length is None else offset + length - 1)
+        async with self.context.engine.open(ReadRequest(ref, range=wanted, job=self.job)) as reading:
+            span = span_in(sample, reading.meta.size)
+            async with closing(reading.body(span)) as pieces:
+                yield Opened(reading.source, span.length, pieces)
+
+    @asynccontextmanager
+    async def _open_past_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
+        ref, offset, length = sample
+        span = Span(offset, offset + length) if length else None
+        async with self.context.engine.pass_by(ReadRequest(ref), span) as read:
+            wanted = span_in(sample, read.meta.size)
+            async with closing(self._passing_by(ref, read, wanted)) as pieces:
+                yield Opened(Source.BYPASS, wanted.length, pieces)
+
+    async def _passing_by(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
+        """The bytes of ``wanted``, counted as the engine counts: when they are asked for."""
+        self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
+        if not wanted.length:
+            return
+        at = read.span.start
+        async for chunk in read.chunks:
+            yield memoryview(chunk)[max(0, wanted.start - at) : wanted.stop - at]
+            at += len(chunk)
+            if at >= wanted.stop:
+                return
+
+
+def span_in(sample: Sample, size_bytes: int) -> Span:
+    """The span of a piece within an object of ``size_bytes``.
+
+    Raises RangeNotSatisfiable when it reaches beyond the end: a manifest that promises bytes that are not
+    there is told, never answered short.
+    """
+    _, offset, length = sample
+    stop = size_bytes if length is None else offset + length
+    if stop > size_bytes or offset > stop:
+        raise RangeNotSatisfiable(size_bytes)
+    return Span(offset, stop)
+
+
+def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
+    """Status and body of the frame that tells ``error``: the status that a GET would have had."""
+    status, code = STATUS[type(error)]
+    hint = error.hint if isinstance(error, RequestError) else ""
+    if isinstance(error, OriginAnswer):
+        status, code = error.status, _CODES.get(error.status, code)
+    elif isinstance(error, OriginError):
+        status = 503
+    return status, ErrorBody(code, str(error), hint)
+
+
+async def _nothing() -> AsyncIterator[memoryview]:
+    for piece in tuple[memoryview, ...]():
+        yield piece

@@ -1,0 +1,140 @@
+"""What a batch or locate call asks for, from JSON or from binary ids, and whether it may.
+
+Laws: everything is checked before anything is read; a sample id outside its manifest, an unknown dataset or
+job refuses the whole call, while an object that is not there is a matter of its own item.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+from shadeproxy.api.control.bodies import (
+    IDS,
+    JSON,
+    MAX_READS,
+    MAX_READS_BYTES,
+    ReadsBody,
+    decode,
+    read_body,
+    require_type,
+)
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.errors import ReadsForbidden
+from shadeproxy.core.errors import BodyTooLarge, InvalidRequest
+from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.engine.knowledge.datasets import Dataset, Sample
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.scoreboard import check_ids
+
+QUERY = {
+    "dataset": "With binary ids: whose ids they are; left out, the dataset of the job",
+    "job": "With binary ids: the job whose reads they are",
+    "epoch": "With binary ids: of the job",
+    "rank": "With binary ids: of the job",
+    "order": "With binary ids, of a batch: given (default) or ready",
+}
+_ID_BYTES = 4
+# Up to so many bytes or ids are taken in where they stand: a hop to the pool costs more.
+_INLINE_BYTES = 32 * 1024
+_INLINE_IDS = 1024
+
+Ids = list[int] | NDArray[np.uint32]
+
+
+class ReadCall(NamedTuple):
+    """Pieces of objects to read, in the order asked, and whose reads they are."""
+
+    samples: list[Sample]
+    job: JobContext | None
+    order: Literal["given", "ready"]
+
+
+async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
+    """The checked call. Raises RequestError."""
+    if not context.reads_allowed:
+        raise ReadsForbidden(
+            "reads need a signature here, and the control listener has no token to tell callers by",
+            hint="set control.token: reads through the control listener are not signed",
+        )
+    asked, ids = await _asked(context, request)
+    if asked.job is None and (asked.epoch is not None or asked.rank is not None):
+        raise InvalidRequest("epoch and rank belong to a job", hint="name the job too, or leave them out")
+    knowledge = context.knowledge
+    if asked.job is not None:
+        knowledge.jobs.get(asked.job)
+    count = len(asked.items or ()) if ids is None else len(ids)
+    if count > MAX_READS:
+        raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
+    if ids is None:
+        samples = [Sample(ObjectRef(it.bucket, it.key), it.offset, it.length) for it in asked.items or ()]
+        job = _job_context(asked, asked.job)
+    else:
+        dataset = _dataset(knowledge, asked)
+        column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
+        inline = count <= _INLINE_IDS
+        samples = dataset.pick(column) if inline else await context.in_pool(dataset.pick, column)
+        job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
+    if job is not None:
+        knowledge.touch(job.job, context.clock.now_s())
+    return ReadCall(samples, job, asked.order)
+
+
+async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBody, Ids | None]:
+    if require_type(request, JSON, IDS) == IDS:
+        asked = _from_query(request)
+        data = await read_body(request, (MAX_READS + 1) * _ID_BYTES)
+        if len(data) % _ID_BYTES:
+            raise InvalidRequest(
+                f"{len(data)} bytes are no list of ids",
+                hint="the body is little-endian u32 ids, nothing else",
+            )
+        return asked, np.frombuffer(data, dtype="<u4")
+    if request.query_string:
+        raise InvalidRequest("a JSON call has no query", hint="put what it says into the body")
+    data = await read_body(request, MAX_READS_BYTES)
+    inline = len(data) <= _INLINE_BYTES
+    asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
+    if (asked.items is None) == (asked.ids is None) or (asked.items is not None and asked.dataset):
+        raise InvalidRequest(
+            "send either items, or a dataset and ids",
+            hint='{"items": [{"bucket": "b", "key": "k"}]} or {"dataset": "imgs", "ids": [0, 1]}',
+        )
+    return asked, asked.ids
+
+
+def _from_query(request: web.Request) -> ReadsBody:
+    query = dict(request.query)
+    unknown = sorted(query.keys() - QUERY.keys())
+    if unknown or len(query) != len(request.query):
+        what = f"{unknown[0]!r} is not known" if unknown else "a parameter is there twice"
+        raise InvalidRequest(f"the query is not right: {what}", hint=f"parameters: {', '.join(QUERY)}")
+    try:
+        return msgspec.convert(query, ReadsBody, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(
+            f"the query is not right: {error}", hint=f"parameters: {', '.join(QUERY)}"
+        ) from None
+
+
+def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
+    name = asked.dataset
+    if name is None and asked.job is not None:
+        name = knowledge.jobs.get(asked.job).dataset
+    if name is None:
+        raise InvalidRequest(
+            "ids of which dataset?", hint="name a dataset, or a job that was registered with one"
+        )
+    return knowledge.dataset(name)
+
+
+def _only_reader(knowledge: Knowledge, dataset: Dataset) -> str | None:
+    """The live job on the dataset when there is exactly one: whose reads they must be."""
+    readers = [job.name for job in knowledge.jobs if job.live and job.dataset == dataset.name]
+    return readers[0] if len(readers) == 1 else None
+
+
+def _job_context(asked: ReadsBody, name: str | None) -> JobContext | None:
+    return None if name is None else JobContext(name, asked.epoch, asked.rank)

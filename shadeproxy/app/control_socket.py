@@ -1,0 +1,97 @@
+"""The Unix socket of the control listener: opened for its owner alone, and gone when the proxy is.
+
+Laws: it is never open to others, not even for a moment; what a dead process left is replaced, what a living
+one listens on is refused, and nothing but a socket is ever removed.
+"""
+
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from shadeproxy.config import Settings
+from shadeproxy.config.sections import MOST_SOCKET_PATH_BYTES, NO_SOCKET
+from shadeproxy.core.errors import ConfigError
+
+_log = structlog.get_logger(__name__)
+DEFAULT_NAME = "control.sock"
+
+
+class ControlSocket:
+    """A socket bound to ``path``, not listening yet."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError."""
+        self.path = path.absolute()
+        _make_way(self.path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Of the whole process: a file that another thread makes meanwhile is at worst more private.
+        mask = os.umask(0o177)
+        try:
+            self.socket.bind(str(self.path))
+            self._identity = _identity(self.path)
+        except OSError as error:
+            self.socket.close()
+            raise ConfigError(
+                f"control.socket: cannot listen on {self.path}: {error.strerror or error}; name a path"
+                f' in a directory that user id {os.geteuid()} can write, or write "{NO_SOCKET}"'
+            ) from error
+        finally:
+            os.umask(mask)
+
+    def remove(self) -> None:
+        """Delete the file, unless it is another process's by now. Whoever listens closes the socket."""
+        with suppress(OSError):
+            if _identity(self.path) == self._identity:
+                self.path.unlink()
+
+
+def open_control_socket(settings: Settings) -> ControlSocket | None:
+    """The socket that the settings ask for; None when there is to be none. Raises ConfigError."""
+    wanted = settings.control.socket
+    if wanted == NO_SOCKET:
+        return None
+    if wanted:
+        return ControlSocket(Path(wanted).expanduser())
+    path = (settings.state.path / DEFAULT_NAME).absolute()
+    if len(os.fsencode(path)) > MOST_SOCKET_PATH_BYTES:
+        _log.warning(
+            "no control socket",
+            reason=f"{path} is longer than {MOST_SOCKET_PATH_BYTES} bytes",
+            hint="set control.socket to a shorter path",
+        )
+        return None
+    return ControlSocket(path)
+
+
+def _make_way(path: Path) -> None:
+    """Remove what a dead process left at ``path``. Raises ConfigError when something else is there."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            # A living listener with a full queue says "again" instead of making us wait.
+            probe.setblocking(False)
+            answer = probe.connect_ex(str(path))
+        if answer == errno.ECONNREFUSED:
+            path.unlink()
+            return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(
+            f"control.socket: cannot use {path}: {error.strerror}; name another path"
+        ) from error
+    if answer in {0, errno.EAGAIN}:
+        raise ConfigError(f"control.socket: another process listens on {path}; stop it or name another path")
+    raise ConfigError(f"control.socket: cannot use {path}: {os.strerror(answer)}; name another path")
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Which file it is; the time of its making too, because inode numbers are soon used again."""
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns

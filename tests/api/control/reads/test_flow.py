@@ -1,0 +1,192 @@
+"""How a batch flows: order, fetching ahead, callers that are slow or go away, and what it may hold."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from shadeproxy.api.control import ahead
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+from .conftest import PAGE, parse_frames
+
+BODY = bytes(range(250)) * 4
+
+
+def items(*keys: str) -> list[dict]:
+    return [{"bucket": "b", "key": key} for key in keys]
+
+
+def names(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{number:03d}" for number in range(count)]
+
+
+async def begin(listener, keys, **fields):
+    connection = await listener.connect()
+    await connection.ask("/v1/batch", msgspec.json.encode({"items": items(*keys), **fields}))
+    status, head = await connection.head()
+    assert status == 200
+    return connection, head
+
+
+async def rest(connection, head):
+    data, whole = await connection.body(head)
+    frames, ended = parse_frames(data)
+    assert whole
+    assert ended
+    return frames
+
+
+async def test_given_order_is_kept_and_ready_order_sends_what_is_there(listener):
+    cold, warm = names("cold", 8), names("warm", 8)
+    listener.put(**dict.fromkeys(cold + warm, BODY))
+    await listener.warm(*warm)
+    mixed = [key for pair in zip(cold, warm, strict=True) for key in pair]
+    frames = await listener.frames(items(*mixed))
+    assert [frame.index for frame in frames] == list(range(16))
+    assert [frame.source for frame in frames] == ["origin", "ram"] * 8
+    for key in cold:
+        listener.cache.drop_object((await _ref(key)), "test")
+    frames = await listener.frames(items(*mixed), order="ready")
+    assert [frame.index % 2 for frame in frames] == [1] * 8 + [0] * 8
+
+
+async def _ref(key):
+    from shadeproxy.core.types import ObjectRef
+
+    return ObjectRef("b", key)
+
+
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_cold_items_are_fetched_side_by_side_but_not_all_at_once(listener, order):
+    cold = names("cold", 3 * ahead.FILLS)
+    listener.put(**dict.fromkeys(cold, BODY))
+    gate = listener.origin.gate = Gate()
+    connection, head = await begin(listener, cold, order=order)
+    await gate.reached.wait()
+    while listener.engine.readings < ahead.FILLS:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    # In the given order the item whose turn it is comes beside what is fetched ahead.
+    assert listener.origin.gets == ahead.FILLS + (order == "given")
+    gate.release()
+    frames = await rest(connection, head)
+    assert sorted(frame.index for frame in frames) == list(range(len(cold)))
+    assert all(frame.body == BODY for frame in frames)
+    assert listener.origin.gets == len(cold)
+
+
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_what_waits_for_its_turn_is_bounded_and_nothing_is_lost(listen, order):
+    listener = await listen(held_bytes=3 * len(BODY))
+    cold = names("cold", 40)
+    listener.put(**dict.fromkeys(cold, BODY))
+    most = 0
+    held, take = listener.context.held, listener.context.held.try_take
+
+    def watched(size_bytes):
+        nonlocal most
+        taken = take(size_bytes)
+        most = max(most, held.taken_bytes)
+        return taken
+
+    held.try_take = watched
+    frames = await listener.frames(items(*cold), order=order)
+    assert sorted(frame.index for frame in frames) == list(range(40))
+    assert all(frame.body == BODY for frame in frames)
+    assert 0 < most <= 3 * len(BODY)
+
+
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_with_no_room_at_all_items_are_read_one_after_another(listen, order):
+    listener = await listen(held_bytes=100)
+    cold = names("cold", 10)
+    listener.put(**dict.fromkeys(cold, BODY))
+    frames = await listener.frames(items(*cold), order=order)
+    assert [frame.body for frame in frames] == [BODY] * 10
+
+
+async def test_a_slow_caller_holds_little(listen):
+    listener = await listen(ram_bytes=1 << 22, held_bytes=64 * 1024)
+    keys = names("warm", 900)
+    body = bytes(PAGE)
+    listener.put(**dict.fromkeys(keys, body))
+    await listener.warm(*keys)
+    before = listener.context.stats.totals().requests
+    wanted = keys * 16  # 59 MB
+    connection, head = await begin(listener, wanted)
+    connection.writer.transport.pause_reading()
+    reads = -1
+    while reads != (reads := listener.context.stats.totals().requests - before):
+        await asyncio.sleep(0.3)
+    # What sockets hold on loopback, one group in the transport and one gathered; not the whole answer.
+    assert reads * PAGE < 16 << 20
+    assert listener.context.held.taken_bytes == 0
+    connection.writer.transport.resume_reading()
+    frames = await rest(connection, head)
+    assert [frame.index for frame in frames] == list(range(len(wanted)))
+    assert {frame.body for frame in frames} == {body}
+
+
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_a_caller_that_goes_away_ends_its_fetches(listener, order):
+    cold = names("cold", 50)
+    listener.put(**dict.fromkeys(cold, BODY))
+    gate = listener.origin.gate = Gate()
+    connection, _ = await begin(listener, cold, order=order)
+    await gate.reached.wait()
+    await connection.close()
+    async with asyncio.timeout(10):
+        while listener.engine.readings:
+            await asyncio.sleep(0.01)
+    assert listener.ledger.taken_bytes == 0
+    gate.release()
+
+
+@pytest.mark.parametrize("taken_bytes", [0, 1, 20, 1000, 1050, 40_000, 100_000])
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_a_caller_may_go_away_at_any_moment(listener, order, taken_bytes):
+    cold, warm = names("cold", 60), names("warm", 60)
+    listener.put(**dict.fromkeys(cold + warm, BODY), big=BODY * 20)
+    await listener.warm(*warm)
+    mixed = [key for pair in zip(warm, cold, strict=True) for key in pair] + ["big"]
+    connection, _ = await begin(listener, mixed, order=order)
+    await connection.reader.readexactly(taken_bytes)
+    await connection.close()
+    await listener.settled()  # the fixture then finds nothing left behind
+
+
+async def test_a_caller_that_goes_away_while_a_big_item_stands_still(listen):
+    memory = MemoryOrigin()
+    origin = FaultyOrigin(memory, script=[Fault(stall_after_bytes=PAGE // 2)])
+    listener = await listen(origin=origin)
+    memory.put("b", "big", BODY * 20)
+    connection, _ = await begin(listener, ["big"])
+    await origin.stalled.wait()
+    await connection.close()
+    await listener.settled()
+
+
+async def test_what_was_fetched_for_a_caller_that_goes_away_is_given_back(listen):
+    memory = MemoryOrigin()
+    origin = FaultyOrigin(memory, script=[Fault(stall_after_bytes=10)])
+    listener = await listen(origin=origin)
+    cold = names("cold", 10)
+    for key in cold:
+        memory.put("b", key, BODY)
+    connection, _ = await begin(listener, cold)
+    while listener.context.held.taken_bytes < 9 * len(BODY):
+        await asyncio.sleep(0.01)
+    await connection.close()
+    await listener.settled()
+
+
+async def test_a_big_item_in_the_middle_is_streamed_in_its_place(listener):
+    keys = [*names("cold", 5), "big", *names("more", 5)]
+    listener.put(**dict.fromkeys(keys, BODY) | {"big": BODY * 50})
+    for _ in range(2):
+        frames = await listener.frames(items(*keys))
+        assert [frame.index for frame in frames] == list(range(11))
+        assert frames[5].body == BODY * 50
+        assert {frame.body for frame in frames} == {BODY, BODY * 50}
