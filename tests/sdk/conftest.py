@@ -51,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64  # as many connect at once; beyond it the kernel makes them wait for a second
 
     def __init__(self, address, fake):
         self.fake = fake
