@@ -1,5 +1,6 @@
 """Which way samples come, and that every way gives the same bytes."""
 
+import os
 import random
 
 import pytest
@@ -72,6 +73,21 @@ def test_what_is_evicted_between_locate_and_copy_is_read_again(client, manifest,
     assert client.read_many(manifest, IDS) == near.bodies
     asked = {item["key"] for item in near.batches[0]["items"]}
     assert asked == near.evict_after_locate
+
+
+def test_what_is_evicted_while_it_is_copied_is_read_again(client, manifest, near, monkeypatch):
+    near.keep_all()
+    client.read_many(manifest, IDS[:2])
+    read = os.preadv
+
+    def evict_and_read(descriptor, buffers, offset):
+        for key in list(near.kept):
+            near.evict(key)
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", evict_and_read)
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert len(near.batches[-1]["items"]) == 40
 
 
 @pytest.mark.parametrize("call", ["batch", "locate"])
