@@ -158,3 +158,11 @@ def test_a_sample_that_fits_no_slot_has_bytes_of_its_own():
     assert [bytes(data) for data in landing.finish()] == [b"abc", b"long", b"abc"]
     assert [landing.in_slot(i) for i in range(3)] == [True, False, True]
     assert bytes(memory) == b"abc\0\0abc\0"
+
+
+def test_twins_without_a_slot_share_no_memory():
+    landing = Landing([8, 8])
+    landing.views[0] = landing.room(0, 2)
+    first, second = landing.finish()
+    first[:] = b"ab"
+    assert bytes(second) == b"\0\0"
