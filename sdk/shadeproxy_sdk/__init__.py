@@ -15,9 +15,9 @@ from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.stall import StallMeter
 
 if TYPE_CHECKING:
-    from shadeproxy_sdk.batches import collate
     from shadeproxy_sdk.dataset import S3Dataset
     from shadeproxy_sdk.sampler import ShadeSampler
+    from shadeproxy_sdk.tensors import as_tensor, collate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,9 +35,15 @@ __all__ = [
     "ShadeError",
     "ShadeSampler",
     "StallMeter",
+    "as_tensor",
     "collate",
 ]
-_NEEDS_TORCH = {"S3Dataset": "dataset", "ShadeSampler": "sampler", "collate": "batches"}
+_NEEDS_TORCH = {
+    "S3Dataset": "dataset",
+    "ShadeSampler": "sampler",
+    "as_tensor": "tensors",
+    "collate": "tensors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,14 +10,20 @@ import os
 import re
 import time
 import zlib
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.bulk import BulkReads, Request, parts
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.tag import JobTag
@@ -91,6 +97,72 @@ class Client:
                 raise self._nobody(str(entry), reason)
             gate.hurry(self._retry_s)
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
+
+    def read_many(self, manifest: Manifest, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of many samples, in the order of ``ids``, in as few calls as possible. Thread-safe.
+
+        Raises IndexError, and ReadError as ``read``.
+        """
+        return [bytes(data) for data in self.views(manifest, ids)]
+
+    def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
+        """As ``read_many``, but without the copy out of the memory that the samples were received into."""
+        return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
+
+    def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
+        """Samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
+
+        On a warm cache of the same host each byte is copied once, from the cache into ``out``. Raises
+        ConfigError for another ``out``, IndexError, and ReadError as ``read`` and when a sample has another
+        length; what ``out`` then holds is undefined. Thread-safe.
+        """
+        if out.shape[:1] != (len(ids),) or out.ndim != 2 or out.dtype != np.uint8:
+            raise ConfigError(
+                f"out is {out.dtype}{list(out.shape)}: make it uint8[{len(ids)}, length of a sample]"
+            )
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise ConfigError(
+                "out must be C-contiguous and writable: pass an array of its own, not a slice of columns"
+            )
+        length, row = out.shape[1], 0
+        for part in parts(ids):
+            landing = Landing(part)
+            landing.lay_in(out[row : row + len(part)].reshape(-1).data, length)
+            for position, data in enumerate(self._fill(manifest, part, landing, heap).finish()):
+                if len(data) != length:
+                    raise ReadError(
+                        f"{manifest[part[position]]} has {len(data)} bytes, but the rows of out have "
+                        f"{length}: read_into is for samples of one length, read_many for others"
+                    )
+            row += len(part)
+
+    def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> Landing:
+        """At most MOST_ITEMS samples, whole, in memory of ``allocate`` as far as lengths are known before.
+
+        Asks the proxy by locate, then batch, then one GET a sample, whatever works from here; then the
+        origin. Raises IndexError, and ReadError as ``read``.
+        """
+        return self._fill(manifest, ids, Landing(ids), allocate)
+
+    def _fill(self, manifest: Manifest, ids: Sequence[int], landing: Landing, allocate: Allocate) -> Landing:
+        request, connections = Request(manifest, ids, landing), self.connections
+        for position in [i for i, length in enumerate(request.lengths) if length == 0]:
+            landing.put(position, b"")
+        BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
+        fetches = {
+            position: connections.executor.submit(self.read, manifest[ids[position]], manifest.tag)
+            for position in landing.missing()
+        }
+        try:
+            for position, fetch in fetches.items():
+                landing.put(position, fetch.result())
+        finally:
+            for fetch in fetches.values():
+                fetch.cancel()
+        for length, data in zip(request.lengths, landing.views, strict=True):
+            if length == UNKNOWN and data is not None:
+                manifest.guess.seen(len(data))
+        return landing
 
     def _read_proxy(self, entry: Entry, headers: dict[str, str], passage: Passage) -> bytes:
         gate, timeout_s = self.connections.s3_gate, probe_timeout_s(passage, self.timeout_s)
@@ -284,8 +356,11 @@ class Client:
         current = self._connections
         if current is None or current.pid != os.getpid():
             # After a fork the parent's are kept and never touched: ending them here would run their locks
-            # and finalizers in a state that no thread of this process is going to change.
+            # and finalizers in a state that no thread of this process is going to change. But for its files:
+            # they are plain descriptors, and while they are open the memory of a deleted one is not free.
             self._inherited = current
+            if current is not None:
+                current.ways.segments.close()
             current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
         return current
 

@@ -14,11 +14,12 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
-from shadeproxy_sdk.errors import Unreachable
+from shadeproxy_sdk.channel import MAX_CONNECT_S
+from shadeproxy_sdk.errors import Broken, Unreachable
 from shadeproxy_sdk.gate import Gate
+from shadeproxy_sdk.ways import Ways
 
 _LOG = logging.getLogger("shadeproxy_sdk")
-_MAX_CONNECT_S = 5.0
 
 
 class Answer(NamedTuple):
@@ -29,10 +30,6 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Broken(Unreachable):
-    """The connection broke under way, as an idle one does when its server restarts: worth another attempt."""
-
-
 class Connections:
     """Pooled keep-alive connections and at most ``concurrency`` threads of this process."""
 
@@ -40,6 +37,7 @@ class Connections:
         self.pid = os.getpid()
         self.control_gate = Gate(pause_s)
         self.s3_gate = Gate(pause_s)
+        self.ways = Ways(pause_s)
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._executor: ThreadPoolExecutor | None = None
@@ -68,7 +66,7 @@ class Connections:
         ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or whose end
         nothing announces, is Broken: it could be a truncated sample.
         """
-        timeout = urllib3.Timeout(connect=min(timeout_s, _MAX_CONNECT_S), read=timeout_s)
+        timeout = urllib3.Timeout(connect=min(timeout_s, MAX_CONNECT_S), read=timeout_s)
         try:
             answer = self._pool.urlopen(
                 method,
@@ -107,6 +105,7 @@ class Connections:
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
         self._pool.clear()
+        self.ways.close()
 
 
 def _cause(error: BaseException) -> str:

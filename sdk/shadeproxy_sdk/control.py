@@ -8,8 +8,9 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from shadeproxy_sdk.connections import Answer, Broken, Connections
-from shadeproxy_sdk.errors import ConfigError, ControlError
+from shadeproxy_sdk.channel import Address
+from shadeproxy_sdk.connections import Answer, Connections
+from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.gate import Passage
 
 _PROBE_TIMEOUT_S = 2.0
@@ -37,6 +38,19 @@ class Control:
     def __repr__(self) -> str:
         return f"Control({self.url!r})"
 
+    def address(self, near: str | None) -> Address:
+        """Where batch and locate calls go, by preference to the Unix socket ``near``."""
+        parts = urlsplit(self.url)
+        tls = parts.scheme == "https"
+        return Address(self.host, parts.port or (443 if tls else 80), tls, parts.path, near)
+
+    def headers(self) -> dict[str, str]:
+        """What every call carries."""
+        headers = {"accept-encoding": "identity"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        return headers
+
     def call(
         self,
         connections: Connections,
@@ -50,9 +64,7 @@ class Control:
         """One call, tried twice when the connection breaks. Raises Unreachable, ControlError for 4xx and
         5xx.
         """
-        headers = {"accept-encoding": "identity"}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
+        headers = self.headers()
         if body is not None:
             headers["content-type"] = content_type
         data = json.dumps(body).encode() if isinstance(body, dict) else body
@@ -63,7 +75,7 @@ class Control:
             # What an idle connection does when its server restarted. Every call is safe to repeat.
             answer = connections.send(method, url, headers=headers, body=data, timeout_s=timeout_s)
         if answer.status >= 300:
-            raise _refusal(self.url, method, path, answer)
+            raise refusal(self.url, method, path, answer.status, answer.body)
         return answer
 
 
@@ -78,14 +90,15 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
     return value
 
 
-def _refusal(url: str, method: str, path: str, answer: Answer) -> ControlError:
+def refusal(url: str, method: str, path: str, status: int, body: bytes) -> ControlError:
+    """The error that a refused call raises, in the proxy's words where it gave some."""
     code, message, hint = "", "", ""
     try:
-        told = json.loads(answer.body)["error"]
+        told = json.loads(body)["error"]
         code, message, hint = str(told["code"]), str(told["message"]), str(told.get("hint") or "")
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"no reason given; is {url} ShadeProxy's control side?"
-    if answer.status in {401, 403} and not hint:
+    if status in {401, 403} and not hint:
         hint = "give Client(token=...) the token of [control]"
     text = f"{method} {path}: {message}" + (f" ({hint})" if hint else "")
-    return ControlError(answer.status, code, text)
+    return ControlError(status, code, text)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from shadeproxy_sdk.client import Client
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.tensors import as_tensor, fetch_tensors
 
 
 class S3Dataset(Dataset[tuple[Any, ...]]):
@@ -21,9 +22,12 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     ``bucket``, ``prefix``: every object under it is a sample, ids in key order; or ``manifest``: these
     samples. ``decode``: from the object's bytes to a value, or a tuple of values that are laid out before
     the id. A function with two required positional parameters is called with ``(data, key)``, for where the
-    key holds the label; any other with ``(data)``. None: the bytes. It runs in the worker's own thread, one
-    sample at a time. ``name``: of the dataset at the proxy; by default made from bucket and prefix. Raises
-    ConfigError, ControlError, and ReadError when neither proxy nor origin can list it.
+    key holds the label; any other with ``(data)``. None: the bytes. ``shade.as_tensor``: uint8 tensors that
+    lie side by side, which ``shade.collate`` batches without a copy. It runs in the worker's own thread, one
+    sample at a time. ``views``: decode gets a writable memoryview of the sample's own bytes within the
+    batch's memory instead of ``bytes``; that saves a copy, and whoever keeps one keeps the whole batch.
+    ``name``: of the dataset at the proxy; by default made from bucket and prefix. Raises ConfigError,
+    ControlError, and ReadError when neither proxy nor origin can list it.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         decode: Callable[..., Any] | None = None,
         manifest: Manifest | None = None,
         name: str | None = None,
+        views: bool = False,
     ) -> None:
         if (bucket is None) == (manifest is None):
             raise ConfigError("S3Dataset needs either bucket=... (and prefix=...) or manifest=...")
@@ -44,6 +49,7 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         self.manifest = manifest
         self._client = client
         self._decode = decode
+        self._views = views
         self._wants_key = decode is not None and _required_parameters(decode) == 2
 
     def __len__(self) -> int:
@@ -51,24 +57,20 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """One sample. Raises IndexError, ReadError."""
-        data = self._client.read(self.manifest[index], self.manifest.tag)
-        return self._sample(index, data)
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
-        """The samples of one batch, in order, fetched concurrently; DataLoader calls it. Raises as one
-        sample.
-        """
-        executor, tag = self._client.connections.executor, self.manifest.tag
-        fetches = {
-            index: executor.submit(self._client.read, self.manifest[index], tag) for index in set(indices)
-        }
-        try:
-            return [self._sample(index, fetches[index].result()) for index in indices]
-        finally:
-            for fetch in fetches.values():
-                fetch.cancel()
+        """The samples of one batch, in order, fetched together; DataLoader calls it. Raises as one sample."""
+        if self._decode is as_tensor:
+            return list(zip(fetch_tensors(self._client, self.manifest, indices), indices, strict=True))
+        samples = self._client.views(self.manifest, indices)
+        return [self._sample(index, data) for index, data in zip(indices, samples, strict=True)]
 
-    def _sample(self, index: int, data: bytes) -> tuple[Any, ...]:
+    def _sample(self, index: int, data: bytes | memoryview) -> tuple[Any, ...]:
+        if self._views:
+            data = data if isinstance(data, memoryview) else memoryview(bytearray(data))
+        else:
+            data = bytes(data)
         if self._decode is None:
             return data, index
         entry = self.manifest[index]

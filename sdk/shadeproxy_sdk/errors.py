@@ -34,5 +34,13 @@ class Unreachable(ShadeError):
     """A server gave no whole answer: refused, reset, cut short or too slow."""
 
 
+class Broken(Unreachable):
+    """The connection broke under way, as an idle one does when its server restarts: worth another attempt."""
+
+
+class BadAnswer(Unreachable):
+    """A server answered something that docs/protocol.md does not allow."""
+
+
 class Busy(ShadeError):
     """A server answered 429 or 5xx to every attempt."""

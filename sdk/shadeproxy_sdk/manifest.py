@@ -1,12 +1,14 @@
 """Which object, or which part of one, each sample id is.
 
 Columns, not Python objects: a million names are one blob and one array, so a worker inherits them by fork
-without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``.
+without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``
+and ``guess``.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.landing import UNKNOWN, LengthGuess
 from shadeproxy_sdk.tag import JobTag
 
 
@@ -32,7 +35,8 @@ class Entry(NamedTuple):
 class Manifest:
     """Sample ids ``0 .. len - 1`` of the dataset ``name``.
 
-    ``tag`` is set by ``Client.job``: reads of this dataset then belong to that job.
+    ``tag`` is set by ``Client.job``: reads of this dataset then belong to that job. ``guess``: what readers
+    learnt of the lengths of whole objects.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Manifest:
         """
         self.name = name
         self.tag: JobTag | None = None
+        self.guess = LengthGuess()
         self._names = names
         self._ends = ends
         self._parts = parts
@@ -98,8 +103,7 @@ class Manifest:
 
     def __getitem__(self, sample_id: int) -> Entry:
         """The entry of ``sample_id``. Raises IndexError outside ``0 .. len - 1``."""
-        if not 0 <= sample_id < len(self._ends):
-            raise IndexError(f"sample {sample_id} of dataset {self.name!r}, which has {len(self)}")
+        self._check((sample_id,))
         start = int(self._ends[sample_id - 1]) if sample_id else 0
         name = self._names[start : int(self._ends[sample_id])].decode()
         bucket, _, key = name.partition("/")
@@ -108,11 +112,55 @@ class Manifest:
         offset, length = self._parts[sample_id].tolist()
         return Entry(bucket, key, offset, None if length < 0 else length)
 
+    def lengths(self, ids: Sequence[int]) -> list[int]:
+        """The length of each sample, UNKNOWN for whole objects. Raises IndexError as one sample."""
+        self._check(ids)
+        if self._parts is None:
+            return [UNKNOWN] * len(ids)
+        lengths: list[int] = self._parts[np.asarray(ids, np.int64), 1].tolist()
+        return lengths
+
+    def items_json(self, ids: Sequence[int]) -> list[bytes]:
+        """Each sample as an item of a batch or locate call. Raises IndexError as one sample."""
+        self._check(ids)
+        rows = np.asarray(ids, np.int64)
+        stops = self._ends[rows].tolist()
+        starts = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
+        names = [self._names[start:stop].partition(b"/") for start, stop in zip(starts, stops, strict=True)]
+        if self._plain:
+            # Half a microsecond a sample, where json.dumps of a dict takes four.
+            items = [b'{"bucket":"%b","key":"%b"' % (bucket, key) for bucket, _, key in names]
+        else:
+            items = [
+                b'{"bucket":%b,"key":%b' % (_json_string(bucket), _json_string(key))
+                for bucket, _, key in names
+            ]
+        if self._parts is None:
+            return [item + b"}" for item in items]
+        return [
+            item + (b"}" if length == UNKNOWN else b',"offset":%d,"length":%d}' % (offset, length))
+            for item, (offset, length) in zip(items, self._parts[rows].tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether every name may stand in a JSON string as it is (RFC 8259 section 7)."""
+        return re.search(rb'["\\\x00-\x1f]', self._names) is None
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if len(ids) and not (min(ids) >= 0 and max(ids) < len(self)):
+            bad = next(sample_id for sample_id in ids if not 0 <= sample_id < len(self))
+            raise IndexError(f"sample {bad} of dataset {self.name!r}, which has {len(self)}")
+
     def __iter__(self) -> Iterator[Entry]:
         return (self[sample_id] for sample_id in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Manifest({self.name!r}, {len(self)} samples)"
+
+
+def _json_string(raw: bytes) -> bytes:
+    return json.dumps(raw.decode(), ensure_ascii=False).encode()
 
 
 def _line(entry: Entry) -> bytes:

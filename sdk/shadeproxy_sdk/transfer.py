@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
 
-from shadeproxy_sdk.connections import Answer, Broken, Connections
-from shadeproxy_sdk.errors import Busy, ReadError, Unreachable
+from shadeproxy_sdk.connections import Answer, Connections
+from shadeproxy_sdk.errors import Broken, Busy, ReadError, Unreachable
 from shadeproxy_sdk.manifest import Entry
 from shadeproxy_sdk.origin import Origin, wire_url
 

@@ -51,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64  # as many connect at once; beyond it the kernel makes them wait for a second
 
     def __init__(self, address, fake):
         self.fake = fake
@@ -170,6 +171,8 @@ class FakeProxy(FakeStore):
         self.progress = []
         self.resident = b""
         self.refuse = {}
+        self.offers = {}
+        self.more = {}
         self.released = threading.Event()
         self.released.set()
         self.entered = threading.Semaphore(0)
@@ -194,6 +197,9 @@ class FakeProxy(FakeStore):
             error = {"code": "refused", "message": "told so", "hint": "change it"}
             handler.reply(refusal, json.dumps({"error": error}).encode())
             return
+        if path in self.more:
+            self.more[path](handler, body)
+            return
         answer = self.control(method, path.split("/"), body)
         if answer is None:
             handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
@@ -203,7 +209,7 @@ class FakeProxy(FakeStore):
     def control(self, method, path, body):
         kind, *rest = path
         if kind == "info":
-            return {"version": "0", "s3_endpoint": self.url}
+            return {"version": "0", "s3_endpoint": self.url} | self.offers
         if kind == "datasets":
             return self.register(rest[0], body) if method == "PUT" else self.lines(rest[0])
         name, *rest = rest

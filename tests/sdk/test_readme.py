@@ -8,6 +8,13 @@ import shadeproxy_sdk as shade
 README = Path(shade.__file__).parents[1] / "README.md"
 
 
+def example(number, proxy):
+    """A Python block of the README, for ``proxy``."""
+    text = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]][number]
+    assert "http://127.0.0.1:9001" in text
+    return text.replace("http://127.0.0.1:9001", proxy.url)
+
+
 def decode(data, key):
     return torch.from_numpy(np.array([len(data), data[0]], np.float32)), int(key.split("/")[1])
 
@@ -23,11 +30,17 @@ def test_example_trains(client, proxy):
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=1e-6),
     }
-    (example,) = (part.split("```")[0] for part in README.read_text().split("```python\n")[1:])
-    assert "http://127.0.0.1:9001" in example
-    example = example.replace("http://127.0.0.1:9001", proxy.url)
-    exec(example.replace("num_workers=8", "num_workers=0"), names)
+    exec(example(0, proxy).replace("num_workers=8", "num_workers=0"), names)
     names["client"].close()
     assert sorted(proxy.scores["resnet50"]) == list(range(40))
     assert proxy.progress[-1]["position"] == 40
     assert names["sampler"].distinct_samples < 40
+
+
+def test_example_without_torch_reads(proxy):
+    proxy.objects = {("train", f"records/{i}"): bytes([i]) * 7 for i in range(5)}
+    names = {}
+    exec(example(1, proxy), names)
+    names["client"].close()
+    assert names["samples"] == [bytes([i]) * 7 for i in (3, 1, 2)]
+    assert [bytes(row) for row in names["batch"]] == names["samples"]

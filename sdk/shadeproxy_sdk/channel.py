@@ -1,0 +1,279 @@
+"""HTTP/1.1 POSTs whose answers are received straight into their place: the connection under batch and locate.
+
+urllib3 hands bodies out as new ``bytes`` and asks ``poll`` before each read; at 100 KB a sample that costs
+more than the copy. So here is one connection with a small read-ahead and ``recv_into``, for answers with
+Content-Length or chunks and nothing else. A Unix socket is preferred where one can be opened.
+
+Laws: one call at a time per Channel; a body is exactly as long as its framing says or an error is raised; a
+Channel that raised is closed and never used again. Nothing is retried here.
+"""
+
+import re
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shadeproxy_sdk.errors import BadAnswer, Broken, Unreachable
+
+MAX_CONNECT_S = 5.0
+READ_AHEAD_BYTES = 16384
+"""Holds a frame's header and samples up to this size in one system call; of a bigger one this much at most
+is copied twice."""
+_MOST_HEADER_LINES = 100
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})(?: .*)?")
+
+
+class Address(NamedTuple):
+    """Where the control side listens: TCP, and the Unix ``socket`` where /v1/info names one."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str
+    socket: str | None = None
+
+
+class Channel:
+    """One connection. Each wait for bytes is bounded by ``timeout_s``. Raises Unreachable."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self.fresh = True
+        self.reusable = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._ahead = bytearray(READ_AHEAD_BYTES)
+        self._view = memoryview(self._ahead)
+        self._start = self._stop = 0
+        self._left = 0
+        self._chunked = False
+        self._whole = True
+        self._timeout_s = 0.0
+        try:
+            self._socket, self._prefix = _connect(address, min(timeout_s, MAX_CONNECT_S))
+        except TimeoutError:
+            raise Unreachable(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
+        except OSError as error:
+            raise Unreachable((error.strerror or str(error)).lower()) from None
+        # TLS records are decrypted piece by piece: its sockets know no flags.
+        self._flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
+        self._host = f"{address.host}:{address.port}"
+
+    def post(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
+        """Send a request and read the head of its answer into ``status`` and ``headers``.
+
+        Raises Unreachable, and Broken when the connection ended, as an idle one does when its server
+        restarts.
+        """
+        self.reusable = False
+        lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        try:
+            self._bound(timeout_s)
+            self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+            self._read_head()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise Unreachable(f"no answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise Broken(f"connection broken: {error.strerror or error}") from None
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill ``view`` with the next bytes of the body.
+
+        Raises Unreachable; Broken when the connection ended, BadAnswer when the body did.
+        """
+        while view:
+            if not self._left:
+                self._next_chunk()
+                if self._whole:
+                    raise BadAnswer("the answer ended too early")
+            piece = view[: self._left]
+            self._receive(piece)
+            self._left -= len(piece)
+            view = view[len(piece) :]
+
+    def read(self, most_bytes: int) -> bytes:
+        """The rest of the body. Raises Broken, and BadAnswer when it is longer than ``most_bytes``."""
+        parts: list[bytearray] = []
+        total = 0
+        while True:
+            if not self._left:
+                self._next_chunk()
+                if self._whole:
+                    self.reusable = self.headers.get("connection", "").lower() != "close"
+                    return b"".join(parts)
+            total += self._left
+            if total > most_bytes:
+                raise BadAnswer(f"an answer of more than {most_bytes} bytes is not ShadeProxy's")
+            parts.append(bytearray(self._left))
+            self._receive(memoryview(parts[-1]))
+            self._left = 0
+
+    def finish(self) -> None:
+        """The body must end here; the connection may serve again then. Raises Broken, BadAnswer."""
+        self.read(0)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    # ------------------------------------------------------------------ HTTP
+
+    def _read_head(self) -> None:
+        match = _STATUS_LINE.fullmatch(self._line())
+        if match is None:
+            raise BadAnswer("what answers there does not speak HTTP/1.1")
+        self.status = int(match[1])
+        self.headers = {}
+        for _ in range(_MOST_HEADER_LINES):
+            line = self._line()
+            if not line:
+                break
+            name, _, value = line.decode("latin-1").partition(":")
+            self.headers[name.strip().lower()] = value.strip()
+        else:
+            raise BadAnswer("the answer's head does not end")
+        self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
+        length = self.headers.get("content-length", "")
+        if not self._chunked and not length.isdecimal():
+            raise BadAnswer("the answer has neither Content-Length nor chunks, so its end cannot be checked")
+        self._left = 0 if self._chunked else int(length)
+        self._whole = False
+
+    def _next_chunk(self) -> None:
+        """Begin the next chunk, or note that the body is whole."""
+        if self._whole:
+            return
+        if not self._chunked:
+            self._whole = True
+            return
+        try:
+            # A chunk but the first follows the line end of the one before.
+            size = _CHUNK_SIZE.fullmatch(self._line() or self._line())
+            if size is None:
+                raise Broken("the answer's chunks are damaged")
+            self._left = int(size[1], 16)
+            if not self._left:
+                while self._line():
+                    pass
+                self._whole = True
+        except OSError as error:
+            raise self._lost(error) from None
+
+    # ------------------------------------------------------------------ bytes
+
+    def _line(self) -> bytes:
+        """The next line without its end. Raises OSError, Unreachable."""
+        searched = self._start
+        while (end := self._ahead.find(b"\r\n", searched, self._stop)) < 0:
+            searched = max(self._start, self._stop - 1)
+            if self._start:
+                kept = self._ahead[self._start : self._stop]
+                self._ahead[: len(kept)] = kept
+                searched -= self._start
+                self._start, self._stop = 0, len(kept)
+            if self._stop == READ_AHEAD_BYTES:
+                raise BadAnswer("what answers there does not speak HTTP/1.1")
+            self._fill()
+        line = bytes(self._ahead[self._start : end])
+        self._start = end + 2
+        return line
+
+    def _fill(self) -> None:
+        received = self._socket.recv_into(self._view[self._stop :])
+        if not received:
+            raise ConnectionResetError("closed by the server")
+        self._stop += received
+
+    def _receive(self, view: memoryview) -> None:
+        """Fill ``view``: first what was read ahead, then big rests straight from the socket."""
+        try:
+            while view:
+                ready = min(self._stop - self._start, len(view))
+                if ready:
+                    view[:ready] = self._view[self._start : self._start + ready]
+                    self._start += ready
+                elif len(view) >= READ_AHEAD_BYTES:
+                    ready = self._socket.recv_into(view, len(view), self._flags)
+                    if not ready:
+                        raise ConnectionResetError("closed by the server")
+                else:
+                    self._start = self._stop = 0
+                    self._fill()
+                view = view[ready:]
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: OSError) -> Unreachable:
+        if isinstance(error, BlockingIOError | ssl.SSLWantReadError):
+            return Unreachable(f"no answer within {self._timeout_s:g} s")
+        return Broken(f"connection broken: {error.strerror or error}")
+
+    def _bound(self, timeout_s: float) -> None:
+        """Bound each wait. The kernel does it: Python's own timeout asks ``poll`` before every read."""
+        if timeout_s == self._timeout_s:
+            return
+        self._timeout_s = timeout_s
+        seconds, fraction = divmod(max(timeout_s, 1e-3), 1.0)
+        limit = struct.pack("@ll", int(seconds), int(fraction * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+class Channels:
+    """The idle Channels of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._idle: list[Channel] = []
+        self._lock = threading.Lock()
+
+    def take(self, address: Address, timeout_s: float) -> Channel:
+        """An idle Channel, or a new one. Raises Unreachable."""
+        with self._lock:
+            if self._idle:
+                channel = self._idle.pop()
+                channel.fresh = False
+                return channel
+        return Channel(address, timeout_s)
+
+    def give(self, channel: Channel) -> None:
+        """Hand back a Channel whose call is over; one that cannot serve again is closed."""
+        if channel.reusable:
+            with self._lock:
+                self._idle.append(channel)
+        else:
+            channel.close()
+
+    def close(self) -> None:
+        """Close the idle ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
+
+
+def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
+    """A blocking socket, and what precedes the path in requests to it. Raises OSError."""
+    if address.socket is not None:
+        near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            near.settimeout(timeout_s)
+            near.connect(address.socket)
+        except OSError:
+            near.close()  # Another host's path, or not ours to open: TCP goes everywhere.
+        else:
+            near.settimeout(None)
+            return near, ""
+    far = socket.create_connection((address.host, address.port), timeout_s)
+    try:
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls:
+            far = ssl.create_default_context().wrap_socket(far, server_hostname=address.host)
+        far.settimeout(None)
+    except OSError:
+        far.close()
+        raise
+    return far, address.path

@@ -1,0 +1,115 @@
+"""Where the samples of one batch go: side by side in one buffer as far as their lengths are known.
+
+Laws: ``views`` holds whole samples only, None for what is not there yet; a sample whose length is not that
+of its slot gets bytes of its own, so a wrong guess costs a copy and never a byte. No I/O.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Data = bytes | memoryview
+Allocate = Callable[[int], memoryview]
+"""From a length in bytes to writable bytes."""
+
+UNKNOWN = -1
+
+
+def heap(length_bytes: int) -> memoryview:
+    """Plain memory, not zeroed: numpy asks for huge pages, which halves the cost of touching 25 MB anew."""
+    return np.empty(length_bytes, np.uint8).data
+
+
+class LengthGuess:
+    """The one length that all whole objects of a dataset had so far; UNKNOWN from the first that differs.
+
+    Samples of one length are what is stacked without a copy; where lengths vary nothing is lost by bytes of
+    their own.
+    """
+
+    def __init__(self) -> None:
+        self.length = UNKNOWN
+        self._varies = False
+
+    def seen(self, length: int) -> None:
+        """A sample has ``length`` bytes."""
+        if self._varies or length == self.length:
+            return
+        self._varies = self.length != UNKNOWN
+        self.length = UNKNOWN if self._varies else length
+
+
+class Landing:
+    """The samples ``ids``, in that order; ``views[i]`` is the i-th once it is whole.
+
+    One that is named again waits for its twin instead of being fetched twice.
+    """
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.views: list[Data | None] = [None] * len(ids)
+        self.lengths: list[int] = [UNKNOWN] * len(ids)
+        self._starts = [0] * len(ids)
+        self._buffer: memoryview | None = None
+        self._final = False
+        first: dict[int, int] = {}
+        self._twins: dict[int, int] = {}
+        for position, sample_id in enumerate(ids):
+            if first.setdefault(sample_id, position) != position:
+                self._twins[position] = first[sample_id]
+
+    def lay_in(self, memory: memoryview, length: int) -> None:
+        """Give every sample a slot of ``length`` bytes in ``memory``, for good."""
+        self.lay([length] * len(self.views), lambda _: memory)
+        self._final = True
+
+    def lay(self, lengths: Sequence[int], allocate: Allocate) -> None:
+        """Give every sample with a known length a slot, side by side; what is there already moves in."""
+        if self._final:
+            return
+        self.lengths = list(lengths)
+        for position, first in self._twins.items():
+            self.lengths[position] = self.lengths[first]
+        total = 0
+        for position, length in enumerate(self.lengths):
+            self._starts[position] = total
+            total += max(length, 0)
+        self._buffer = allocate(total)
+        for position, data in enumerate(self.views):
+            if data is not None:
+                self.put(position, data)
+
+    def missing(self) -> list[int]:
+        """Positions of what is to be fetched still."""
+        twins = self._twins
+        return [
+            position for position, data in enumerate(self.views) if data is None and position not in twins
+        ]
+
+    def room(self, position: int, length: int) -> memoryview:
+        """``length`` writable bytes for a sample, for ``views`` when they are filled."""
+        if self._buffer is None or length != self.lengths[position]:
+            return memoryview(bytearray(length))
+        start = self._starts[position]
+        return self._buffer[start : start + length]
+
+    def put(self, position: int, data: Data) -> None:
+        """A whole sample that lies elsewhere: copied into its slot, or kept as it is where it has none."""
+        if self._buffer is not None and len(data) == self.lengths[position]:
+            room = self.room(position, len(data))
+            room[:] = data
+            data = room
+        self.views[position] = data
+
+    def finish(self) -> list[Data]:
+        """All samples. None may be missing."""
+        for position, first in self._twins.items():
+            data = self.views[first]
+            assert data is not None
+            # Whoever writes into one must not write into the other.
+            self.put(position, data if self.in_slot(first) else bytes(data))
+        return [data for data in self.views if data is not None]
+
+    def in_slot(self, position: int) -> bool:
+        """Whether the sample lies in the buffer."""
+        data, buffer = self.views[position], self._buffer
+        return isinstance(data, memoryview) and buffer is not None and data.obj is buffer.obj

@@ -1,0 +1,199 @@
+"""Answers that come in any pieces, break off anywhere, or are wrong: bytes are whole or not there."""
+
+import struct
+
+import pytest
+
+import shadeproxy_sdk as shade
+
+IDS = list(range(12))
+FRAME = struct.Struct("<IHBBQ")
+END = FRAME.pack(0xFFFFFFFF, 0, 0, 0, 12)
+
+
+@pytest.fixture
+def data(client, near):
+    near.proxy.objects = {k: v for k, v in near.proxy.objects.items() if k[1] < "0/040"}
+    near.proxy.offers["locate"] = False
+    return client, client.manifest(bucket="train")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 15, 16, 17, 100, 1 << 16])
+def test_frames_may_be_split_anywhere(data, near, chunk):
+    client, manifest = data
+    near.chunk = chunk
+    for _ in range(2):
+        assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert not near.proxy.reads
+
+
+@pytest.mark.parametrize("big", [16368, 16384, 16385, 300_000])
+def test_samples_around_the_read_ahead(data, near, big):
+    client, manifest = data
+    near.proxy.objects["train", "0/003"] = bytes(range(256)) * (big // 256) + b"x" * (big % 256)
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert not near.proxy.reads
+
+
+def test_an_answer_cut_anywhere_is_asked_for_again_where_it_is_missing(data, near):
+    client, manifest = data
+    whole = sum(len(body) for body in near.bodies[:12]) + 13 * 16
+    for cut in (0, 1, 15, 16, 17, 40, whole // 2, whole - 17, whole - 16, whole - 1):
+        near.batches.clear()
+        near.cuts = [cut]
+        assert client.read_many(manifest, IDS) == near.bodies[:12], cut
+        first, *again = [{item["key"] for item in request["items"]} for request in near.batches]
+        assert all(part < first for part in again if cut > 50)
+    assert not near.proxy.reads
+
+
+def test_an_answer_that_is_cut_every_time_is_made_up_for_by_gets(data, near):
+    client, manifest = data
+    near.cuts = [60] * 10
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert len(near.batches) == 2
+    assert 0 < len(near.proxy.reads) < 12
+
+
+def rewrite(frame, **fields):
+    names = ("index", "status", "source", "zero", "length")
+    return FRAME.pack(*(dict(zip(names, FRAME.unpack(frame[:16]), strict=True)) | fields).values())
+
+
+@pytest.mark.parametrize(
+    "mangle",
+    [
+        pytest.param(lambda whole: whole[:-16], id="no end"),
+        pytest.param(lambda whole: whole[:-32] + END, id="a frame less"),
+        pytest.param(lambda whole: whole[:-16] + rewrite(END, length=11), id="another count"),
+        pytest.param(lambda whole: whole[:-16] + rewrite(END, status=200), id="end with a status"),
+        pytest.param(lambda whole: whole + b"x", id="more after the end"),
+        pytest.param(lambda whole: rewrite(whole, index=12) + whole[16:], id="unknown index"),
+        pytest.param(lambda whole: rewrite(whole, index=0) + whole[16:], id="index twice"),
+        pytest.param(lambda whole: rewrite(whole, zero=1) + whole[16:], id="not zero"),
+        pytest.param(lambda whole: rewrite(whole, length=1 << 60) + whole[16:], id="length beyond S3"),
+        pytest.param(
+            lambda whole: rewrite(whole, status=500, length=1 << 20) + whole[16:], id="long refusal"
+        ),
+        pytest.param(lambda whole: rewrite(whole, length=1) + whole[16:], id="short length"),
+        pytest.param(lambda _: b"<html>", id="no frames at all"),
+    ],
+)
+def test_an_answer_that_breaks_a_rule_is_not_believed(data, near, mangle):
+    client, manifest = data
+    near.mangle = mangle
+    for _ in range(2):
+        assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert near.proxy.reads
+    assert len(near.batches) <= 2
+
+
+def test_parts_of_another_length_than_promised_are_not_believed(client, near, parts):
+    near.proxy.offers["locate"] = False
+    near.mangle = lambda whole: rewrite(whole, length=9) + whole[16:25] + whole[26:]
+    assert client.read_many(parts, range(10)) == [bytes(range(10 * i, 10 * i + 10)) for i in range(10)]
+    assert len(near.proxy.reads) == 10
+
+
+def located(**fields):
+    """What rewrites the first record of a locate answer."""
+    record = struct.Struct("<IHHQQQQB7x64s")
+    names = ("index", "status", "file", "header_offset", "offset", "length", "position", "source", "header")
+
+    def mangle(answer):
+        start = 8 + struct.unpack_from("<I", answer)[0]
+        values = dict(zip(names, record.unpack_from(answer, start), strict=True)) | fields
+        return answer[:start] + record.pack(*values.values()) + answer[start + record.size :]
+
+    return mangle
+
+
+@pytest.mark.parametrize(
+    "mangle",
+    [
+        lambda answer: answer[:-1],
+        lambda answer: answer[:-112],
+        lambda answer: answer[:4],
+        lambda answer: answer.replace(b"files", b"filez"),
+        lambda answer: answer.replace(b'{"files"', b'["files"'),
+        located(index=99),
+        located(status=404),
+        located(status=0),
+        located(file=7),
+        located(length=1 << 63),
+        located(position=1),
+        located(offset=1 << 61),
+        located(header=b"x" * 64),
+        located(header_offset=64),
+    ],
+)
+def test_a_locate_answer_that_is_wrong_is_made_up_for_by_batch(client, manifest, near, mangle):
+    near.keep_all()
+    client.read_many(manifest, IDS[:2])
+    near.mangle_locate = mangle
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert len(near.batches) == 1
+    assert not near.proxy.reads
+
+
+def test_a_located_part_of_another_length_than_promised_is_not_believed(client, near, parts):
+    near.keep("shard")
+    for segment in near.records(0, "shard", 0, 10):
+        assert len(segment) == 112
+    client.read_many(parts, [0])
+    near.mangle_locate = located(length=1 << 40, index=0)
+    assert client.read_many(parts, [1, 0]) == [bytes(range(10, 20)), bytes(range(10))]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"SSH-2.0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 20000,
+        b"x: 1\r\n" * 200,
+    ],
+)
+def test_what_is_no_http_is_made_up_for_by_gets(data, near, head):
+    client, manifest = data
+    near.proxy.more["batch"] = lambda handler, _: (handler.wfile.write(head), handler.hang_up())
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert len(near.proxy.reads) == 12
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"-5\r\nabcde", b"5x\r\nabcde", b"0x5\r\nabcde", b"5\r\nabcdeXX5\r\n", b"\r\n\r\n"]
+)
+def test_damaged_chunks_are_made_up_for_by_gets(data, near, chunks):
+    client, manifest = data
+
+    def answer(handler, _):
+        handler.wfile.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.shadeproxy.batch\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+        )
+        handler.hang_up()
+
+    near.proxy.more["batch"] = answer
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert len(near.proxy.reads) == 12
+
+
+def test_too_long_a_wait_mid_answer_is_made_up_for_by_gets(make_client, near, proxy):
+    client = make_client(proxy, timeout_s=1.0)
+    manifest = client.manifest(bucket="train")
+    near.proxy.offers["locate"] = False
+
+    def answer(handler, _):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/vnd.shadeproxy.batch")
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(FRAME.pack(0, 200, 0, 0, 500))
+        handler.wfile.flush()
+        near.proxy.entered.acquire(timeout=5)
+
+    near.proxy.more["batch"] = answer
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    near.proxy.entered.release()
+    assert isinstance(manifest, shade.Manifest)
