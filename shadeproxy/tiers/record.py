@@ -25,6 +25,8 @@ FORMAT_VERSION = 1
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
+# A rest too short for any record (header 64 bytes, meta, one byte) stays with its neighbour.
+LEAST_UNITS = 4
 
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]
