@@ -21,6 +21,32 @@ __all__ = ["NO_TIER", "Members", "Residents", "Slots", "etag_hash", "page_hash"]
 
 Slots = NDArray[np.int64]
 NO_TIER = -1
+# What finding a page and ranking it asks, in one cache line: to gather seven facts of 1,024 pages drawn from a
+# million costs 100 us out of seven columns, and 35 us so.
+_PAGE = np.dtype(
+    [
+        ("object_hash", np.uint64),
+        ("etag", np.uint64),
+        ("number", np.uint32),
+        ("group", np.int32),
+        ("location", np.int64),
+        ("record_bytes", np.int64),
+        ("last_use", np.float64),
+        ("admitted", np.float64),
+        ("body_bytes", np.int64),
+        ("uses", np.float32),
+    ],
+    align=True,
+)
+_REST = np.dtype(
+    [
+        ("validated_s", np.float64),
+        ("generation", np.int64),  # of the slot: one more for every page it holds
+        ("position", np.int32),  # in its tier's members
+        ("unverified", np.bool_),  # body hash not checked since recovery
+    ],
+    align=True,
+)
 # Memory that was never written is not resident: room for two million pages costs nothing until they come,
 # and moving a million rows to a longer column would block the event loop for 30 ms.
 _COLUMN_CAPACITY = 1 << 21
@@ -75,24 +101,31 @@ class Residents:
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
         self.members = [Members() for _ in range(tiers)]
-        size = _COLUMN_CAPACITY
-        self.object_hash = np.zeros(size, dtype=np.uint64)
-        self.etag = np.zeros(size, dtype=np.uint64)
-        self.number = np.zeros(size, dtype=np.uint32)
-        self.tier = np.full(size, NO_TIER, dtype=np.int8)
-        self.location = np.zeros(size, dtype=np.int64)
-        self.record_bytes = np.zeros(size, dtype=np.int64)
-        self.body_bytes = np.zeros(size, dtype=np.int64)
-        self.last_use = np.zeros(size, dtype=np.float64)
-        self.admitted = np.zeros(size, dtype=np.float64)
-        self.uses = np.zeros(size, dtype=np.float64)
-        self.group = np.zeros(size, dtype=np.int32)
-        self.validated_s = np.zeros(size, dtype=np.float64)
-        self.unverified = np.zeros(size, dtype=np.bool_)  # body hash not checked since recovery
-        self.generation = np.zeros(size, dtype=np.int64)  # of the slot: one more for every page it holds
-        self._position = np.zeros(size, dtype=np.int64)
         self._next_slot = 0
+        self._pages = np.zeros(_COLUMN_CAPACITY, _PAGE)
+        self.tier: NDArray[np.int8] = np.full(_COLUMN_CAPACITY, NO_TIER, np.int8)
+        self._rest = np.zeros(_COLUMN_CAPACITY, _REST)
         self._bind()
+
+    def _bind(self) -> None:
+        pages, rest = self._pages, self._rest
+        self.object_hash: NDArray[np.uint64] = pages["object_hash"]
+        self.etag: NDArray[np.uint64] = pages["etag"]
+        self.number: NDArray[np.uint32] = pages["number"]
+        self.location: NDArray[np.int64] = pages["location"]
+        self.record_bytes: NDArray[np.int64] = pages["record_bytes"]
+        self.last_use: NDArray[np.float64] = pages["last_use"]
+        self.admitted: NDArray[np.float64] = pages["admitted"]
+        self.uses: NDArray[np.float32] = pages["uses"]
+        self.group: NDArray[np.int32] = pages["group"]
+        self.body_bytes: NDArray[np.int64] = pages["body_bytes"]
+        self.validated_s: NDArray[np.float64] = rest["validated_s"]
+        self.unverified: NDArray[np.bool_] = rest["unverified"]
+        self.generation: NDArray[np.int64] = rest["generation"]
+        self._position: NDArray[np.int32] = rest["position"]
+        # One element of a memoryview is read in a third of the time that one of an ndarray takes.
+        self._tiers, self._etags = self.tier.data, self.etag.data
+        self._index.bind(self.object_hash.data, self.number.data)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -251,18 +284,13 @@ class Residents:
     def _grow(self, count: int) -> int:
         """The first of ``count`` new slots in a row."""
         first = self._next_slot
-        while first + count > len(self.tier):
-            for name, column in vars(self).items():
-                if isinstance(column, np.ndarray):
-                    longer = np.zeros(2 * len(column), column.dtype)
-                    longer[: len(column)] = column
-                    setattr(self, name, longer)
-            self.tier[self._next_slot :] = NO_TIER
+        while first + count > len(self._pages):
+            for name in ("_pages", "_rest"):
+                table = getattr(self, name)
+                longer = np.zeros(2 * len(table), table.dtype)
+                longer[:first] = table[:first]
+                setattr(self, name, longer)
+            self.tier = np.concatenate([self.tier, np.full_like(self.tier, NO_TIER)])
             self._bind()
         self._next_slot += count
         return first
-
-    def _bind(self) -> None:
-        # One element of a memoryview is read in a third of the time that one of an ndarray takes.
-        self._tiers, self._etags = self.tier.data, self.etag.data
-        self._index.bind(self.object_hash.data, self.number.data)

@@ -21,7 +21,7 @@ from shadeproxy.tiers.catalogue import Key
 from shadeproxy.tiers.directory import Claim
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.location import address_of, lengths_of, numbers_of, pack_all, units_of
-from shadeproxy.tiers.record import LEAST_UNITS, MAGIC, MOST_HEADER_BYTES, UNIT_BYTES, unpack_header
+from shadeproxy.tiers.record import LEAST_UNITS, MAGIC, MOST_HEADER_BYTES, UNIT_BYTES, read_facts
 from shadeproxy.tiers.rows import ROW, Contents, Rows
 from shadeproxy.tiers.segment import BLOCK_BYTES, Counts, Segment
 
@@ -112,22 +112,14 @@ class Walk:
             if longer:
                 raw = memoryview(self._read(offset, MOST_HEADER_BYTES))
             try:
-                header, layout = unpack_header(raw, store_id=self.store_id, address=address)
+                facts = read_facts(raw, store_id=self.store_id, address=address)
             except TierError:
                 continue
-            if offset + layout.record_bytes <= self.segment.size_bytes:
-                page = header.page
-                group = self.names.setdefault(group_name(page.ref), len(self.names))
-                return Found(
-                    unit,
-                    layout.record_bytes // UNIT_BYTES,
-                    object_hash(page.ref),
-                    etag_hash(page.etag),
-                    page.number,
-                    group,
-                    header.body_bytes,
-                    header.validated_s,
-                )
+            if offset + facts.units * UNIT_BYTES <= self.segment.size_bytes:
+                ref, etag, number, body_bytes, validated_s, units = facts
+                group = self.names.setdefault(group_name(ref), len(self.names))
+                hashes = object_hash(ref), etag_hash(etag)
+                return Found(unit, units, *hashes, number, group, body_bytes, validated_s)
         self.damaged += 1
         return None
 
