@@ -33,13 +33,13 @@ _PAGE = np.dtype(
         ("record_bytes", np.int64),
         ("last_use", np.float64),
         ("admitted", np.float64),
-        ("body_bytes", np.int64),
         ("uses", np.float32),
     ],
     align=True,
 )
 _REST = np.dtype(
     [
+        ("body_bytes", np.int64),
         ("validated_s", np.float64),
         ("generation", np.int64),  # of the slot: one more for every page it holds
         ("position", np.int32),  # in its tier's members
@@ -118,7 +118,7 @@ class Residents:
         self.admitted: NDArray[np.float64] = pages["admitted"]
         self.uses: NDArray[np.float32] = pages["uses"]
         self.group: NDArray[np.int32] = pages["group"]
-        self.body_bytes: NDArray[np.int64] = pages["body_bytes"]
+        self.body_bytes: NDArray[np.int64] = rest["body_bytes"]
         self.validated_s: NDArray[np.float64] = rest["validated_s"]
         self.unverified: NDArray[np.bool_] = rest["unverified"]
         self.generation: NDArray[np.int64] = rest["generation"]

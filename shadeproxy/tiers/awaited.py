@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.directory import Claim
 from shadeproxy.tiers.extents import Extent
@@ -50,6 +51,7 @@ class Awaited:
         self._release = release
         self._segments: dict[int, tuple[Segment, int]] = {}
         self._disowned: set[int] = set()
+        self._written = 0
         self._claim: Claim | None = None
         self._halted = False
 
@@ -63,7 +65,7 @@ class Awaited:
 
     def open(self, claim: Claim) -> None:
         """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
-        self._claim = claim
+        self._claim, self._halted = claim, False
         for number, path in self._files.existing():
             segment = Segment(path, number)
             self._files.keep(number)
@@ -73,7 +75,8 @@ class Awaited:
         names = self._disowned_path
         if names.exists():
             raw = names.read_bytes()
-            self._disowned.update(np.frombuffer(raw, "<u8", count=len(raw) // 8).tolist())
+            self._written = len(raw) // 8
+            self._disowned.update(np.frombuffer(raw, "<u8", count=self._written).tolist())
             if not self._segments:
                 names.unlink()
 
@@ -81,12 +84,16 @@ class Awaited:
         """No record of that object that is still to be taken in counts any more."""
         if self._segments and object_hash not in self._disowned:
             self._disowned.add(object_hash)
-            self._try(partial(_append, self._disowned_path, object_hash.to_bytes(8, "little")))
+            raw = object_hash.to_bytes(8, "little")
+            self._try(partial(_write_at, self._disowned_path, raw, 8 * self._written))
+            self._written += 1
 
     def arrivals(self) -> Iterator[Arrival]:
         """Each segment with what is in it (blocking), until ``halt``."""
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):
+            if self._halted:
+                return
             try:
                 found = restore(segment, self._claim, halted=lambda: self._halted)
                 if not len(found.rows):
@@ -128,7 +135,8 @@ class Awaited:
             )
         if self._disowned:
             self._disowned.clear()
-            self._try(partial(self._disowned_path.unlink, missing_ok=True))
+            # Emptied only after every erasure that was submitted before.
+            self._try(partial(catalogue.empty, self._disowned_path))
 
     def halt(self) -> None:
         """End ``arrivals`` soon."""
@@ -171,9 +179,9 @@ class Awaited:
         return rows[~disowned]
 
 
-def _append(path: Path, raw: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _write_at(path: Path, raw: bytes, offset: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, raw)
+        os.pwrite(descriptor, raw, offset)
     finally:
         os.close(descriptor)
