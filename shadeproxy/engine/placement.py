@@ -196,7 +196,9 @@ class Placement:
         """
         stretch = max(count // wanted, 1)
         starts = np.arange(0, min(wanted, count) * stretch, stretch) + int(self._rng.integers(count))
-        drawn: NDArray[np.int64] = (starts + (self._rng.random(len(starts)) * stretch).astype(np.int64)) % count
+        drawn: NDArray[np.int64] = (
+            starts + (self._rng.random(len(starts)) * stretch).astype(np.int64)
+        ) % count
         return drawn
 
     def _columns(self, slots: Slots) -> PageColumns:

@@ -113,11 +113,9 @@ class SegmentStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the blocks that records, reservations, pinned records and segments that are yet to be
-        taken in take, plus overhead.
-        """
+        """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
         self._collect()
-        # Awaited segments are counted with more than they can turn out to take.
+        # What is awaited is counted with more than it can turn out to take.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
@@ -145,7 +143,7 @@ class SegmentStore:
 
     @property
     def dropped_catalogues(self) -> int:
-        """Catalogues that were damaged or not of this store; their segments were read instead."""
+        """Catalogues that were no good; their segments were read instead."""
         return self._awaited.dropped_catalogues
 
     @property
@@ -185,20 +183,17 @@ class SegmentStore:
                 f"needs up to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
             ) from error
 
+    # See ``Tier`` for these.
     def arrivals(self) -> Iterator[Arrival]:
-        """See ``Tier.arrivals``."""
         return self._awaited.arrivals()
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """See ``Tier.take_in``."""
         return self._awaited.take_in(arrival)
 
     def disown(self, object_hash: int) -> None:
-        """See ``Tier.disown``."""
         self._awaited.disown(object_hash)
 
     def halt(self) -> None:
-        """See ``Tier.halt``."""
         self._awaited.halt()
 
     def close(self, pages: Contents | None = None) -> None:

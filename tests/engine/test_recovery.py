@@ -30,10 +30,10 @@ def origin_of(count: int) -> MemoryOrigin:
 async def restarted(make_bench, tmp_path):
     """``restarted(count)``: a bench whose tier held ``count`` objects; nothing of it is taken in yet."""
 
-    async def restart(count=20, *, spoil=lambda _path: None, disk=False):
+    async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16):
         sizes = {"ram_bytes": 1 << 15, "disk_bytes": 1 << 20} if disk else {}
         bench = await make_bench(
-            origin=origin_of(count), rules=IMMUTABLE, page_size=1 << 16, segment_bytes=1 << 15, **sizes
+            origin=origin_of(count), rules=IMMUTABLE, page_size=page_size, segment_bytes=1 << 15, **sizes
         )
         for n in range(count):
             await bench.get(f"dir{n % 2}/{n}")
@@ -61,7 +61,7 @@ async def restarted(make_bench, tmp_path):
         await asyncio.to_thread(bench.cache.open)
         bench.engine = Engine(
             bench.origin, bench.cache, rules=Rules(IMMUTABLE), ledger=bench.ledger,
-            stats=bench.stats, clock=bench.clock, page_size=1 << 16,
+            stats=bench.stats, clock=bench.clock, page_size=page_size,
         )  # fmt: skip
         return bench
 
@@ -135,7 +135,7 @@ async def test_a_stop_while_pages_come_in_loses_none(restarted, tmp_path):
     assert len(bench.cache.residents) == 20
 
 
-def swap_etags(path):
+def swap_pages(path, number=0):
     """Catalogues, whole by their hashes, that take each page for its neighbour: what no accident makes."""
     from shadeproxy.tiers import catalogue
     from shadeproxy.tiers.directory import claim
@@ -147,18 +147,28 @@ def swap_etags(path):
         found = catalogue.read(file, key, boot=None)
         rows = found.rows.copy()
         for name in ("object_hash", "etag"):
-            rows[name] = np.roll(rows[name], 1)
+            rows[name][rows["number"] == number] = np.roll(rows[name][rows["number"] == number], 1)
         catalogue.write(file, found._replace(rows=rows), key, boot=held.boot)
     held.release()
 
 
 async def test_a_catalogue_that_lies_costs_misses_and_no_wrong_byte(restarted):
-    bench = await restarted(spoil=swap_etags)
+    bench = await restarted(spoil=swap_pages)
     bench.cache.start_recovery()
     await bench.cache.recovered()
     assert len(bench.cache.residents) == 20
     for n in range(20):
         assert await bench.get(f"dir{n % 2}/{n}") == (bytes([n]) * SIZE, Source.ORIGIN)
+    assert bench.stats.snapshot()["evictions"]["damaged"] == 20
+
+
+async def test_one_that_lies_about_later_pages_too(restarted):
+    bench = await restarted(spoil=lambda path: swap_pages(path, number=1), page_size=1024)
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert len(bench.cache.residents) == 60
+    for n in range(20):
+        assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE
     assert bench.stats.snapshot()["evictions"]["damaged"] == 20
 
 
@@ -181,5 +191,3 @@ async def test_a_damaged_page_is_not_demoted_as_if_it_were_whole(restarted):
     await bench.cache.drain()
     for n in range(1, 8):
         assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE
-
-

@@ -1,4 +1,4 @@
-"""Catalogues are hints: a whole one saves the walk, any other is told from it, and no byte depends on them."""
+"""A whole catalogue saves the walk, any other is told from it, and no byte depends on one."""
 
 import random
 from dataclasses import replace
@@ -158,12 +158,12 @@ def test_a_damaged_catalogue_is_counted_and_its_segment_read(bench, sample, page
 
 
 def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
-    bench, sample, pages, walks, monkeypatch, tmp_path
+    bench, sample, pages, walks, monkeypatch
 ):
     samples, _ = stopped(bench, sample, pages)
     # Not closed in order, and the machine was started again.
     (bench.path / directory.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
-    monkeypatch.setattr(directory, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
     directory._BOOT_ID.write_text("another boot")
     store, recovered = bench.open()
     assert store.dropped_catalogues == len(walks) > 0
