@@ -29,9 +29,9 @@ from shadeproxy.tiers.space import Space
 _logger = logging.getLogger(__name__)
 
 DISOWNED_NAME = "disowned"
-# What the owner's thread does at once: 1,024 free extents or 2,048 pages take about 2 ms.
+# What the owner's thread does at once: 1,024 free extents or pages take about 2 ms.
 _GAPS = 1024
-_ROWS = 2048
+_ROWS = 1024
 
 Try = Callable[[Callable[[], None]], None]
 """Run I/O in the order of the store; a failure is counted, not raised."""

@@ -7,6 +7,7 @@ otherwise steps by 64 bytes. Bodies are not read here: their hash is checked by 
 first used. Nothing here touches the books of the store.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -70,6 +71,13 @@ class Found(NamedTuple):
     group: int
     body_bytes: int
     validated_s: float
+
+
+_FOUND = np.dtype(
+    [("unit", "<i8"), ("units", "<i8")]
+    + [(name, ROW[name]) for name in ("object_hash", "etag", "number", "group", "body_bytes", "validated_s")]
+)
+_PART = 1024
 
 
 @dataclass(slots=True)
@@ -154,7 +162,7 @@ class Walk:
 def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Arrival:
     """What is in a segment, its blocks filled in and the others returned to the file system (blocking).
 
-    Raises Halted.
+    Raises Halted; OSError when it cannot be read: half of its records would be taken for all.
     """
     contents, lost = _catalogued(segment, claim)
     # Whatever stands there now is emptied before the first change.
@@ -190,25 +198,21 @@ def _catalogued(segment: Segment, claim: Claim) -> tuple[Contents | None, bool]:
 
 def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple[Contents, int]:
     walk = Walk(segment, claim.store_id, halted)
-    found: list[Found] = []
-    unreadable = 0
-    try:
-        found.extend(walk)
-    except OSError:
-        unreadable = 1
+    parts = [np.empty(0, _FOUND)]
+    records = iter(walk)
+    # In parts: making columns of all at once would keep the event loop from the interpreter.
+    while part := list(itertools.islice(records, _PART)):
+        parts.append(np.array(part, dtype=_FOUND))
+    found = np.concatenate(parts)
     rows = np.zeros(len(found), ROW)
-    if found:
-        columns = list(zip(*found, strict=True))
-        names = ("object_hash", "etag", "number", "group", "body_bytes", "validated_s")
-        for name, column in zip(names, columns[2:], strict=True):
-            rows[name] = column
-        units, lengths = (np.array(column, dtype=np.int64) for column in columns[:2])
-        rows["location"] = pack_all(segment.number, units, lengths)
+    for name in ("object_hash", "etag", "number", "group", "body_bytes", "validated_s"):
+        rows[name] = found[name]
+    rows["location"] = pack_all(segment.number, found["unit"], found["units"])
     rows["uses"] = 1.0
     if claim.unflushed:
         # To be checked with the origin before it is used; see engine/rules.py.
         rows["validated_s"] = 0.0
-    return Contents(rows, list(walk.names)), walk.damaged + unreadable
+    return Contents(rows, list(walk.names)), walk.damaged
 
 
 def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
