@@ -29,7 +29,7 @@ TARGET = 1 / 20
 class SegmentWriter:
     def __init__(self, path: Path) -> None:
         self.store = SegmentStore("disk", path, CAPACITY_BYTES)
-        assert not list(self.store.open())
+        self.store.open()
         self.residents: deque[Location] = deque()
 
     def write(self, number: int, body: bytes) -> None:

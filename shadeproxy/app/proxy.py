@@ -1,8 +1,8 @@
 """One running proxy: everything that is opened, in order, and closed in the reverse order.
 
-Start: tiers and state are recovered, then the listeners open. Stop: not ready (the control listener says
-so until the end), no new S3 connections, requests under way end while the state is flushed, then the control
-listener and everything else close (design section 7).
+Start: tiers and state are opened, then the listeners; what the tiers hold is taken in meanwhile. Stop: not
+ready (the control listener says so until the end), no new S3 connections, requests under way end while the
+state is flushed, then the control listener and everything else close (design section 7).
 """
 
 import asyncio
@@ -188,9 +188,12 @@ class Proxy:
             ledger=ledger,
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
-        await asyncio.to_thread(cache.recover)
+        await asyncio.to_thread(cache.open)
+        cache.start_recovery()
+        self._stack.push_async_callback(cache.stop_recovery)
         for index, medium in enumerate(media.media):
             stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
+        stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
         engine = Engine(
             origin,

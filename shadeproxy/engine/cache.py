@@ -19,11 +19,12 @@ from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.placement import Placement, WeightSource
+from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
 from shadeproxy.engine.transfers import Medium, RunIO, Transfers, run_io
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location, RecordHeader, Recovered
+from shadeproxy.tiers.base import Location, RecordHeader
 
 _PROMOTIONS = 8  # among the reads that are noted together
 _SLICE = 256  # pages dropped before something else may run
@@ -66,6 +67,7 @@ class PageCache:
         self._transfers = Transfers(
             self.residents, media, placement=self._placement, stats=stats, ledger=ledger
         )
+        self._recovery = Recovery(media, self.residents, self._groups, tick=lambda: self._placement.tick)
 
     # ------------------------------------------------------------------ reading
 
@@ -85,8 +87,9 @@ class PageCache:
         medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
         try:
             if verify or not medium.tier.is_hot(place.location):
-                await run_io(medium.load, lambda: medium.tier.load(place.location, verify=verify))
+                header = await self._load(place, verify=verify)
                 self._require(slot, place)
+                self.residents.prove(slot, header)
                 self.residents.unverified[slot] = False
             return medium.tier.pin(place.location)
         except TierError as error:
@@ -133,7 +136,15 @@ class PageCache:
                 self.drop(slot, "damaged")
             return None
         header = headers[place.location]
-        return None if header.page.ref != ref or not self._is_at(slot, place) else (header.meta, validated_s)
+        if not self._is_at(slot, place):
+            return None
+        try:
+            self.residents.prove(slot, header)
+        except TierError as error:
+            self._transfers.note_failure(self.media[place.tier].tier, "header", error)
+            self.drop(slot, "damaged")
+            return None
+        return (header.meta, validated_s) if header.page.ref == ref else None
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """As ``recall``, or None when that would have to wait."""
@@ -146,6 +157,7 @@ class PageCache:
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Whether a page of another version than ``etag`` is resident or being written."""
         hashed = etag_hash(etag)
+        self._recovery.note_version(object_hash(ref), hashed)
         return any(
             int(self.residents.etag[slot]) != hashed for slot in self.residents.pages_of(object_hash(ref))
         )
@@ -203,7 +215,9 @@ class PageCache:
 
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
         """Remove every page of every version of an object, also those being written."""
-        for slot in self.residents.pages_of(object_hash(ref)):
+        hashed = object_hash(ref)
+        self._recovery.disown(hashed)
+        for slot in self.residents.pages_of(hashed):
             self.drop(slot, reason)
 
     def confirm(self, ref: ObjectRef, validated_s: float) -> None:
@@ -214,25 +228,44 @@ class PageCache:
 
     # ------------------------------------------------------------------ life
 
+    def open(self) -> None:
+        """Open the tiers; what they still hold comes with ``recover`` or ``start_recovery`` (blocking)."""
+        self._recovery.open()
+
     def recover(self) -> int:
         """Open the tiers and take in what they still hold (blocking); the number of pages."""
-        for index, medium in enumerate(self.media):
-            for found in medium.tier.open():
-                self._take_in(index, found)
-            while medium.tier.used_bytes > medium.tier.capacity_bytes and self.residents.members[index].count:
-                self.drop(int(self.residents.members[index].slots[-1]), "capacity lowered")
+        self._recovery.open()
+        self._recovery.run()
         return len(self.residents)
+
+    def start_recovery(self) -> None:
+        """Take in what the tiers still hold while the cache is used."""
+        self._recovery.start()
+
+    async def recovered(self) -> None:
+        """Return once everything that the tiers held is taken in."""
+        await self._recovery.over()
+
+    async def stop_recovery(self) -> None:
+        """To be awaited before ``close``; the next start goes on."""
+        await self._recovery.stop()
+
+    @property
+    def awaited_segments(self) -> int:
+        """Segments of an earlier process that are yet to be taken in."""
+        return self._recovery.awaited_segments
 
     async def drain(self) -> None:
         """Wait for writes between tiers."""
         await self._transfers.drain()
 
     def close(self) -> None:
-        for medium in reversed(self.media):
-            medium.tier.close()
+        for index, medium in reversed(list(enumerate(self.media))):
+            medium.tier.close(self._recovery.pages_of(index))
 
     async def find_under(self, bucket: str, prefix: str) -> Slots:
-        """Readable pages of the objects in ``bucket`` under ``prefix``."""
+        """Readable pages of the objects in ``bucket`` under ``prefix``, once all that there are is known."""
+        await self._recovery.over()
         slots = np.intersect1d(self._slots_of(bucket, prefix), self.residents.ready())
         if not prefix:
             return slots
@@ -263,6 +296,7 @@ class PageCache:
 
     def distrust(self, bucket: str) -> None:
         """What is cached of a bucket must be checked against the origin before it is served again."""
+        self._recovery.distrust(bucket)
         self.residents.distrust(self._slots_of(bucket, ""))
 
     async def erased(self) -> None:
@@ -303,6 +337,11 @@ class PageCache:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
         return self.residents.in_groups(self._groups.candidates(bucket, prefix))
 
+    async def _load(self, place: Place, *, verify: bool) -> RecordHeader:
+        medium, loaded = self.media[place.tier], list[RecordHeader]()
+        await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
+        return loaded[0]
+
     def _require(self, slot: int, place: Place) -> None:
         if not self._is_at(slot, place):
             raise TierError("the page left its tier while it was read")
@@ -341,9 +380,3 @@ class PageCache:
         self.residents.validated_s[slot] = validated_s
         self._transfers.begin(slot)
         return slot
-
-    def _take_in(self, index: int, found: Recovered) -> None:
-        header = found.header
-        slot = self._add(header.page, header.body_bytes, header.validated_s)
-        self.residents.unverified[slot] = True
-        self._transfers.place(slot, index, found.location, found.record_bytes)

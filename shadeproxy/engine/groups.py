@@ -4,6 +4,10 @@ A group is a bucket plus the first segment of the key ("train/imagenet/..." -> "
 data sets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes share one.
 """
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.identity import GroupName, group_name
 from shadeproxy.core.types import ObjectRef
 
 _MAX_GROUPS = 4096
@@ -13,20 +17,30 @@ class PrefixGroups:
     """Dense integer ids for (bucket, first key segment)."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[str, str], int] = {}
-        self._names: list[tuple[str, str]] = []
+        self._ids: dict[GroupName, int] = {}
+        self._names: list[GroupName] = []
 
     def __len__(self) -> int:
         return len(self._names)
 
     def of(self, ref: ObjectRef) -> int:
         """The group of ``ref``, made when new."""
-        head, slash, _ = ref.key.partition("/")
-        name = (ref.bucket, head + slash if slash else "")
+        return self._of_name(group_name(ref))
+
+    def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
+        """The groups of ``names``, made when new."""
+        return np.fromiter(map(self._of_name, names), np.int32, len(names))
+
+    @property
+    def names(self) -> list[GroupName]:
+        """By group."""
+        return list(self._names)
+
+    def _of_name(self, name: GroupName) -> int:
         group = self._ids.get(name)
         if group is None:
             if len(self._names) >= _MAX_GROUPS:
-                name = (ref.bucket, "")
+                name = (name[0], "")
                 group = self._ids.get(name)
             if group is None:
                 group = self._ids[name] = len(self._names)

@@ -70,10 +70,14 @@ class HotPages:
     def header(self, slot: int) -> RecordHeader | None:
         """The record's proven header; the body need not be verified for that."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
+        if medium is None:
+            return None
         try:
-            return None if medium is None else medium.tier.header(location)
+            header = medium.tier.header(location)
+            self._residents.prove(slot, header)
         except TierError:
             return None
+        return header
 
     def _location(self, slot: int) -> Location:
         return Location(int(self._residents.location[slot]))

@@ -207,12 +207,23 @@ class Placement:
         members = self._residents.members[index].slots
         if len(members) <= SAMPLE:
             return members
-        drawn = members[np.unique(self._rng.integers(0, len(members), SAMPLE))]
+        drawn = members[self._draw(len(members), SAMPLE)]
         drawn_bytes = int(self._residents.record_bytes[drawn].sum())
         if drawn_bytes >= 2 * need_bytes:
             return drawn
         wanted = min(len(drawn) * 2 * need_bytes // max(drawn_bytes, 1) + 1, _MOST_SAMPLED)
-        return members[np.unique(self._rng.integers(0, len(members), wanted))]
+        return members[self._draw(len(members), wanted)]
+
+    def _draw(self, count: int, wanted: int) -> NDArray[np.int64]:
+        """``wanted`` different numbers below ``count``, or fewer: one at random out of each of as many
+        equal stretches of a circle. A third of the time of drawing freely and removing what is double.
+        """
+        stretch = max(count // wanted, 1)
+        starts = np.arange(0, min(wanted, count) * stretch, stretch) + int(self._rng.integers(count))
+        drawn: NDArray[np.int64] = (
+            starts + (self._rng.random(len(starts)) * stretch).astype(np.int64)
+        ) % count
+        return drawn
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents
@@ -221,7 +232,7 @@ class Placement:
             weight=self._weights.weights_of(table.object_hash[slots]),
             last_use=table.last_use[slots],
             admitted=table.admitted[slots],
-            uses=table.uses[slots],
+            uses=table.uses[slots].astype(np.float64),
             size_bytes=table.record_bytes[slots].astype(np.float64),
             idle_after=self._reuse.idle_after(table.group[slots]),
             draw=self._rng.random(len(slots)),

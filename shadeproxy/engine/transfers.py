@@ -188,7 +188,10 @@ class Transfers:
         upper = self._media[lower - 1].tier
         try:
             place = Location(int(self._residents.location[slot]))
-            header = upper.header(place)
+            header = (
+                upper.load(place, verify=True) if self._residents.unverified[slot] else upper.header(place)
+            )
+            self._residents.prove(slot, header)
             # Copied, so that the upper tier's blocks are free for the newcomer now.
             body = memoryview(bytes(upper.pin(place)))
         except TierError as error:

@@ -3,19 +3,23 @@
 Who guarantees what:
 - The *tier* guarantees that bytes read from a pinned location are the bytes written, or that
   ``read`` raises TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash
-  ``open`` returns only records that were completely written and not erased.
+  ``arrivals`` brings only records that were completely written and not erased.
 - The *caller* (engine/cache.py, on the event loop) guarantees that each reserved location is either
   written and later released, or released; and never uses a location after releasing it.
 - ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at
   once. ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol
 
 from shadeproxy.core.types import ObjectMeta, Page
+from shadeproxy.tiers.rows import Contents
+
+if TYPE_CHECKING:  # it builds on this module
+    from shadeproxy.tiers.recovery import Arrival
 
 Location = NewType("Location", int)
 """Opaque 63-bit place of a record inside one tier (fits an int64 column)."""
@@ -29,14 +33,6 @@ class RecordHeader:
     meta: ObjectMeta
     body_bytes: int
     validated_s: float
-
-
-class Recovered(NamedTuple):
-    """One intact record found by ``open``."""
-
-    location: Location
-    header: RecordHeader
-    record_bytes: int
 
 
 class Place(NamedTuple):
@@ -59,8 +55,16 @@ class Tier(Protocol):
 
     name: str
     capacity_bytes: int
-    dropped_records: int
-    """Records that ``open`` found damaged, foreign, or beyond the capacity, and gave up."""
+
+    @property
+    def dropped_records(self) -> int:
+        """Records that were found damaged, foreign, or beyond the capacity at the start, and given up."""
+        ...
+
+    @property
+    def awaited_segments(self) -> int:
+        """Parts of what an earlier process left that are yet to be taken in."""
+        ...
 
     @property
     def disabled_reason(self) -> str | None:
@@ -72,12 +76,34 @@ class Tier(Protocol):
         """Bytes allocated now in whole file-system blocks, reservations included; <= capacity_bytes."""
         ...
 
-    def open(self) -> Iterable[Recovered]:
-        """Lock the directory, recover, and return the intact records (blocking; call off the loop).
+    def open(self) -> None:
+        """Lock the directory and take stock of it, reading no record (blocking; call off the loop).
 
+        From here on the tier can be used; what an earlier process left counts against the capacity and
+        comes in by ``arrivals`` and ``take_in``, segment by segment.
         A directory of another format version is moved aside. Raises ConfigError when the directory is
         locked by a live process, unwritable, or cannot hold a segment.
         """
+        ...
+
+    def arrivals(self) -> Iterator["Arrival"]:
+        """What each segment of an earlier process holds (blocking; run on one thread beside the owner's)."""
+        ...
+
+    def take_in(self, arrival: "Arrival") -> Iterator[Contents]:
+        """Take an arrival into the books (owner's thread), in steps of about 2 ms, to the end.
+
+        Answers the records, which the caller owns from then on. What it says of a page is a hint: the
+        caller compares it with what ``load`` proves before it shows a byte of it.
+        """
+        ...
+
+    def disown(self, object_hash: int) -> None:
+        """Records of that object that are not taken in yet are erased when they are, after a crash too."""
+        ...
+
+    def halt(self) -> None:
+        """Make ``arrivals`` end soon, before ``close``."""
         ...
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
@@ -115,9 +141,9 @@ class Tier(Protocol):
         """Whether the body can be touched without waiting for the device."""
         ...
 
-    def load(self, location: Location, *, verify: bool) -> None:
-        """Bring the body into the page cache (I/O); with ``verify`` check its hash. Raises TierError, also
-        when the location is released meanwhile, so no pin is needed.
+    def load(self, location: Location, *, verify: bool) -> RecordHeader:
+        """Bring the body into the page cache and prove the header (I/O); with ``verify`` check the body's
+        hash. Raises TierError, also when the location is released meanwhile, so no pin is needed.
         """
         ...
 
@@ -138,6 +164,9 @@ class Tier(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Flush what a warm restart needs and unlock; views that are still alive stay readable."""
+    def close(self, pages: Contents | None = None) -> None:
+        """Flush what a warm restart needs and unlock; views that are still alive stay readable.
+
+        ``pages``: every page that the caller has here, to be taken in unread by the next start.
+        """
         ...

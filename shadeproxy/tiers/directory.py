@@ -13,6 +13,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from xxhash import xxh3_64_intdigest
+
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.medium import punch_hole
@@ -36,12 +38,14 @@ class Claim:
     """A directory held by this process. ``store_id``: the 64-bit id that its records carry.
 
     ``unflushed``: the machine went down while the directory was in use, so that what was erased last may
-    have come back, and what was written last may be torn.
+    have come back, and what was written last may be torn. ``boot``: a number that stands for the boot of the
+    machine that this is.
     """
 
     path: Path
     store_id: int
     descriptor: int
+    boot: int
     unflushed: bool
 
     def release(self, *, clean: bool = True) -> None:
@@ -147,17 +151,33 @@ def _claim(path: Path, setting: str, contents: str) -> Claim:
     except BaseException:
         os.close(descriptor)
         raise
-    return Claim(path, store_id, descriptor, unflushed=_was_cut_off(path))
+    boot = _BOOT_ID.read_text()
+    return Claim(
+        path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=_was_cut_off(path, boot)
+    )
 
 
-def _was_cut_off(path: Path) -> bool:
+def _was_cut_off(path: Path, boot: str) -> bool:
     """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
-    boot, mark = _BOOT_ID.read_text(), path / BOOT_NAME
+    mark = path / BOOT_NAME
     cut_off = mark.exists() and mark.read_text() != boot
     if not cut_off:
         mark.touch(mode=0o600)
-        mark.write_text(boot)
+        with mark.open("w") as file:
+            file.write(boot)
+            file.flush()
+            # On the medium before anything changes: else a change could outlive its mark.
+            os.fsync(file.fileno())
+        _sync_directory(path)
     return cut_off
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _prepare(path: Path, setting: str) -> None:

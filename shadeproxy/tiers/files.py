@@ -10,8 +10,31 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from shadeproxy.tiers.location import NUMBERS
-from shadeproxy.tiers.segment import SUFFIX, Segment
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.tiers.location import MOST_SEGMENT_BYTES, NUMBERS
+from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
+
+_LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
+# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so big tiers get bigger ones.
+_SEGMENTS_WANTED = 256
+
+
+def default_segment_bytes(capacity_bytes: int) -> int:
+    """64 MiB, more from 16 GiB of capacity on, so that there are about 256 segments; at most 2 GiB."""
+    wanted = 1 << (capacity_bytes // _SEGMENTS_WANTED).bit_length()
+    return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
+
+
+def check_segment_bytes(segment_bytes: int | None, capacity_bytes: int) -> int:
+    """``segment_bytes`` or its default. Raises ConfigError unless a segment can have that length."""
+    if segment_bytes is None:
+        return default_segment_bytes(capacity_bytes)
+    if segment_bytes % BLOCK_BYTES or not 0 < segment_bytes <= MOST_SEGMENT_BYTES:
+        raise ConfigError(
+            f"a segment of {segment_bytes} bytes: choose a multiple of {BLOCK_BYTES}, "
+            f"at most {MOST_SEGMENT_BYTES}"
+        )
+    return segment_bytes
 
 
 class SegmentFiles:
@@ -27,14 +50,23 @@ class SegmentFiles:
         self.creating = False
 
     def existing(self) -> Iterator[tuple[int, Path]]:
-        """Number and path of every file that is there, in order."""
+        """Number and path of every segment that is there, in order; what is left of others is deleted."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
-            if path.stem.isdecimal() and int(path.stem) < NUMBERS:
+            if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
+                continue
+            if path.stat().st_size < BLOCK_BYTES:
+                # Created by a process that died before giving it a size.
+                path.unlink()
+            else:
                 yield int(path.stem), path
 
     def keep(self, number: int) -> None:
         """Take the number of an existing file."""
         self._taken.add(number)
+
+    def forget(self, number: int) -> None:
+        """The file of that number is gone."""
+        self._taken.discard(number)
 
     def new_number(self) -> int:
         """A free number, taken now."""

@@ -38,6 +38,31 @@ def byte_spans(locations: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return starts, starts + (locations & _LENGTH_MASK) * UNIT_BYTES
 
 
+def numbers_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Segment number of each record."""
+    return locations >> (LENGTH_BITS + UNIT_BITS)
+
+
+def units_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """First unit of each record within its segment."""
+    return (locations >> LENGTH_BITS) & _UNIT_MASK
+
+
+def lengths_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Length of each record in units."""
+    return locations & _LENGTH_MASK
+
+
+def record_bytes(locations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Length of each record in bytes."""
+    return lengths_of(locations) * UNIT_BYTES
+
+
+def pack_all(number: int, units: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Locations of records of one segment from their first units and their lengths in units."""
+    return (address_of(number, 0) + units) << LENGTH_BITS | lengths
+
+
 def address_of(number: int, unit: int) -> int:
     """Address of a unit of a segment."""
     return number << UNIT_BITS | unit

@@ -1,52 +1,103 @@
-"""Finding the intact records of a segment file after a clean stop or a crash.
+"""Finding the records of a segment file after a clean stop or a crash, on a thread of its own; and what is
+written at a clean stop to make that quick.
 
-The record header is the only truth: no footer and no catalogue is needed. A record is where a header proves
-itself by its hash (store, address, every field); the walk jumps over its body, over holes, and otherwise
-steps by 64 bytes. Bodies are not read here: their hash is checked by ``load`` before a page is first used.
+A segment that has a whole catalogue is taken by it, unread. Any other is walked: a record is where a header
+proves itself by its hash (store, address, every field); the walk jumps over its body, over holes, and
+otherwise steps by 64 bytes. Bodies are not read here: their hash is checked by ``load`` before a page is
+first used. Nothing here touches the books of the store.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.core.identity import GroupName, etag_hash, group_name, object_hash
+from shadeproxy.tiers import catalogue
+from shadeproxy.tiers.catalogue import Key
+from shadeproxy.tiers.directory import Claim
 from shadeproxy.tiers.extents import Extent
-from shadeproxy.tiers.location import address_of
-from shadeproxy.tiers.record import MAGIC, MOST_HEADER_BYTES, UNIT_BYTES, unpack_header
-from shadeproxy.tiers.segment import BLOCK_BYTES, Segment
-from shadeproxy.tiers.space import Space
+from shadeproxy.tiers.location import address_of, lengths_of, numbers_of, pack_all, units_of
+from shadeproxy.tiers.record import LEAST_UNITS, MAGIC, MOST_HEADER_BYTES, UNIT_BYTES, read_facts
+from shadeproxy.tiers.rows import ROW, Contents, Rows
+from shadeproxy.tiers.segment import BLOCK_BYTES, Counts, Segment
+
+_logger = logging.getLogger(__name__)
 
 # A header with its meta fits into this nearly always; else it is read again, longer.
 _PEEK_BYTES = 512
+# Read at once where records lie close together, and where they do not: 64 small records cost one system
+# call, and a header between long bodies costs one page.
+_NEAR_BYTES = 64 * 1024
+_FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
 _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
+class Halted(Exception):
+    """The store is being closed: the recovery ends where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A segment with what was found in it, ready to be taken into the books.
+
+    ``rows``: every record, ``location`` with the length that it takes. ``damaged``: what was no record.
+    """
+
+    segment: Segment
+    contents: Contents
+    gaps: list[Extent]
+    damaged: int
+    catalogue_lost: bool
+
+    @property
+    def rows(self) -> Rows:
+        return self.contents.rows
+
+
 class Found(NamedTuple):
-    """An intact header at ``unit``; the record takes ``units``."""
+    """A proven header at ``unit``; the record takes ``units``. The rest as in ``catalogue.ROW``."""
 
     unit: int
     units: int
-    header: RecordHeader
+    object_hash: int
+    etag: int
+    number: int
+    group: int
+    body_bytes: int
+    validated_s: float
+
+
+_FOUND = np.dtype(
+    [("unit", "<i8"), ("units", "<i8")]
+    + [(name, ROW[name]) for name in ("object_hash", "etag", "number", "group", "body_bytes", "validated_s")]
+)
+_PART = 1024
 
 
 @dataclass(slots=True)
 class Walk:
-    """One pass over a segment. ``damaged`` counts what began like a record but did not prove itself."""
+    """One pass over a segment. ``damaged`` counts what began like a record but did not prove itself.
+
+    ``halted`` is asked before every read.
+    """
 
     segment: Segment
     store_id: int
-    base: int
-    """Address of the segment's first unit."""
-
+    halted: Callable[[], bool]
     damaged: int = 0
+    names: dict[GroupName, int] = field(default_factory=dict)
+    _window: memoryview = field(default_factory=lambda: memoryview(b""))
+    _window_start: int = 0
+    _near: bool = True
 
     def __iter__(self) -> Iterator[Found]:
-        """Records in order of address. Raises OSError."""
+        """Records in order of address. Raises OSError, Halted."""
         offset = 0
         while (run := self.segment.next_data(offset)) is not None:
             offset = max(offset, run[0] // UNIT_BYTES * UNIT_BYTES)
@@ -55,30 +106,48 @@ class Walk:
                 if found is not None:
                     yield found
                     offset += found.units * UNIT_BYTES
+                    self._near = found.units * UNIT_BYTES < _NEAR_BYTES // 4
                 else:
                     offset = self._next_magic(offset + UNIT_BYTES, run[1])
 
     def _record_at(self, offset: int) -> Found | None:
-        raw = self.segment.read(offset, _PEEK_BYTES)
+        raw = self._peek(offset)
         if raw[: len(MAGIC)] != MAGIC:
             return None
         unit = offset // UNIT_BYTES
-        for peek_bytes in (_PEEK_BYTES, MOST_HEADER_BYTES):
+        address = address_of(self.segment.number, unit)
+        for longer in (False, True):
+            if longer:
+                raw = memoryview(self._read(offset, MOST_HEADER_BYTES))
             try:
-                header, layout = unpack_header(raw, store_id=self.store_id, address=self.base + unit)
+                facts = read_facts(raw, store_id=self.store_id, address=address)
             except TierError:
-                if peek_bytes == _PEEK_BYTES:
-                    raw = self.segment.read(offset, MOST_HEADER_BYTES)
                 continue
-            if offset + layout.record_bytes <= self.segment.size_bytes:
-                return Found(unit, layout.record_bytes // UNIT_BYTES, header)
+            if offset + facts.units * UNIT_BYTES <= self.segment.size_bytes:
+                ref, etag, number, body_bytes, validated_s, units = facts
+                group = self.names.setdefault(group_name(ref), len(self.names))
+                hashes = object_hash(ref), etag_hash(etag)
+                return Found(unit, units, *hashes, number, group, body_bytes, validated_s)
         self.damaged += 1
         return None
+
+    def _peek(self, offset: int) -> memoryview:
+        start = offset - self._window_start
+        if not 0 <= start <= len(self._window) - _PEEK_BYTES:
+            self._window = memoryview(self._read(offset, _NEAR_BYTES if self._near else _FAR_BYTES))
+            self._window_start, start = offset, 0
+        return self._window[start : start + _PEEK_BYTES]
+
+    def _read(self, offset: int, length: int) -> bytes:
+        # The system call also lets the event loop run: it waits for the interpreter meanwhile.
+        if self.halted():
+            raise Halted
+        return self.segment.read(offset, length)
 
     def _next_magic(self, offset: int, stop: int) -> int:
         """Offset of the next unit in ``[offset, stop)`` that begins like a header, else ``stop``."""
         while offset < stop:
-            raw = self.segment.read(offset, min(_SCAN_BYTES, stop - offset))
+            raw = self._read(offset, min(_SCAN_BYTES, stop - offset))
             units = len(raw) // UNIT_BYTES
             if units == 0:
                 break
@@ -90,39 +159,91 @@ class Walk:
         return stop
 
 
-def restore(
-    path: Path, number: int, *, store_id: int, space: Space
-) -> tuple[list[tuple[Extent, RecordHeader]], int]:
-    """Take a segment file into ``space``: its records with their addresses, and how many were dropped.
+def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Arrival:
+    """What is in a segment, its blocks filled in and the others returned to the file system (blocking).
 
-    Blocks that no kept record touches are returned to the file system; a file without records is deleted.
-    Raises OSError when the file cannot be opened, which says nothing about its records.
+    Raises Halted; OSError when it cannot be read: half of its records would be taken for all.
     """
-    if path.stat().st_size < BLOCK_BYTES:
-        # Created by a process that died before giving it a size.
-        path.unlink()
-        return [], 0
-    segment = Segment(path, number)
-    walk = Walk(segment, store_id, address_of(number, 0))
-    found: list[Found] = []
-    unreadable = 0
+    contents, lost = _catalogued(segment, claim)
+    # Whatever stands there now is emptied before the first change.
+    segment.catalogued = segment.catalogue_path.exists()
+    damaged = 0
+    if contents is None:
+        contents, damaged = _walked(segment, claim, halted)
+    units, lengths, gaps = _layout(segment, contents.rows)
+    contents.rows["location"] = pack_all(segment.number, units, lengths)
+    segment.fill(units, lengths)
     try:
-        found.extend(walk)
-    except OSError:
-        unreadable = 1
-    taken = space.add_segment(segment, [Extent(record.unit, record.units) for record in found])
-    kept = [
-        (Extent(walk.base + extent.start, extent.length), record.header)
-        for extent, record in zip(taken, found, strict=True)
-        if extent is not None
-    ]
-    for extent, record in zip(taken, found, strict=True):
-        if extent is None:
-            segment.erase(record.unit * UNIT_BYTES)
-    if kept:
-        for blocks in segment.holes():
-            segment.punch(blocks)
-    else:
-        space.remove_segment(segment)
-        segment.destroy()
-    return kept, walk.damaged + unreadable + len(found) - len(kept)
+        if segment.allocated_bytes > segment.held_blocks * BLOCK_BYTES:
+            for blocks in segment.holes():
+                segment.punch(blocks)
+    except OSError as error:
+        _logger.warning("cannot return the free blocks of %s: %s", segment.path, error.strerror)
+    return Arrival(segment, contents, gaps, damaged, lost)
+
+
+def _catalogued(segment: Segment, claim: Claim) -> tuple[Contents | None, bool]:
+    """The contents that the catalogue tells, or None; and whether one was there that is no good.
+
+    After the machine went down only one that was written since counts: what is to be checked is told by it.
+    """
+    key = Key(claim.store_id, segment.number, segment.size_bytes)
+    try:
+        found = catalogue.read(segment.catalogue_path, key, boot=claim.boot if claim.unflushed else None)
+    except (TierError, OSError) as error:
+        _logger.warning("%s is not used: %s; its segment is read instead", segment.catalogue_path, error)
+        return None, True
+    return (None if found is None else Contents(found.rows.copy(), found.names)), False
+
+
+def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple[Contents, int]:
+    walk = Walk(segment, claim.store_id, halted)
+    parts = [np.empty(0, _FOUND)]
+    records = iter(walk)
+    # In parts: making columns of all at once would keep the event loop from the interpreter.
+    while part := list(itertools.islice(records, _PART)):
+        parts.append(np.array(part, dtype=_FOUND))
+    found = np.concatenate(parts)
+    rows = np.zeros(len(found), ROW)
+    for name in ("object_hash", "etag", "number", "group", "body_bytes", "validated_s"):
+        rows[name] = found[name]
+    rows["location"] = pack_all(segment.number, found["unit"], found["units"])
+    rows["uses"] = 1.0
+    if claim.unflushed:
+        # To be checked with the origin before it is used; see engine/rules.py.
+        rows["validated_s"] = 0.0
+    return Contents(rows, list(walk.names)), walk.damaged
+
+
+def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
+    """First unit and length of each record, which may take a rest that is too short for any; and the gaps."""
+    units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
+    rests = np.append(units[1:], segment.units) - units - lengths
+    lengths = lengths + np.where(rests < LEAST_UNITS, rests, 0)
+    ends = np.append(0, units + lengths)
+    starts = np.append(units, segment.units)
+    free = np.flatnonzero(starts > ends)
+    base = address_of(segment.number, 0)
+    gaps = zip((base + ends[free]).tolist(), (starts - ends)[free].tolist(), strict=True)
+    return units, lengths, [Extent(start, length) for start, length in gaps]
+
+
+def write_catalogues(pages: Contents, segments: list[Segment], claim: Claim) -> None:
+    """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
+
+    Any other segment, one with a record that nobody is to find again, is walked at the next start.
+    """
+    rows = pages.rows[np.argsort(pages.rows["location"])]
+    numbers = numbers_of(rows["location"])
+    for segment in segments:
+        first, stop = np.searchsorted(numbers, [segment.number, segment.number + 1])
+        part = rows[first:stop].copy()
+        if len(part) != segment.records:
+            continue
+        groups, part["group"] = np.unique(part["group"], return_inverse=True)
+        contents = Contents(part, [pages.names[group] for group in groups.tolist()])
+        key = Key(claim.store_id, segment.number, segment.size_bytes)
+        try:
+            catalogue.write(segment.catalogue_path, contents, key, boot=claim.boot)
+        except OSError as error:
+            _logger.warning("cannot write %s: %s", segment.catalogue_path, error.strerror)

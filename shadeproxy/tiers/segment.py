@@ -2,9 +2,10 @@
 
 Bodies are written with pwrite, never through the mapping: a full medium then answers ENOSPC, where a store
 to a mapped page would kill the process with SIGBUS. They are read through one shared read-only mapping.
-A record writes its body first and its header last; it dies header first. Placing records and counting the
-capacity is the store's business. ``occupy``, ``vacate``, ``cost`` and ``give_back`` only keep books and do
-no I/O; they belong to the thread that owns the store.
+A record writes its body first and its header last; it dies header first. Before either, the segment's
+catalogue is emptied. Placing records and counting the capacity is the store's business. ``occupy``,
+``vacate``, ``cost`` and ``give_back`` only keep books and do no I/O; they belong to the thread that owns
+the store, as ``fill`` does to the one that recovers, before the segment is taken in.
 """
 
 import mmap
@@ -14,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.errors import TierError
+from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.medium import is_resident, punch_hole
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
@@ -25,6 +28,8 @@ SUFFIX = ".seg"
 _HOLE = 0
 _SLACK = 255
 _SLACK_BYTE = b"\xff"
+
+Counts = NDArray[np.int64]
 
 BlockRange = tuple[int, int]
 """Half-open range of block numbers of one segment."""
@@ -58,6 +63,8 @@ class Segment:
         self.path = path
         self.number = number
         self.records = 0
+        self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
+        self.catalogued = False
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         try:
@@ -89,6 +96,24 @@ class Segment:
         """Blocks that a record here would take from holes, and from slack."""
         first, stop = _blocks_of(unit, units)
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
+
+    def fill(self, units: Counts, lengths: Counts) -> None:
+        """Count in all records of a segment, and nothing else: i64[n] first units and lengths, in order."""
+        firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
+        blocks = len(self._blocks)
+        # A record is alone in the blocks between its first and its last; these it may share.
+        inner = np.bincount(firsts + 1, minlength=blocks + 2) - np.bincount(
+            np.maximum(lasts, firsts + 1), minlength=blocks + 2
+        )
+        counts = np.cumsum(inner)[:blocks] + np.bincount(firsts, minlength=blocks)
+        counts += np.bincount(lasts[lasts > firsts], minlength=blocks)
+        self._blocks = bytearray(counts.astype(np.uint8).tobytes())
+        self.records = len(units)
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks that a record touches."""
+        return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, units: int) -> None:
         """Count a record in. Between its first and its last block nothing else can be."""
@@ -146,16 +171,27 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
+        if self.catalogued:
+            self._outdate()
         _write_all(self._fd, body, offset + len(header))
         _write_all(self._fd, header, offset)
 
     def erase(self, offset: int) -> None:
         """Zero a header. Raises OSError."""
+        if self.catalogued:
+            self._outdate()
         _write_all(self._fd, _ZERO_HEADER, offset)
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
         return os.pread(self._fd, length, offset)
+
+    def read_record(self, offset: int, length: int) -> bytes:
+        """As ``read``. Raises TierError."""
+        try:
+            return self.read(offset, length)
+        except OSError as error:
+            raise TierError(f"cannot read a record: {error.strerror}") from error
 
     def punch(self, blocks: BlockRange) -> None:
         """Return blocks to the file system. Raises OSError."""
@@ -165,6 +201,11 @@ class Segment:
     def is_resident(self, offset: int, length: int) -> bool:
         """Whether the bytes are in the page cache. Raises OSError."""
         return is_resident(self._bytes.ctypes.data, offset, length)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What the file takes on the medium. Raises OSError."""
+        return os.fstat(self._fd).st_blocks * 512
 
     def next_data(self, offset: int) -> BlockRange | None:
         """Byte range of the next run that is no hole, from ``offset`` on; None at the end."""
@@ -177,15 +218,21 @@ class Segment:
     def close(self) -> None:
         """Close the file. The mapping goes with the last view of it (an explicit close would raise)."""
         descriptor, self._fd = self._fd, -1
-        os.close(descriptor)
-        self._bytes = np.empty(0, np.uint8)
-        self.view = memoryview(b"")
-        del self.mapping
+        if descriptor >= 0:
+            os.close(descriptor)
+            self._bytes = np.empty(0, np.uint8)
+            self.view = memoryview(b"")
+            del self.mapping
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
         self.path.unlink()
+        self.catalogue_path.unlink(missing_ok=True)
         self.close()
+
+    def _outdate(self) -> None:
+        catalogue.empty(self.catalogue_path)
+        self.catalogued = False
 
 
 def _blocks_of(unit: int, units: int) -> BlockRange:

@@ -1,21 +1,23 @@
 """Space of a store: where the next record goes, and how many blocks may be taken. Books only, no I/O.
 
-Laws: live blocks + slack + fixed overhead <= limit_bytes, at every moment. Slack is blocks that hold bytes
-but no record: they are kept for the next record, because returning and taking back 100 KB costs 36 us of
-CPU where overwriting it costs 7 (bench/tier_write.py), and they are returned as soon as they stand in the
-way, or exceed ``slack_bytes``. What is to be punched is returned to the caller, in order.
+Laws: live blocks + slack + fixed overhead + segments that a start has yet to take in <= limit_bytes, at
+every moment. Slack is blocks that hold bytes but no record: they are kept for the next record, because
+returning and taking back 100 KB costs 36 us of CPU where overwriting it costs 7 (bench/tier_write.py), and
+they are returned as soon as they stand in the way, or exceed ``slack_bytes``. What is to be punched is
+returned to the caller, in order.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from shadeproxy.tiers.extents import Extent, FreeExtents
 from shadeproxy.tiers.location import address_of, number_of, unit_of
-from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Segment
+from shadeproxy.tiers.record import LEAST_UNITS
+from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
-# A rest too short for any record (header 64 bytes, meta, one byte) stays with its neighbour.
-LEAST_UNITS = 4
 # Extents that one block of an ext4 extent tree describes; the tree counts against the disk too.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
@@ -37,11 +39,17 @@ class Space:
         self.limit_bytes = capacity_bytes
         self.used_bytes = 0
         self.slack_bytes = 0
+        self.awaited_bytes = 0
         self.segments: dict[int, Segment] = {}
         self.empty_segments = 0
         self._most_slack_bytes = slack_bytes
         self._free = FreeExtents()
         self._slack: deque[Punch] = deque()
+
+    @property
+    def claimed_bytes(self) -> int:
+        """What counts against the limit: records, overhead, and segments that are yet to be taken in."""
+        return self.used_bytes + self.awaited_bytes
 
     def overhead_bytes(self, segment: Segment) -> int:
         """The file system's own blocks for a segment file in as many pieces as it can be."""
@@ -53,36 +61,39 @@ class Space:
         """Whether the limit leaves room for one more segment with a record of ``units`` in it."""
         blocks = -(-units // UNITS_PER_BLOCK)
         added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES
-        return self.used_bytes + added_bytes <= self.limit_bytes
+        return self.claimed_bytes + added_bytes <= self.limit_bytes
 
-    def add_segment(self, segment: Segment, records: list[Extent] | None = None) -> list[Extent | None]:
-        """Take a segment in, with the records found in it (own units, in order).
+    def add_segment(self, segment: Segment) -> None:
+        """Take an empty segment in."""
+        self._count_in(segment)
+        self.empty_segments += 1
+        self._free.add(address_of(segment.number, 0), segment.units)
 
-        Answers what each record takes, or None for one that goes beyond the capacity.
-        """
+    def _count_in(self, segment: Segment) -> None:
         self.segments[segment.number] = segment
         self.used_bytes += self.overhead_bytes(segment)
-        kept = [
-            self._count_in(segment, record, after) for record, after in _with_next(records or [], segment)
-        ]
-        base = address_of(segment.number, 0)
-        end = 0
-        for extent in [*filter(None, kept), Extent(segment.units, 0)]:
-            if extent.start > end:
-                self._free.add(base + end, extent.start - end)
-            end = extent.start + extent.length
-        self.empty_segments += segment.records == 0
-        return kept
 
-    def _count_in(self, segment: Segment, record: Extent, next_start: int) -> Extent | None:
-        rest = next_start - record.start - record.length
-        taken = record.length + (rest if rest < LEAST_UNITS else 0)
-        added_bytes = sum(segment.cost(record.start, taken)) * BLOCK_BYTES
-        if self.used_bytes + added_bytes > self.limit_bytes:
-            return None
-        segment.occupy(record.start, taken)
-        self.used_bytes += added_bytes
-        return Extent(record.start, taken)
+    def awaited_bytes_of(self, segment: Segment) -> int:
+        """What a segment is counted as until it is taken in: no less than it is then. Raises OSError."""
+        return segment.allocated_bytes + self.overhead_bytes(segment)
+
+    def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
+        """How many of a segment's records, in order, the limit has room for beside what is taken in."""
+        room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
+        firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
+        blocks = stops - firsts
+        blocks[1:] -= stops[:-1] > firsts[1:]
+        return int(np.searchsorted(np.cumsum(blocks), room, side="right"))
+
+    def restore_segment(self, segment: Segment) -> None:
+        """Take a filled segment in. None of its free room is used before ``restore_free`` names it."""
+        self._count_in(segment)
+        self.used_bytes += segment.held_blocks * BLOCK_BYTES
+
+    def restore_free(self, gaps: Iterable[Extent]) -> None:
+        """Room between the records of a segment that ``restore_segment`` took in."""
+        for gap in gaps:
+            self._free.add(gap.start, gap.length)
 
     def remove_segment(self, segment: Segment) -> list[Punch]:
         """Forget a segment without records; answers what is to be punched for it to hold nothing."""
@@ -102,7 +113,7 @@ class Space:
         """Take room for a record: its address and length (which may be a little longer), or None."""
         # Blocks that no neighbour can share decide most refusals without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
-        if self.used_bytes + own_blocks * BLOCK_BYTES > self.limit_bytes:
+        if self.claimed_bytes + own_blocks * BLOCK_BYTES > self.limit_bytes:
             return None
         for extent in self._free.candidates(units):
             segment = self.segments[number_of(extent.start)]
@@ -111,7 +122,7 @@ class Space:
             taken = units if rest >= LEAST_UNITS else extent.length
             holes, slack = segment.cost(unit, taken)
             added_bytes = (holes + slack) * BLOCK_BYTES
-            if self.used_bytes + added_bytes > self.limit_bytes:
+            if self.claimed_bytes + added_bytes > self.limit_bytes:
                 continue
             self._free.remove(extent)
             if taken < extent.length:
@@ -139,7 +150,7 @@ class Space:
     def trim(self) -> list[Punch]:
         """Turn slack to holes until the laws hold; answers what is to be punched, oldest first."""
         punches: list[Punch] = []
-        allowed_bytes = max(0, min(self._most_slack_bytes, self.limit_bytes - self.used_bytes))
+        allowed_bytes = max(0, min(self._most_slack_bytes, self.limit_bytes - self.claimed_bytes))
         while self._slack and (
             self.slack_bytes > allowed_bytes
             or len(self._slack) > _SLACK_RANGES
@@ -150,9 +161,3 @@ class Space:
                 self.slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
                 punches.append(Punch(segment, run))
         return punches
-
-
-def _with_next(records: list[Extent], segment: Segment) -> Iterable[tuple[Extent, int]]:
-    """Each record with the address where the next one, or the end, is."""
-    starts = [record.start for record in records[1:]]
-    return zip(records, [*starts, segment.units], strict=False)

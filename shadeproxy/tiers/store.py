@@ -8,22 +8,20 @@ A failing medium raises nothing but TierError; a tier that keeps failing stops t
 """
 
 import itertools
-import logging
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
-from shadeproxy.tiers.base import Location, Place, RecordHeader, Recovered
+from shadeproxy.tiers.awaited import Awaited
+from shadeproxy.tiers.base import Location, Place, RecordHeader
 from shadeproxy.tiers.directory import Claim, check_medium, claim
-from shadeproxy.tiers.files import SegmentFiles
+from shadeproxy.tiers.files import SegmentFiles, check_segment_bytes
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.location import (
     MOST_RECORD_UNITS,
-    MOST_SEGMENT_BYTES,
     NUMBERS,
     number_of,
     pack,
@@ -33,6 +31,7 @@ from shadeproxy.tiers.location import (
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
+    LEAST_UNITS,
     MOST_HEADER_BYTES,
     UNIT_BYTES,
     Body,
@@ -44,15 +43,11 @@ from shadeproxy.tiers.record import (
     read_layout,
     unpack_header,
 )
-from shadeproxy.tiers.recovery import restore
-from shadeproxy.tiers.segment import BLOCK_BYTES, Segment
-from shadeproxy.tiers.space import LEAST_UNITS, Punch, Space
+from shadeproxy.tiers.recovery import Arrival, write_catalogues
+from shadeproxy.tiers.rows import Contents
+from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.space import Punch, Space
 
-_logger = logging.getLogger(__name__)
-
-_LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
-# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so big tiers get bigger ones.
-_SEGMENTS_WANTED = 256
 _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
@@ -65,12 +60,6 @@ Submit = Callable[[Callable[[], None]], object]
 def run_inline(action: Callable[[], None]) -> None:
     """Run I/O at once, on the calling thread: the ``submit`` of a RAM tier."""
     action()
-
-
-def default_segment_bytes(capacity_bytes: int) -> int:
-    """64 MiB, more from 16 GiB of capacity on, so that there are about 256 segments; at most 2 GiB."""
-    wanted = 1 << (capacity_bytes // _SEGMENTS_WANTED).bit_length()
-    return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
 
 
 class SegmentStore:
@@ -94,17 +83,10 @@ class SegmentStore:
         group_id: int | None = None,
         submit: Submit = run_inline,
     ) -> None:
-        if segment_bytes is None:
-            segment_bytes = default_segment_bytes(capacity_bytes)
-        if segment_bytes % BLOCK_BYTES or not 0 < segment_bytes <= MOST_SEGMENT_BYTES:
-            raise ConfigError(
-                f"a segment of {segment_bytes} bytes: choose a multiple of {BLOCK_BYTES}, "
-                f"at most {MOST_SEGMENT_BYTES}"
-            )
+        segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.name = name
         self.path = path
         self.capacity_bytes = capacity_bytes
-        self.dropped_records = 0
         self.most_segments = min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
@@ -116,6 +98,7 @@ class SegmentStore:
         self._files = SegmentFiles(path, segment_bytes, group_id)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
+        self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
         self._sequence = itertools.count(secrets.randbits(62))
         self._claim: Claim | None = None
         self._store_id = 0
@@ -125,9 +108,10 @@ class SegmentStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the blocks that records, reservations and pinned records take, plus overhead."""
+        """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
         self._collect()
-        return self._space.used_bytes
+        # What is awaited is counted with more than it can turn out to take.
+        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
@@ -136,11 +120,23 @@ class SegmentStore:
 
     @property
     def segments(self) -> int:
-        """Segment files, empty ones included; each takes two descriptors and one mapping.
+        """Segment files, at most ``most_segments``; each takes two descriptors and one mapping."""
+        return len(self._space.segments.keys() | self._awaited.numbers) + len(self._files.ready)
 
-        At most ``most_segments``.
-        """
-        return len(self._space.segments) + len(self._files.ready)
+    @property
+    def awaited_segments(self) -> int:
+        """Segments of an earlier process that are yet to be taken in."""
+        return len(self._awaited)
+
+    @property
+    def dropped_records(self) -> int:
+        """See ``Tier.dropped_records``."""
+        return self._awaited.dropped_records
+
+    @property
+    def dropped_catalogues(self) -> int:
+        """Catalogues that were no good; their segments were read instead."""
+        return self._awaited.dropped_catalogues
 
     @property
     def disabled_reason(self) -> str | None:
@@ -154,55 +150,58 @@ class SegmentStore:
 
     # ------------------------------------------------------------------ life
 
-    def open(self) -> Iterable[Recovered]:
-        """Lock and check the directory now; the records come as the iterable is read, which must be to
-        its end and before any other call. Raises ConfigError (see ``tiers/directory.py``).
-        """
+    def open(self) -> None:
+        """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
         setting = f"cache.{self.name}.path"
         held = claim(self.path, setting=setting, contents=self._contents, group_id=self._files.group_id)
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
+            self._await_segments(held, setting)
         except BaseException:
             held.release(clean=False)
             raise
         self._claim = held
         self._store_id = held.store_id
-        return self._recover()
-
-    def _recover(self) -> Iterable[Recovered]:
-        for number, path in self._files.existing():
-            try:
-                kept, dropped = restore(path, number, store_id=self._store_id, space=self._space)
-            except OSError as error:
-                self.close()
-                raise ConfigError(
-                    f"cache.{self.name}.path: cannot open {path}: {error.strerror}; this capacity needs up "
-                    f"to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
-                ) from error
-            self.dropped_records += dropped
-            if number in self._space.segments:
-                self._files.keep(number)
-            unflushed = self._claim is not None and self._claim.unflushed
-            for extent, found in kept:
-                # 0: to be checked with the origin before it is used; see engine/rules.py.
-                header = replace(found, validated_s=0.0) if unflushed else found
-                yield Recovered(pack(extent), header, extent.length * UNIT_BYTES)
-        if self.dropped_records:
-            _logger.warning("tier %s: %d damaged or excess records dropped", self.name, self.dropped_records)
         self._measure()
 
-    def close(self) -> None:
+    def _await_segments(self, held: Claim, setting: str) -> None:
+        try:
+            self._awaited.open(held)
+        except OSError as error:
+            self._awaited.close()
+            raise ConfigError(
+                f"{setting}: cannot open {error.filename or held.path}: {error.strerror}; this capacity "
+                f"needs up to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
+            ) from error
+
+    # See ``Tier`` for these.
+    def arrivals(self) -> Iterator[Arrival]:
+        return self._awaited.arrivals()
+
+    def take_in(self, arrival: Arrival) -> Iterator[Contents]:
+        return self._awaited.take_in(arrival)
+
+    def disown(self, object_hash: int) -> None:
+        self._awaited.disown(object_hash)
+
+    def halt(self) -> None:
+        self._awaited.halt()
+
+    def close(self, pages: Contents | None = None) -> None:
         """Close the files and unlock, as soon as everything given to ``submit`` before has run."""
         try:
-            self._submit(self._close)
+            self._submit(partial(self._close, pages))
         except RuntimeError:
             # The executor behind ``submit`` was shut down, so it has run everything.
-            self._close()
+            self._close(pages)
 
-    def _close(self) -> None:
+    def _close(self, pages: Contents | None = None) -> None:
+        if pages is not None and self._claim is not None:
+            write_catalogues(pages, list(self._space.segments.values()), self._claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
             segment.close()
+        self._awaited.close()
         self._space.segments.clear()
         self._files.ready.clear()
         if self._claim is not None:
@@ -324,9 +323,9 @@ class SegmentStore:
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
-        raw = _read(segment, offset, min(most_bytes, _PEEK_BYTES))
+        raw = segment.read_record(offset, min(most_bytes, _PEEK_BYTES))
         if read_layout(raw).body_start > len(raw):
-            raw = _read(segment, offset, min(most_bytes, MOST_HEADER_BYTES))
+            raw = segment.read_record(offset, min(most_bytes, MOST_HEADER_BYTES))
         return unpack_header(raw, store_id=self._store_id, address=unpack(location).start)[0]
 
     def is_hot(self, location: Location) -> bool:
@@ -337,17 +336,18 @@ class SegmentStore:
         except OSError:
             return False
 
-    def load(self, location: Location, *, verify: bool) -> None:
+    def load(self, location: Location, *, verify: bool) -> RecordHeader:
         """Read the record into the page cache, prove its header, and with ``verify`` its body.
 
         Raises TierError, also when the location is released meanwhile: no pin is needed.
         """
         segment, offset, most_bytes = self._resolve(location)
-        raw = _read(segment, offset, most_bytes)
-        _, layout = unpack_header(raw, store_id=self._store_id, address=unpack(location).start)
+        raw = segment.read_record(offset, most_bytes)
+        header, layout = unpack_header(raw, store_id=self._store_id, address=unpack(location).start)
         body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
         if len(body) < layout.body_bytes or (verify and body_hash(body) != layout.body_hash):
             raise TierError(f"tier {self.name}: the body of a record is damaged")
+        return header
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""
@@ -392,16 +392,9 @@ class SegmentStore:
             self._note(error)
 
     def _note(self, error: OSError) -> None:
-        self._health.note_failure(error, used_bytes=self._space.used_bytes)
+        self._health.note_failure(error, used_bytes=self._space.claimed_bytes)
 
     def _measure(self) -> None:
         if self._claim is not None:
-            held_bytes = self._space.used_bytes + self._space.slack_bytes
+            held_bytes = self._space.claimed_bytes + self._space.slack_bytes
             self._attempt(partial(self._health.measure, self._claim.descriptor, held_bytes=held_bytes))
-
-
-def _read(segment: Segment, offset: int, length: int) -> bytes:
-    try:
-        return segment.read(offset, length)
-    except OSError as error:
-        raise TierError(f"cannot read a record: {error.strerror}") from error

@@ -71,7 +71,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.policy, self.disk = policy, disk
         self.open()
 
-    def open(self):
+    async def start_recovery(self):
+        self.cache.start_recovery()
+
+    def open(self, *, background=False):
         stats, self.ledger = Stats(), Ledger(1 << 16)
         sizes = [("ram", 12 * PAGE, Source.RAM), ("disk", 24 * PAGE if self.disk else 0, Source.DISK)]
         self.cache = PageCache(
@@ -91,7 +94,11 @@ class EngineMachine(RuleBasedStateMachine):
             ledger=self.ledger,
             rng=np.random.default_rng(0),
         )
-        self.cache.recover()
+        if background:
+            self.cache.open()
+            self.run(self.start_recovery())
+        else:
+            self.cache.recover()
         rules = Rules(
             (Rule(prefix="fixed/", freshness=Freshness.IMMUTABLE),), Rule(freshness=Freshness.REVALIDATE)
         )
@@ -218,14 +225,38 @@ class EngineMachine(RuleBasedStateMachine):
     def purge(self, prefix):
         self.run(self.engine.purge("b", prefix, dry_run=False))
 
-    @rule(clean=st.booleans())
-    def restart(self, clean):
-        if clean:
+    @rule(
+        how=st.sampled_from(["clean", "drained", "killed"]),
+        background=st.booleans(),
+        damage=st.sampled_from([None, None, "flip", "cut", "old"]),
+    )
+    def restart(self, how, background, damage):
+        """Stop, clean or by force, perhaps while pages are still taken in; spoil catalogues; start again."""
+        old = {path: path.read_bytes() for path in self.directory.rglob("*.cat")}
+        if how == "clean":
             self.run(self.engine.aclose())
         else:
             self.run(self.settle())
-        self.cache.close()
-        self.open()
+        self.run(self.cache.stop_recovery())
+        for medium in self.cache.media:
+            if how == "killed":
+                medium.tier._close()
+        if how != "killed":
+            self.cache.close()
+        for path in self.directory.rglob("*.cat"):
+            raw = path.read_bytes()
+            if damage == "flip" and raw:
+                path.write_bytes(raw[:-3] + bytes([raw[-3] ^ 4]) + raw[-2:])
+            elif damage == "cut":
+                path.write_bytes(raw[:-1])
+            elif damage == "old" and path in old:
+                # Never so by itself: a file system that was restored from a copy, say.
+                path.write_bytes(old[path])
+        self.open(background=background)
+
+    @rule()
+    def take_in_the_rest(self):
+        self.run(self.cache.recovered())
 
     async def settle(self):
         await self.engine._filling.flights.drain()
@@ -236,11 +267,13 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def books_balance(self):
         self.run(self.settle())
-        self.engine.assert_quiescent()
+        if not self.cache.awaited_segments:
+            self.engine.assert_quiescent()
 
     def teardown(self):
         if hasattr(self, "engine"):
             self.run(self.engine.aclose())
+            self.run(self.cache.recovered())
             self.engine.assert_quiescent()
             self.cache.close()
         self.loop.close()

@@ -4,14 +4,21 @@ import gc
 import random
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.errors import TierFull
+from shadeproxy.core.identity import etag_hash, group_name, object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.location import unpack
+from shadeproxy.tiers.record import UNIT_BYTES
+from shadeproxy.tiers.rows import ROW, Contents
 from shadeproxy.tiers.segment import BLOCK_BYTES
 from shadeproxy.tiers.store import SegmentStore
 
@@ -33,6 +40,52 @@ class Sample:
         return cls(header, random.Random(number).randbytes(size))
 
 
+class Recovered(NamedTuple):
+    """A record as the store gives it back after a restart."""
+
+    location: Location
+    header: RecordHeader
+    record_bytes: int
+
+
+def recover(store: SegmentStore) -> list[Recovered]:
+    """Take in everything that an earlier process left in an opened store."""
+    found = []
+    for arrival in store.arrivals():
+        for contents in store.take_in(arrival):
+            for row in contents.rows:
+                location = Location(int(row["location"]))
+                header = replace(store.header(location), validated_s=float(row["validated_s"]))
+                assert row["object_hash"] == object_hash(header.page.ref)
+                assert row["etag"] == etag_hash(header.page.etag)
+                assert (row["number"], row["body_bytes"]) == (header.page.number, header.body_bytes)
+                assert contents.names[row["group"]] == group_name(header.page.ref)
+                found.append(Recovered(location, header, unpack(location).length * UNIT_BYTES))
+    assert store.awaited_segments == 0
+    return found
+
+
+def pages(store: SegmentStore, samples: Iterable[tuple[Location, "Sample"]]) -> Contents:
+    """What the owner of these pages hands to ``close``."""
+    names: dict[tuple[str, str], int] = {}
+    rows = [
+        (
+            location,
+            object_hash(one.header.page.ref),
+            etag_hash(one.header.page.etag),
+            one.header.page.number,
+            names.setdefault(group_name(one.header.page.ref), len(names)),
+            one.header.body_bytes,
+            1.0,
+            0.0,
+            0.0,
+            one.header.validated_s,
+        )
+        for location, one in samples
+    ]
+    return Contents(np.array(rows, dtype=ROW), list(names))
+
+
 class Bench:
     """One directory, one store at a time over it."""
 
@@ -43,7 +96,8 @@ class Bench:
     def open(self, capacity_bytes: int = 1 << 20, segment_bytes: int = 1 << 18, **options):
         """A fresh store over the directory, and what it recovered."""
         store = SegmentStore("disk", self.path, capacity_bytes, segment_bytes=segment_bytes, **options)
-        recovered = list(store.open())
+        store.open()
+        recovered = recover(store)
         self.opened.append(store)
         return store, recovered
 
@@ -90,6 +144,18 @@ def bench(request, tmp_path):
 def sample():
     """``sample(number, size)``: a page with a known body."""
     return Sample.make
+
+
+@pytest.fixture(scope="session", name="recover")
+def recover_fixture():
+    """``recover(store)``: what an opened store still holds."""
+    return recover
+
+
+@pytest.fixture(scope="session", name="pages")
+def pages_fixture():
+    """``pages(store, samples)``: what is handed to ``close``."""
+    return pages
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ import pytest
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.files import default_segment_bytes
 from shadeproxy.tiers.segment import Segment
-from shadeproxy.tiers.store import SegmentStore, default_segment_bytes
+from shadeproxy.tiers.store import SegmentStore
 
 SIZES = [0, 1, 63, 64, 65, 3000, 4096, 5000, 70_000, 200_000]
 

@@ -16,11 +16,15 @@ import random, sys
 from pathlib import Path
 from shadeproxy.core.errors import TierFull
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.store import SegmentStore
 
 store = SegmentStore("disk", Path(sys.argv[1]), 8 << 20, segment_bytes=1 << 20)
-locations = {found.header.page.number: found.location for found in store.open()}
+store.open()
+locations = {
+    int(row["number"]): Location(int(row["location"]))
+    for arrival in store.arrivals() for contents in store.take_in(arrival) for row in contents.rows
+}
 number = int(sys.argv[2])
 chance = random.Random(number)
 print("ready", flush=True)

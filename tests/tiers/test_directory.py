@@ -146,9 +146,10 @@ def test_too_many_open_files(bench, sample):
     store.close()
     code = (
         "import resource, sys; from pathlib import Path; from shadeproxy.tiers.store import SegmentStore\n"
-        "store = SegmentStore('disk', Path(sys.argv[1]), 1 << 20); found = store.open()\n"
-        "import os; limit = os.dup(0) + 2; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
-        "list(found)"
+        "store = SegmentStore('disk', Path(sys.argv[1]), 1 << 20)\n"
+        # Enough for the lock and the probe, and not for the mapping of a segment.
+        "import os; limit = os.dup(0) + 3; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
+        "store.open()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(bench.path)], check=False, capture_output=True, text=True
@@ -168,7 +169,7 @@ def test_closing_after_the_executor_is_shut_down(bench):
     bench.open()
 
 
-def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path):
+def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
     """The mark of the boot is left behind by a process that did not close, and names another boot."""
     page = Page(ObjectRef("b", "k"), '"e"', 0)
     header = RecordHeader(page, ObjectMeta('"e"', 4), 4, 1234.5)
@@ -177,12 +178,13 @@ def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path):
         if boot is not None:
             (tmp_path / "c" / "boot").write_text(boot)
         store = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
-        found = [one.header.validated_s for one in store.open()]
+        store.open()
+        found = [one.header.validated_s for one in recover(store)]
         store.close()
         return found[0]
 
     store = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
-    list(store.open())
+    store.open()
     store.write(store.reserve(store.record_bytes(page, header.meta, 4)), header, b"body")
     mark = (tmp_path / "c" / "boot").read_text()
     store.close()

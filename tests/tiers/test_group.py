@@ -23,7 +23,9 @@ def modes(path):
 
 def opened(path, group_id=None):
     store = SegmentStore("ram", path, 1 << 20, segment_bytes=1 << 20, group_id=group_id)
-    list(store.open())
+    store.open()
+    for arrival in store.arrivals():
+        list(store.take_in(arrival))
     store.release(store.reserve(5000))
     store.close()
     return modes(path)
@@ -68,7 +70,8 @@ def test_files_of_an_earlier_run_follow_the_setting(tmp_path, chowns):
     path = tmp_path / "cache"
     for group_id, expected in ((None, "0o600"), (4321, "0o640"), (None, "0o600")):
         store = SegmentStore("ram", path, 1 << 20, segment_bytes=1 << 20, group_id=group_id)
-        opened_records = list(store.open())
+        store.open()
+        opened_records = [rows for arrival in store.arrivals() for rows in store.take_in(arrival)]
         store.reserve(5000)  # keeps a segment
         found = modes(path)
         store.close()

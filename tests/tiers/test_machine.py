@@ -27,10 +27,31 @@ EXAMPLES = int(os.environ.get("SHADEPROXY_TEST_EXAMPLES", "25"))
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 9000), st.integers(0, 60_000))
 
 
+def flipped(where):
+    """Damage that changes one bit, ``where`` in [0, 1) of the file."""
+
+    def damage(raw, number):
+        place = int(where * len(raw))
+        return raw[:place] + bytes([raw[place] ^ 1 << number % 8]) + raw[place + 1 :] if raw else raw
+
+    return damage
+
+
+DAMAGES = st.one_of(
+    st.none(),
+    st.none(),
+    st.floats(0, 1, exclude_max=True).map(flipped),
+    st.floats(0, 1).map(lambda share: lambda raw, _: raw[: int(share * len(raw))]),
+    st.just(lambda raw, _: raw + b"\0"),
+)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """``records`` holds locations of the current store; a restart renames all of them."""
 
     make_sample = None
+    recover = None
+    pages = None
     parent = None
     handles = Bundle("handles")
 
@@ -55,7 +76,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = SegmentStore(
             "disk", self.root / "tier", self.capacity_bytes, segment_bytes=SEGMENT_BYTES, submit=submit
         )
-        return list(self.store.open())
+        self.store.open()
+        return self.recover(self.store)
 
     def run_queue(self):
         while self.queue:
@@ -111,20 +133,24 @@ class StoreMachine(RuleBasedStateMachine):
         # Views of an earlier store do not hold blocks, so only this store's books count.
         assert real <= self.store.used_bytes + self.store.slack_bytes
 
-    @rule(crash=st.booleans())
-    def restart(self, crash):
+    @rule(stop=st.sampled_from(["clean", "without pages", "killed"]), damage=DAMAGES)
+    def restart(self, stop, damage):
         """Close and open; or, as after kill -9, forget the process's memory at once.
 
-        What was queued at a crash is lost, as it is with the thread that would have run it.
+        What was queued at a crash is lost, as it is with the thread that would have run it. Catalogues are
+        written by a clean stop only; those of an earlier stop may be there still, and any may be damaged.
         """
-        erased_late = crash and bool(self.queue)
-        if crash:
+        erased_late = stop == "killed" and bool(self.queue)
+        if stop == "killed":
             self.queue.clear()
             self.store._close()
         else:
             self.run_queue()
-            self.store.close()
+            self.store.close(self.pages(self.store, self.live.values()) if stop == "clean" else None)
             self.run_queue()
+        if damage is not None:
+            for number, path in enumerate(sorted((self.root / "tier").glob("*.cat"))):
+                path.write_bytes(damage(path.read_bytes(), number))
         self.views.clear()
         recovered = self.open()
         by_page = {sample.header.page: (handle, sample) for handle, (_, sample) in self.live.items()}
@@ -172,9 +198,16 @@ class StoreMachine(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
 
-def test_store_against_a_dictionary(bench, sample):
+def test_store_against_a_dictionary(bench, sample, recover, pages):
     machine = type(
-        "Machine", (StoreMachine,), {"make_sample": staticmethod(sample), "parent": bench.path.parent}
+        "Machine",
+        (StoreMachine,),
+        {
+            "make_sample": staticmethod(sample),
+            "recover": staticmethod(recover),
+            "pages": staticmethod(pages),
+            "parent": bench.path.parent,
+        },
     )
     run_state_machine_as_test(
         machine,

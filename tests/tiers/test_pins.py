@@ -108,7 +108,7 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.store import SegmentStore
 store = SegmentStore("ram", Path(sys.argv[1]), 1 << 20, segment_bytes=1 << 18)
-list(store.open())
+store.open()
 page, meta = Page(ObjectRef("b", "k"), "e", 0), ObjectMeta("e", 5000)
 locations = [store.reserve(store.record_bytes(page, meta, 5000)) for _ in range(3)]
 for location in locations:

@@ -1,0 +1,187 @@
+"""Segments that an earlier process left and this one has yet to take in, one by one, while it serves.
+
+Laws: until a segment is taken in, nothing is placed in it and it counts against the capacity with all that
+it takes; what was disowned meanwhile never becomes a page, not after kill -9 either: the names of disowned
+objects are in a file before anybody hears that they are gone, and stay until the last segment is in and
+every record of theirs erased. ``arrivals`` runs on a thread of its own; all else on the owner's.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, KeysView
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from shadeproxy.tiers import catalogue
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.directory import Claim
+from shadeproxy.tiers.extents import Extent
+from shadeproxy.tiers.files import SegmentFiles
+from shadeproxy.tiers.location import address_of, lengths_of, unit_of, units_of
+from shadeproxy.tiers.record import UNIT_BYTES
+from shadeproxy.tiers.recovery import Arrival, Halted, restore
+from shadeproxy.tiers.rows import Contents, Rows
+from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.space import Space
+
+_logger = logging.getLogger(__name__)
+
+DISOWNED_NAME = "disowned"
+# What the owner's thread does at once: 1,024 free extents or pages take about 2 ms.
+_GAPS = 1024
+_ROWS = 1024
+
+Try = Callable[[Callable[[], None]], None]
+"""Run I/O in the order of the store; a failure is counted, not raised."""
+
+
+class Awaited:
+    """What ``SegmentStore.open`` found, on its way into ``space``."""
+
+    def __init__(
+        self, files: SegmentFiles, space: Space, *, attempt: Try, release: Callable[[Location], None]
+    ) -> None:
+        self.dropped_records = 0
+        self.dropped_catalogues = 0
+        self._files = files
+        self._space = space
+        self._try = attempt
+        self._release = release
+        self._segments: dict[int, tuple[Segment, int]] = {}
+        self._disowned: set[int] = set()
+        self._written = 0
+        self._claim: Claim | None = None
+        self._halted = False
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def numbers(self) -> KeysView[int]:
+        """Numbers of the segments."""
+        return self._segments.keys()
+
+    def open(self, claim: Claim) -> None:
+        """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
+        self._claim, self._halted = claim, False
+        for number, path in self._files.existing():
+            segment = Segment(path, number)
+            self._files.keep(number)
+            awaited_bytes = self._space.awaited_bytes_of(segment)
+            self._segments[number] = segment, awaited_bytes
+            self._space.awaited_bytes += awaited_bytes
+        names = self._disowned_path
+        if names.exists():
+            raw = names.read_bytes()
+            self._written = len(raw) // 8
+            self._disowned.update(np.frombuffer(raw, "<u8", count=self._written).tolist())
+            if not self._segments:
+                names.unlink()
+
+    def disown(self, object_hash: int) -> None:
+        """No record of that object that is still to be taken in counts any more."""
+        if self._segments and object_hash not in self._disowned:
+            self._disowned.add(object_hash)
+            raw = object_hash.to_bytes(8, "little")
+            self._try(partial(_write_at, self._disowned_path, raw, 8 * self._written))
+            self._written += 1
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Each segment with what is in it (blocking), until ``halt``."""
+        assert self._claim is not None, "open first"
+        for segment, _ in list(self._segments.values()):
+            if self._halted:
+                return
+            try:
+                found = restore(segment, self._claim, halted=lambda: self._halted)
+                if not len(found.rows):
+                    segment.destroy()
+            except Halted:
+                return
+            except OSError as error:
+                # It goes on to count against the capacity; the next start tries again.
+                _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
+                continue
+            yield found
+
+    def take_in(self, arrival: Arrival) -> Iterator[Contents]:
+        """Take a segment into the books, in steps; the pages in it, a few at a time."""
+        segment = arrival.segment
+        _, awaited_bytes = self._segments[segment.number]
+        self._space.awaited_bytes -= awaited_bytes
+        self._segments[segment.number] = segment, 0
+        self.dropped_records += arrival.damaged
+        self.dropped_catalogues += arrival.catalogue_lost
+        rows, gaps = self._fitting(arrival)
+        if len(rows):
+            self._space.restore_segment(segment)
+            for start in range(0, len(gaps), _GAPS):
+                self._space.restore_free(gaps[start : start + _GAPS])
+                yield Contents(rows[:0], arrival.contents.names)
+            for start in range(0, len(rows), _ROWS):
+                yield Contents(self._owned(rows[start : start + _ROWS]), arrival.contents.names)
+        elif len(arrival.rows):
+            self._files.ready.append(segment)
+        else:
+            self._files.forget(segment.number)
+        del self._segments[segment.number]
+        if self._segments:
+            return
+        if self.dropped_records:
+            _logger.warning(
+                "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped_records
+            )
+        if self._disowned:
+            self._disowned.clear()
+            # Emptied only after every erasure that was submitted before.
+            self._try(partial(catalogue.empty, self._disowned_path))
+
+    def halt(self) -> None:
+        """End ``arrivals`` soon."""
+        self._halted = True
+
+    def close(self) -> None:
+        """Close the files that were not taken in."""
+        for segment, _ in self._segments.values():
+            segment.close()
+        self._segments.clear()
+
+    @property
+    def _disowned_path(self) -> Path:
+        assert self._claim is not None, "open first"
+        return self._claim.path / DISOWNED_NAME
+
+    def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
+        """The records that the capacity has room for, and the gaps between them; the others are erased."""
+        segment, rows = arrival.segment, arrival.rows
+        units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
+        kept = self._space.fitting(segment, units, lengths)
+        if kept == len(rows):
+            return rows, arrival.gaps
+        self.dropped_records += len(rows) - kept
+        for unit in units[kept:].tolist():
+            self._try(partial(segment.erase, unit * UNIT_BYTES))
+        segment.fill(units[:kept], lengths[:kept])
+        for blocks in segment.holes():
+            self._try(partial(segment.punch, blocks))
+        end = int(units[kept - 1] + lengths[kept - 1]) if kept else 0
+        gaps = [gap for gap in arrival.gaps if unit_of(gap.start) < end]
+        return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
+
+    def _owned(self, rows: Rows) -> Rows:
+        if not self._disowned:
+            return rows
+        disowned = np.isin(rows["object_hash"], np.fromiter(self._disowned, np.uint64, len(self._disowned)))
+        for location in rows["location"][disowned].tolist():
+            self._release(Location(location))
+        return rows[~disowned]
+
+
+def _write_at(path: Path, raw: bytes, offset: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, raw, offset)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,128 @@
+"""The catalogue of a segment: what its records are, in numpy columns, so that a start need not read them.
+
+Laws: it lies beside its segment, is written when the store is closed in order, and is emptied before the
+first change of the segment after that. So a catalogue that is whole describes its segment as it is, also
+after kill -9; after the machine went down it counts for nothing. It is a hint all the same: a page taken
+from it is proven by its record (header and body) before its first byte is served.
+One that is torn, altered, or of another store, segment or format is told from a good one by its hash.
+The format is frozen by a golden test.
+"""
+
+import contextlib
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import GroupName
+from shadeproxy.tiers.location import lengths_of, numbers_of, units_of
+from shadeproxy.tiers.record import UNIT_BYTES
+from shadeproxy.tiers.rows import ROW, Contents
+
+SUFFIX = ".cat"
+CATALOGUE_VERSION = 1
+_MAGIC = b"ShCt"
+# magic, version, bytes of a row, segment number, rows, bytes of names, segment size, store id, boot; a hash.
+_HEAD = struct.Struct("<4sHHIIIQQQ")
+_HASH = struct.Struct("<Q")
+_START = _HEAD.size + _HASH.size
+_NAMES = msgspec.msgpack.Decoder(list[GroupName])
+
+
+class Key(NamedTuple):
+    """Of what a catalogue is one."""
+
+    store_id: int
+    number: int
+    segment_bytes: int
+
+
+def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
+    """The bytes of a catalogue that is written in a ``boot`` of the machine."""
+    rows, names = contents.rows.tobytes(), msgspec.msgpack.encode(contents.names)
+    head = _HEAD.pack(
+        _MAGIC, CATALOGUE_VERSION, ROW.itemsize, key.number, len(contents.rows), len(names),
+        key.segment_bytes, key.store_id, boot,
+    )  # fmt: skip
+    return b"".join((head, _HASH.pack(xxh3_64_intdigest(head + names + rows)), names, rows))
+
+
+def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
+    """Parse and prove a catalogue. Raises TierError when it is not one of exactly this segment, or was
+    written in another boot than ``boot``.
+    """
+    if len(raw) < _START:
+        raise TierError("the catalogue is cut off")
+    magic, version, row_bytes, number, rows, names_bytes, *rest = _HEAD.unpack_from(raw)
+    segment_bytes, store_id, written_in = rest
+    if magic != _MAGIC or version != CATALOGUE_VERSION or row_bytes != ROW.itemsize:
+        raise TierError("the catalogue has another format")
+    if Key(store_id, number, segment_bytes) != key:
+        raise TierError("the catalogue is of another store or segment")
+    if boot not in (None, written_in):
+        raise TierError("the catalogue is from before the machine went down")
+    if len(raw) != _START + names_bytes + rows * row_bytes:
+        raise TierError("the catalogue is cut off")
+    (stored_hash,) = _HASH.unpack_from(raw, _HEAD.size)
+    if stored_hash != xxh3_64_intdigest(raw[: _HEAD.size] + raw[_START:]):
+        raise TierError("the catalogue is damaged")
+    try:
+        names = _NAMES.decode(raw[_START : _START + names_bytes])
+    except msgspec.MsgspecError as error:
+        raise TierError(f"the catalogue is damaged: {error}") from error
+    contents = Contents(np.frombuffer(raw, ROW, offset=_START + names_bytes), names)
+    if not _is_sound(contents, key):
+        raise TierError("the catalogue contradicts itself")
+    return contents
+
+
+def _is_sound(contents: Contents, key: Key) -> bool:
+    """Whether the records can lie where they are said to lie: within the segment, and not in each other."""
+    rows = contents.rows
+    starts, lengths = units_of(rows["location"]), lengths_of(rows["location"])
+    ends = starts + lengths
+    return bool(
+        len(rows) == 0
+        or (
+            (numbers_of(rows["location"]) == key.number).all()
+            and (lengths > 0).all()
+            and (starts[1:] >= ends[:-1]).all()
+            and ends[-1] * UNIT_BYTES <= key.segment_bytes
+            and int(rows["group"].max()) < len(contents.names)
+        )
+    )
+
+
+def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
+    """The catalogue at ``path``; None when there is none, or it was emptied. Raises TierError, OSError."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return unpack(raw, key, boot=boot) if raw else None
+
+
+def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
+    """Put a catalogue in place of the one before, whole or not at all. Raises OSError."""
+    fresh = path.with_suffix(f"{SUFFIX}.new")
+    try:
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(pack(contents, key, boot=boot))
+        fresh.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def empty(path: Path) -> None:
+    """Make the catalogue say nothing: its segment is about to change. Raises OSError.
+
+    Emptied rather than deleted: a directory operation may wait for the file system's journal.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

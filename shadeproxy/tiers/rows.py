@@ -1,0 +1,34 @@
+"""What is remembered of pages from one process to the next, in numpy columns. No I/O."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.identity import GroupName
+
+ROW = np.dtype(
+    [
+        ("location", "<i8"),
+        ("object_hash", "<u8"),
+        ("etag", "<u8"),  # hash of the entity tag
+        ("number", "<u4"),  # of the page
+        ("group", "<u4"),  # index into the names
+        ("body_bytes", "<u4"),
+        ("uses", "<f4"),
+        ("idle", "<f4"),  # demand reads of anything since this page was last read
+        ("age", "<f4"),  # demand reads of anything since it was admitted
+        ("validated_s", "<f8"),
+    ]
+)
+"""A page: 56 bytes, part of the catalogue's format."""
+
+Rows = NDArray[np.void]
+"""ROW[n]."""
+
+
+class Contents(NamedTuple):
+    """Pages. ``names``: the groups that the rows' ``group`` counts."""
+
+    rows: Rows
+    names: list[GroupName]

@@ -1,0 +1,193 @@
+"""Pages of an earlier process come in while the engine works: what happened meanwhile wins."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import ObjectRef, Page, Source
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.transfers import Medium
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.tiers.store import SegmentStore
+
+SIZE = 3000
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+
+
+def origin_of(count: int) -> MemoryOrigin:
+    origin = MemoryOrigin()
+    for n in range(count):
+        origin.put("b", f"dir{n % 2}/{n}", bytes([n]) * SIZE)
+    return origin
+
+
+@pytest.fixture
+async def restarted(make_bench, tmp_path):
+    """``restarted(count)``: a bench whose tier held ``count`` objects; nothing of it is taken in yet."""
+
+    async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16):
+        sizes = {"ram_bytes": 1 << 15, "disk_bytes": 1 << 20} if disk else {}
+        bench = await make_bench(
+            origin=origin_of(count), rules=IMMUTABLE, page_size=page_size, segment_bytes=1 << 15, **sizes
+        )
+        for n in range(count):
+            await bench.get(f"dir{n % 2}/{n}")
+        await bench.engine.aclose()
+        await asyncio.to_thread(bench.cache.close)
+        await asyncio.to_thread(spoil, tmp_path / "one")
+        bench.cache = PageCache(
+            [
+                Medium(
+                    SegmentStore(
+                        one.tier.name, one.tier.path, one.tier.capacity_bytes, segment_bytes=1 << 15
+                    ),
+                    one.source,
+                    one.write,
+                    one.load,
+                )
+                for one in bench.cache.media
+            ],
+            policy=get_policy("default"),
+            weights=bench.weights,
+            stats=bench.stats,
+            ledger=bench.ledger,
+            rng=np.random.default_rng(7),
+        )
+        await asyncio.to_thread(bench.cache.open)
+        bench.engine = Engine(
+            bench.origin, bench.cache, rules=Rules(IMMUTABLE), ledger=bench.ledger,
+            stats=bench.stats, clock=bench.clock, page_size=page_size,
+        )  # fmt: skip
+        return bench
+
+    return restart
+
+
+async def test_what_was_there_comes_in_and_hits(restarted):
+    bench = await restarted()
+    assert bench.cache.awaited_segments > 1
+    assert (await bench.get("dir1/7"))[1] is Source.ORIGIN
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert bench.cache.awaited_segments == 0
+    assert [await bench.get(f"dir{n % 2}/{n}") for n in range(20)] == [
+        (bytes([n]) * SIZE, Source.RAM) for n in range(20)
+    ]
+
+
+async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_path):
+    bench = await restarted()
+    async with bench.engine.writing([ObjectRef("b", "dir0/4")]):
+        # On the medium before the origin changes: a kill must not bring it back.
+        assert (tmp_path / "one" / "ram" / "disowned").stat().st_size == 8
+        bench.origin.put("b", "dir0/4", b"new")
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert len(bench.cache.residents) == 19
+    assert await bench.get("dir0/4") == (b"new", Source.ORIGIN)
+    assert (tmp_path / "one" / "ram" / "disowned").stat().st_size == 0
+
+
+async def test_what_the_origin_said_meanwhile_beats_what_comes_in(restarted):
+    bench = await restarted()
+    bench.origin.put("b", "dir0/4", b"behind our back")
+    request = ReadRequest(ObjectRef("b", "dir0/4"))
+    assert (await bench.engine.stat(request))[0].size == 15
+    assert bench.cache.find(Page(ObjectRef("b", "dir0/4"), '"x"', 0)) is None
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    # Nobody asked about this one: under its rule it is served as it was.
+    assert (await bench.get("dir0/6"))[1] is Source.RAM
+    bench.engine._versions.forget(request.ref)
+    assert await bench.get("dir0/4") == (b"behind our back", Source.ORIGIN)
+
+
+async def test_a_purge_waits_for_what_is_to_come(restarted):
+    bench = await restarted()
+    bench.cache.start_recovery()
+    assert await bench.engine.purge("b", "dir1/", dry_run=False) == (10, 10, 10 * SIZE)
+    assert bench.cache.awaited_segments == 0
+    assert len(bench.cache.residents) == 10
+
+
+async def test_a_bucket_that_was_touched_is_asked_about_before_it_is_served(restarted):
+    bench = await restarted()
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        pass
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert (bench.cache.residents.validated_s[bench.cache.residents.ready()] == 0).all()
+
+
+async def test_a_stop_while_pages_come_in_loses_none(restarted, tmp_path):
+    bench = await restarted()
+    bench.cache.start_recovery()
+    await bench.cache.stop_recovery()
+    assert len(bench.cache.residents) == 0
+    assert bench.cache.awaited_segments > 1
+    await asyncio.to_thread(bench.cache.close)
+    await asyncio.to_thread(bench.cache.recover)
+    assert len(bench.cache.residents) == 20
+
+
+def swap_pages(path, number=0):
+    """Catalogues, whole by their hashes, that take each page for its neighbour: what no accident makes."""
+    from shadeproxy.tiers import catalogue
+    from shadeproxy.tiers.directory import claim
+
+    held = claim(path / "ram", setting="cache.ram.path")
+    for file in (path / "ram").glob("*.cat"):
+        segment_bytes = file.with_suffix(".seg").stat().st_size
+        key = catalogue.Key(held.store_id, int(file.stem), segment_bytes)
+        found = catalogue.read(file, key, boot=None)
+        rows = found.rows.copy()
+        for name in ("object_hash", "etag"):
+            rows[name][rows["number"] == number] = np.roll(rows[name][rows["number"] == number], 1)
+        catalogue.write(file, found._replace(rows=rows), key, boot=held.boot)
+    held.release()
+
+
+async def test_a_catalogue_that_lies_costs_misses_and_no_wrong_byte(restarted):
+    bench = await restarted(spoil=swap_pages)
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert len(bench.cache.residents) == 20
+    for n in range(20):
+        assert await bench.get(f"dir{n % 2}/{n}") == (bytes([n]) * SIZE, Source.ORIGIN)
+    assert bench.stats.snapshot()["evictions"]["damaged"] == 20
+
+
+async def test_one_that_lies_about_later_pages_too(restarted):
+    bench = await restarted(spoil=lambda path: swap_pages(path, number=1), page_size=1024)
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert len(bench.cache.residents) == 60
+    for n in range(20):
+        assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE
+    assert bench.stats.snapshot()["evictions"]["damaged"] == 20
+
+
+def damage_bodies(path):
+    for file in (path / "ram").glob("*.seg"):
+        raw = bytearray(file.read_bytes())
+        for n in range(20):
+            at = raw.find(bytes([n]) * 1000)
+            if at >= 0 and n:
+                raw[at + 500] ^= 1
+        file.write_bytes(raw)
+
+
+async def test_a_damaged_page_is_not_demoted_as_if_it_were_whole(restarted):
+    bench = await restarted(spoil=damage_bodies, count=8, disk=True)
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    for slot in bench.cache.residents.members[0].slots.tolist():
+        bench.cache._transfers._evict(slot, "policy")
+    await bench.cache.drain()
+    for n in range(1, 8):
+        assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE
