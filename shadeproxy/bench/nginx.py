@@ -3,6 +3,7 @@
 All variants are one process with a port each, so that its CPU is that of one worker whichever is asked.
 """
 
+import os
 import shutil
 import socket
 import time
@@ -19,7 +20,7 @@ from shadeproxy.demo.servers import plain_environment
 
 _START_S = 10.0
 _CONFIG = """
-daemon off; master_process on; worker_processes 1; worker_rlimit_nofile 65536;
+{user} daemon off; master_process on; worker_processes 1; worker_rlimit_nofile 65536;
 pid {work}/pid; error_log stderr warn;
 events {{ worker_connections 4096; multi_accept on; use epoll; }}
 http {{
@@ -61,9 +62,6 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     write_objects(root, pieces)
     own = work / "nginx"
     own.mkdir()
-    # Workers drop root's rights; the directories are ours alone otherwise.
-    for directory in (work, own, root):
-        directory.chmod(0o755)
     ports = dict(zip((*VARIANTS, *([PROXY_CACHE] if cached else [])), _free_ports(), strict=False))
     servers = "".join(
         _FILES.format(port=ports[name], root=root, options=options) for name, options in VARIANTS.items()
@@ -71,7 +69,9 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     if cached:
         servers += _CACHED.format(port=ports[PROXY_CACHE], upstream=ports["sendfile"])
     config = own / "nginx.conf"
-    config.write_text(_CONFIG.format(work=own, servers=servers))
+    # Else root's worker becomes nobody, who may not look into our directories.
+    user = "user root root;" if os.getuid() == 0 else ""
+    config.write_text(_CONFIG.format(user=user, work=own, servers=servers))
     command = [program, "-e", "stderr", "-p", str(own), "-c", str(config)]
     with running("nginx", command, log=own / "log", env=plain_environment()) as child:
         for port in ports.values():

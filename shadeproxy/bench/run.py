@@ -14,9 +14,9 @@ from shadeproxy.bench import machine
 from shadeproxy.bench.faults import NotBuilt, ReferenceMissing
 from shadeproxy.bench.markdown import markdown
 from shadeproxy.bench.plan import Planned, Scale, Suite
+from shadeproxy.bench.registry import SUITES
 from shadeproxy.bench.results import Measured, Results, Row, Status, merged, read_results, write_results
 from shadeproxy.bench.show import row_line, tables
-from shadeproxy.bench.suites import SUITES
 from shadeproxy.bench.words import summary
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.processes import termination_as_interrupt
@@ -79,6 +79,8 @@ def measure(suite: str, planned: Planned) -> Row:
         return _without_number(suite, planned, "not built", str(error))
     except ShadeProxyError as error:
         return _without_number(suite, planned, "failed", str(error))
+    except Exception as error:  # noqa: BLE001  a defect of one row is shown and fails the run, but costs no other row
+        return _without_number(suite, planned, "failed", f"{type(error).__name__}: {error}")
 
 
 def _judged(suite: str, planned: Planned, found: Measured) -> Row:

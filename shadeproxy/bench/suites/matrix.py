@@ -121,8 +121,8 @@ def matrix(scale: Scale) -> Iterator[Planned]:
     connections = _CONNECTIONS[:2] if scale.quick else _CONNECTIONS
     how = (
         "size x connections: signed GETs until the time is over, warm proxy against the same client on the "
-        "origin (nginx: sendfile, tcp_nopush, files on tmpfs); one client process, bodies compared on the first "
-        "object of each connection"
+        "origin (nginx: sendfile, tcp_nopush, files on tmpfs); one client process, bodies compared on the "
+        "first object of each connection"
     )
     try:
         for slow in (True, False):
