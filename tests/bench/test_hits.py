@@ -65,7 +65,7 @@ def test_hits_from_elsewhere_fail_the_row(make_origin, make_fake, pieces):
 def test_the_real_proxy_hits_in_the_tier_that_was_meant(make_origin, stack, tmp_path, pieces):
     source = make_origin()
     ram = stack.enter_context(proxy(tmp_path, source, ram_bytes=64 * 1024**2, signed=True, name="ram"))
-    assert tiny(ram, [source], pieces, sources=("ram",), signed=True).ours > 0
+    assert tiny(ram, [source], pieces, sources=("ram",), signed=True, distinct=200).ours > 0
     big = [Piece(100_000, number) for number in range(20)]
     disk = stack.enter_context(
         proxy(tmp_path, source, ram_bytes=64 * 1024, disk_bytes=64 * 1024**2, name="disk")

@@ -67,11 +67,13 @@ def compare(
     seconds: float,
     pilot: tuple[Load, float] | None = None,
     signed: bool = False,
+    distinct: int = DISTINCT_SIGNED,
 ) -> Measured:
     """CPU per request of ours and of the cheapest reference, both warm, in turn.
 
-    ``pilot``: load and seconds by which the cheapest is found. Raises BenchError for a wrong byte on either
-    side, and when ours comes from elsewhere than ``sources`` (values of x-shade-cache).
+    ``pilot``: load and seconds by which the cheapest is found; ``signed``: ours get ``distinct`` signed
+    requests, new ones in each round. Raises BenchError for a wrong byte on either side, and when ours
+    comes from elsewhere than ``sources`` (values of x-shade-cache).
     """
     for reference in references:
         _check(reference, _plain(pieces, reference))
@@ -90,7 +92,7 @@ def compare(
         return cost
 
     def our_side() -> float:
-        requests = _requests(pieces, ours, signed=signed)
+        requests = _requests(pieces, ours, signed=signed, distinct=distinct)
         cost = cpu_us(ours, load, requests, seconds=seconds)
         _check(ours, _sample(requests), sources)
         return cost
@@ -160,9 +162,7 @@ def _plain(pieces: Sequence[Piece], server: Served) -> Requests:
     return list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
 
 
-def _requests(
-    pieces: Sequence[Piece], server: Served, *, signed: bool, distinct: int = DISTINCT_SIGNED
-) -> Requests:
+def _requests(pieces: Sequence[Piece], server: Served, *, signed: bool, distinct: int) -> Requests:
     if signed:
         return signed_requests(pieces, server.authority, distinct=distinct)
     return _plain(pieces, server)

@@ -6,6 +6,7 @@ worst call is in the spread.
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -91,8 +92,10 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     newcomer = slot
     table.record_bytes[newcomer] = _PAGE_BYTES
     tier = _Books(residents * _PAGE_BYTES)
+    # Without a staging share, for which a tier with these books would have to make room at once.
+    policy = replace(default_policy(), staging_share=0.0)
     placement = Placement(
-        table, [cast(Tier, tier)], policy=default_policy(), weights=knowledge, rng=np.random.default_rng(0)
+        table, [cast(Tier, tier)], policy=policy, weights=knowledge, rng=np.random.default_rng(0)
     )
 
     def evict(_slot: int, _reason: str) -> None:
