@@ -7,7 +7,8 @@ from shadeproxy.bench.suites.knowledge import knowledge
 from shadeproxy.bench.suites.matrix import matrix
 from shadeproxy.bench.suites.misses import misses
 from shadeproxy.bench.suites.report import report
-from shadeproxy.bench.suites.scripts import sdk, start
+from shadeproxy.bench.suites.sdk import sdk
+from shadeproxy.bench.suites.start import start
 from shadeproxy.bench.suites.tiers import tiers
 
 SUITES: dict[str, Suite] = {

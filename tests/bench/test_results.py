@@ -159,7 +159,7 @@ def test_a_busy_machine_is_said(monkeypatch):
 
 def test_the_cpu_of_descendants_counts():
     # The parent sleeps; what is counted is its child's, which works until it is told to end.
-    burn = "while True: pass"
+    burn = "import time; end = time.time() + 30\nwhile time.time() < end: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], start_new_session=True) as process:
         try:

@@ -11,10 +11,11 @@ from shadeproxy.bench.objects import Piece, key_of
 from shadeproxy.bench.plan import Scale
 from shadeproxy.bench.registry import SUITES
 from shadeproxy.bench.server import proxy
-from shadeproxy.bench.suites import epochs, scripts
-from shadeproxy.bench.suites.epochs import shuffled_epochs, worst_later_epoch
+from shadeproxy.bench.suites import scripts
+from shadeproxy.bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
 from shadeproxy.bench.suites.knowledge import apply_scores, choose_victim
 from shadeproxy.bench.suites.misses import cold_reads
+from shadeproxy.bench.suites.sdk import connector, connector_rate, sdk_rate
 from shadeproxy.bench.suites.tiers import write_cost
 
 CLIENTS = [
@@ -52,7 +53,7 @@ def test_the_worst_later_epoch_is_judged():
     rounds = [[(9.0, 1.0, 0.0), (1.0, 2.0, 0.2), (3.0, 2.0, 0.1)]] * 3
     found = worst_later_epoch(rounds)
     assert (found.ours, found.reference, found.note) == (3.0, 2.0, "epoch 3, hit ratio 0.100")
-    assert epochs.first_epoch(rounds).ours == 9.0
+    assert first_epoch(rounds).ours == 9.0
 
 
 def test_tier_writes_are_compared():
@@ -85,9 +86,15 @@ def test_wrong_bytes_reach_no_stock_client_unseen(make_origin, client):
 def test_the_connector_reads_the_right_bytes(make_origin):
     keys = [key_of(100_000, number) for number in range(3)]
     source = make_origin()
-    assert scripts.connector_rate(scripts.connector(source), keys, threads=1) > 0
+    assert connector_rate(connector(source), keys, threads=1, batch=2) > 0
     with pytest.raises(BenchError, match=f"{keys[0]}: wrong bytes"):
-        scripts.connector_rate(lambda _key: bytes(100_000), keys, threads=2)
+        connector_rate(lambda _key: bytes(100_000), keys, threads=2, batch=2)
+
+
+def test_samples_that_came_short_fail_the_row():
+    assert sdk_rate(lambda ids: len(ids) * 100_000, 5, batch=2) > 0
+    with pytest.raises(BenchError, match="2 samples came as 199999 bytes"):
+        sdk_rate(lambda ids: len(ids) * 100_000 - 1, 5, batch=2)
 
 
 def test_a_script_that_is_not_there_is_not_built(tmp_path):
@@ -99,9 +106,9 @@ def test_a_script_that_is_not_there_is_not_built(tmp_path):
     assert scripts.script_function("start.py", "other", tmp_path)() == 1
 
 
-def test_the_start_script_plugs_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(scripts, "script_function", lambda _script, _name: fake_start)
-    rows = [run.measure("start", planned) for planned in scripts.start(Scale(quick=True))]
+def test_the_start_script_plugs_in(monkeypatch):
+    monkeypatch.setattr("shadeproxy.bench.suites.start.script_function", lambda _script, _name: fake_start)
+    rows = [run.measure("start", planned) for planned in SUITES["start"](Scale(quick=True))]
     assert [row.ours for row in rows] == [0.5, 2.0, 280.0, 1.5, 6.0, 320.0]
     assert [row.met for row in rows] == [True, True, True, False, False, False]
 
