@@ -87,12 +87,17 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
-    """``now``, with the rows of other suites that an earlier run on the same machine found."""
-    if earlier is None or earlier.machine != now.machine:
-        return now
+    """``now``, with the rows of other suites that an earlier run on the same machine found, each in its
+    place, and that run's warnings.
+    """
     ran = {row.suite for row in now.rows}
-    kept = tuple(row for row in earlier.rows if row.suite not in ran)
-    return msgspec.structs.replace(now, rows=kept + now.rows)
+    if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):
+        return now
+    rows: list[Row] = []
+    for suite in dict.fromkeys(row.suite for row in earlier.rows + now.rows):
+        rows += [row for row in (now if suite in ran else earlier).rows if row.suite == suite]
+    warnings = tuple(dict.fromkeys(earlier.warnings + now.warnings))
+    return msgspec.structs.replace(now, rows=tuple(rows), warnings=warnings)
 
 
 def read_results(path: Path) -> Results | None:

@@ -37,7 +37,11 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
     began = time.monotonic()
     with termination_as_interrupt():
         rows = tuple(
-            measure_all(chosen, Scale(quick=quick), lambda row: console.print(row_line(row), highlight=False))
+            measure_all(
+                chosen,
+                Scale(quick=quick),
+                lambda row: console.print(row_line(row), highlight=False, soft_wrap=True),
+            )
         )
     results = Results(machine.describe(), _now(), rows, warnings)
     console.print(tables(results))

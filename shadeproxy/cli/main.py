@@ -180,7 +180,9 @@ def bench(
     from shadeproxy.bench.run import run_bench  # noqa: PLC0415  brings what it measures
 
     names = [name.strip() for name in suite.split(",") if name.strip()]
-    results = run_bench(names, quick=quick, out=None if quick else out, console=Console())
+    # Where nobody says how wide a line is, the table of spreads needs more than 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    results = run_bench(names, quick=quick, out=None if quick else out, console=console)
     failed = [row.name for row in results.rows if row.status == "failed"]
     if failed:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")

@@ -111,7 +111,7 @@ def test_the_files_hold_every_row(suites, tmp_path, console):
 
 def test_a_run_of_some_suites_keeps_the_rows_of_the_others(suites, tmp_path, console):
     run.run_bench([], quick=True, out=tmp_path, console=console)
-    run.run_bench(["grid"], quick=True, out=tmp_path, console=console)
+    run.run_bench(["three"], quick=True, out=tmp_path, console=console)
     assert [row.name for row in read_results(tmp_path / "results.json").rows] == [
         "fast",
         "slow",
@@ -124,7 +124,9 @@ def test_rows_of_another_machine_do_not_stay(suites):
     rows = tuple(run.measure_all(suites, Scale(), lambda _row: None))
     now = Results("this", "now", rows[3:])
     assert merged(Results("that", "then", rows), now) == now
-    assert len(merged(Results("this", "then", rows), now).rows) == 4
+    both = merged(Results("this", "then", rows, ("busy",)), now)
+    assert (len(both.rows), both.warnings) == (4, ("busy",))
+    assert merged(Results("this", "then", rows[3:], ("busy",)), now) == now
     assert merged(None, now) == now
 
 
