@@ -136,7 +136,7 @@ def hits(scale: Scale) -> Iterator[Planned]:
         ("1 MB range", shard_ranges(scale), 0.95),
     )
     for signed in (False, True):
-        for size, pieces, signed_bound in kinds[: 1 if signed and scale.quick else None]:
+        for size, pieces, signed_bound in kinds[: scale.pick(3, 1 if signed else 2)]:
             yield Planned(
                 f"RAM hit, {size}, {'SigV4 verified' if signed else 'no auth'}",
                 "us CPU/request",
