@@ -9,6 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 # torch is pinned there: without a pin pip may choose a build with gigabytes of CUDA libraries.
 INSTALL := $(PIP) install --constraint constraints.txt
 CODE := shadeproxy sdk tests bench
+# RUNLEVEL=1: the package must not start a service.
+REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+  echo "installing nginx-light and wrk ..."; export DEBIAN_FRONTEND=noninteractive; \
+  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends nginx-light wrk > /dev/null; \
+  else echo "nginx or wrk is missing, and only root can install them: their rows will say so"; fi
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
@@ -34,8 +39,11 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format --quiet $(CODE)
 	@$(BIN)/ruff check --quiet --fix $(CODE)
 
-bench: $(VENV)/.dev ## Measure, one script after the other
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+# Debian puts nginx where the PATH of ordinary users does not look.
+bench: export PATH := $(PATH):/usr/sbin:/sbin
+bench: $(VENV)/.bench ## Measure beside nginx and stock clients, write bench/results.md (SUITE=hits,matrix QUICK=1)
+	@command -v nginx > /dev/null && command -v wrk > /dev/null || $(REFERENCES)
+	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick)
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
 	@$(BIN)/python -m pytest -q -m rgw
@@ -65,4 +73,9 @@ $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what tests and checks need ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
 	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "installing the clients that are compared ..."
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check --group bench
 	@touch $@

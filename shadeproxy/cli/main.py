@@ -170,6 +170,25 @@ def demo(
 
 
 @app.command()
+def bench(
+    suite: Annotated[str, typer.Option(metavar="NAME[,NAME]", help="Only these suites.")] = "",
+    out: Annotated[Path, typer.Option(help="Where results.json and results.md go.")] = Path("bench"),
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Small and short, for a look; not written.")] = False,
+) -> None:
+    """Measure ShadeProxy beside nginx, stock clients and the bare origin; print ratios and targets."""
+    from shadeproxy.bench.run import run_bench  # noqa: PLC0415  brings what it measures
+
+    names = [name.strip() for name in suite.split(",") if name.strip()]
+    # Where nobody says how wide a line is, the table of spreads needs more than 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    results = run_bench(names, quick=quick, out=None if quick else out, console=console)
+    failed = [row.name for row in results.rows if row.status == "failed"]
+    if failed:
+        raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(f"shadeproxy {__version__}")

@@ -25,10 +25,11 @@ _SHM = Path("/dev/shm")  # noqa: S108 (tmpfs is the point; only the demo's own d
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is ready. URLs without a slash at the end."""
+    """A server that is ready. URLs without a slash at the end; ``pid`` of its process."""
 
     s3_url: str
     control_url: str
+    pid: int
 
 
 class _LogLine(msgspec.Struct):
@@ -105,7 +106,7 @@ def _wait_until_ready(child: Child) -> Server:
             with suppress(msgspec.MsgspecError):
                 event = msgspec.json.decode(line, type=_LogLine)
                 if event.event == "ready":
-                    return Server(event.s3, event.control)
+                    return Server(event.s3, event.control, child.process.pid)
         if ended:
             raise child.failure()
         time.sleep(_POLL_S)

@@ -2,7 +2,7 @@
 
 Laws: live blocks + slack + fixed overhead + segments that a start has yet to take in <= limit_bytes, at
 every moment. Slack is blocks that hold bytes but no record: they are kept for the next record, because
-returning and taking back 100 KB costs 36 us of CPU where overwriting it costs 7 (bench/tier_write.py), and
+returning and taking back 100 KB costs 36 us of CPU where overwriting it costs 7 (bench suite "tiers"), and
 they are returned as soon as they stand in the way, or exceed ``slack_bytes``. What is to be punched is
 returned to the caller, in order.
 """

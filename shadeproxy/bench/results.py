@@ -1,0 +1,112 @@
+"""What a run found: rows that are judged against their targets, and the file that keeps them.
+
+Law: ``met`` is true only for a row that was measured and reached its target; every other state (failed,
+reference missing, not built) says so and counts as not met.
+"""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Status = Literal["measured", "reference missing", "not built", "failed"]
+RatioIs = Literal["reference / ours", "ours / reference"]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """``bound``: the value may not be beyond it, in the direction that ``at_least`` says.
+
+    ``of``: what is judged, the row's ratio or our figure itself (in the row's unit).
+    """
+
+    bound: float
+    at_least: bool = True
+    of: Literal["ratio", "ours"] = "ratio"
+
+    def met(self, *, ours: float, ratio: float | None) -> bool:
+        value = ours if self.of == "ours" else ratio
+        if value is None or math.isnan(value):
+            return False
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def shortfall(self, *, ours: float, ratio: float | None) -> float | None:
+        """By what share of the bound it was missed; None when met or not judged."""
+        value = ours if self.of == "ours" else ratio
+        if value is None or self.met(ours=ours, ratio=ratio):
+            return None
+        return abs(value - self.bound) / self.bound
+
+    def text(self, unit: str) -> str:
+        number = f"{'>=' if self.at_least else '<='} {self.bound:g}"
+        return f"{number} {unit}" if self.of == "ours" else number
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Medians of both sides, and the least and largest of their rounds. ``reference`` None: there is none."""
+
+    ours: float
+    reference: float | None = None
+    ours_spread: tuple[float, float] | None = None
+    reference_spread: tuple[float, float] | None = None
+    note: str = ""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the results. ``target`` None: for information, never judged; then ``met`` is None too.
+
+    ``shortfall``: by what share of its bound the target was missed. ``cell``: as in ``Planned``.
+    """
+
+    suite: str
+    name: str
+    status: Status
+    ours: float | None
+    reference: float | None
+    unit: str
+    ratio: float | None
+    ratio_is: RatioIs
+    target: str | None
+    met: bool | None
+    shortfall: float | None
+    ours_spread: tuple[float, float] | None = None
+    reference_spread: tuple[float, float] | None = None
+    note: str = ""
+    how: str
+    date: str
+    cell: tuple[str, str] | None = None
+
+
+class Results(msgspec.Struct, frozen=True):
+    """``date``: ISO 8601, of the latest run in it. ``warnings``: why its numbers may be worth less."""
+
+    machine: str
+    date: str
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def merged(earlier: Results | None, now: Results) -> Results:
+    """``now``, with the rows of other suites that an earlier run on the same machine found, each in its
+    place, and that run's warnings.
+    """
+    ran = {row.suite for row in now.rows}
+    if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):
+        return now
+    rows: list[Row] = []
+    for suite in dict.fromkeys(row.suite for row in earlier.rows + now.rows):
+        rows += [row for row in (now if suite in ran else earlier).rows if row.suite == suite]
+    warnings = tuple(dict.fromkeys(earlier.warnings + now.warnings))
+    return msgspec.structs.replace(now, rows=tuple(rows), warnings=warnings)
+
+
+def read_results(path: Path) -> Results | None:
+    """An earlier run's results; None where there are none of this form."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def write_results(path: Path, results: Results) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

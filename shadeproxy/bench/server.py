@@ -1,0 +1,95 @@
+"""The servers of a measurement: the proxy under test and its origin, each ready when it is yielded."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from shadeproxy.bench.faults import BenchError
+from shadeproxy.bench.requests import CLIENT
+from shadeproxy.demo.processes import running
+from shadeproxy.demo.servers import plain_environment, serving
+
+_SHM = Path("/dev/shm")  # noqa: S108 (tmpfs is the point; only directories of our own below it are used)
+_ORIGIN = (sys.executable, "-m", "shadeproxy.bench.origin")
+
+
+class Served(NamedTuple):
+    """Where a server listens, and the process whose tree does the work."""
+
+    name: str
+    host: str
+    port: int
+    pid: int
+    control_url: str = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @property
+    def authority(self) -> str:
+        """Value of the Host field."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.authority}"
+
+
+@contextmanager
+def workplace(*, on_disk: bool = False) -> Iterator[Path]:
+    """A directory for one measurement, gone afterwards: on tmpfs where the machine has it, or on disk."""
+    parent = _SHM if _SHM.is_dir() and not on_disk else None
+    path = Path(mkdtemp(prefix="shadeproxy-bench-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def origin(work: Path, *, latency_s: float = 0.0, seed: int = 0, name: str = "origin") -> Iterator[Served]:
+    """An S3 server that answers ``latency_s`` later."""
+    command = [*_ORIGIN, "--latency", str(latency_s), "--seed", str(seed)]
+    with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
+        assert child.process.stdout is not None
+        line = child.process.stdout.readline()
+        if not line:
+            raise child.failure()
+        yield Served(name, "127.0.0.1", int(line), child.process.pid)
+
+
+@contextmanager
+def proxy(
+    work: Path,
+    behind: Served,
+    *,
+    ram_bytes: int,
+    disk_bytes: int = 0,
+    signed: bool = False,
+    name: str = "proxy",
+) -> Iterator[Served]:
+    """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
+
+    ``signed``: signatures are demanded and verified.
+    """
+    settings: dict[str, Any] = {
+        "origin": {"kind": "s3", "endpoint": behind.url, "credentials": {"source": "anonymous"}},
+        "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
+    }
+    # Stock clients sign whether or not they must.
+    secret = work / f"{name}.secret"
+    secret.write_text(CLIENT.secret_key)
+    secret.chmod(0o600)
+    client = {"access_key": CLIENT.access_key, "secret_file": str(secret), "upstream": "shared"}
+    settings["auth"] = {"anonymous": not signed, "clients": [client]}
+    with serving(name, settings, work / name) as server:
+        parts = urlsplit(server.s3_url)
+        if parts.hostname is None or parts.port is None:
+            raise BenchError(f"the proxy says that it listens on {server.s3_url!r}")
+        yield Served(name, parts.hostname, parts.port, server.pid, server.control_url)

@@ -1,0 +1,92 @@
+"""Wall time of shuffled epochs through the proxy with room for a fifth of the data, against the origin.
+
+Every round begins with an empty proxy, so there is one first epoch a round; a direct epoch is read before
+each epoch through the proxy, in the same order.
+"""
+
+import random
+import statistics
+from collections.abc import Iterator
+from functools import cache, partial
+
+from shadeproxy.bench.objects import Piece
+from shadeproxy.bench.plan import Planned, Scale
+from shadeproxy.bench.results import Measured, Target
+from shadeproxy.bench.rounds import measured
+from shadeproxy.bench.server import Served, origin, proxy, workplace
+from shadeproxy.bench.suites.misses import read_pieces
+
+_OBJECT_BYTES = 100_000
+_LATENCY_S = 0.02
+_READERS = 16
+_CACHED = 0.2
+_EPOCHS = 3
+_ROUNDS = 3
+
+
+def shuffled_epochs(
+    ours: Served, source: Served, *, objects: int, seed: int
+) -> list[tuple[float, float, float]]:
+    """For each epoch: seconds through ours, seconds direct, share of hits."""
+    pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
+    drawn = random.Random(seed)  # noqa: S311 (no secret)
+    walls = []
+    for _ in range(_EPOCHS):
+        drawn.shuffle(pieces)
+        direct = read_pieces(source, pieces, connections=_READERS)
+        through = read_pieces(ours, pieces, connections=_READERS)
+        hits = (through.sources["ram"] + through.sources["disk"]) / objects
+        walls.append((through.wall_s, direct.wall_s, hits))
+    return walls
+
+
+def rounds_of_epochs(*, objects: int, rounds: int) -> list[list[tuple[float, float, float]]]:
+    """``shuffled_epochs`` with real servers, an empty proxy for each round."""
+    found = []
+    with workplace() as work, origin(work, latency_s=_LATENCY_S) as source:
+        for turn in range(rounds):
+            ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
+            with proxy(work, source, ram_bytes=ram_bytes, name=f"proxy{turn}") as ours:
+                found.append(shuffled_epochs(ours, source, objects=objects, seed=turn))
+    return found
+
+
+def first_epoch(rounds: list[list[tuple[float, float, float]]]) -> Measured:
+    return measured([epochs[0][0] for epochs in rounds], [epochs[0][1] for epochs in rounds])
+
+
+def worst_later_epoch(rounds: list[list[tuple[float, float, float]]]) -> Measured:
+    """The epoch after the first whose median is worst against its direct neighbours."""
+    later = [
+        (
+            measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
+            statistics.mean(epochs[number][2] for epochs in rounds),
+            number + 1,
+        )
+        for number in range(1, len(rounds[0]))
+    ]
+    found, hits, number = max(later, key=lambda one: one[0].ours / (one[0].reference or 1))
+    note = f"epoch {number}, hit ratio {hits:.3f}"
+    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)
+
+
+def epochs(scale: Scale) -> Iterator[Planned]:
+    objects = scale.pick(2000, 500)
+    once = cache(partial(rounds_of_epochs, objects=objects, rounds=_ROUNDS))
+    how = f"{objects} x 100 KB shuffled, {_READERS} readers, 20 ms origin, cache of 20 %; direct in turn"
+    yield Planned(
+        "first epoch, wall",
+        "s",
+        Target(1.05, at_least=False),
+        how,
+        lambda: first_epoch(once()),
+        ratio_is="ours / reference",
+    )
+    yield Planned(
+        "worst later epoch, wall",
+        "s",
+        Target(1.0, at_least=False),
+        f"{how}; the worst of epochs 2 to {_EPOCHS}",
+        lambda: worst_later_epoch(once()),
+        ratio_is="ours / reference",
+    )

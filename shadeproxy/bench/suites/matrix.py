@@ -1,0 +1,157 @@
+"""Stock clients through the warm proxy and on the origin: every size with every number of connections.
+
+The promise is that nobody is slower for the proxy. Two origins: one that takes 5 ms to answer, as a near
+object store does; and nginx with the files on tmpfs, which no object store matches.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property, partial
+from pathlib import Path
+
+import msgspec
+
+from shadeproxy.bench.clients import ClientName, Done, Job
+from shadeproxy.bench.faults import BenchError, ReferenceMissing
+from shadeproxy.bench.nginx import nginx
+from shadeproxy.bench.objects import Piece
+from shadeproxy.bench.plan import Planned, Scale
+from shadeproxy.bench.results import Measured, Target
+from shadeproxy.bench.rounds import alternate
+from shadeproxy.bench.server import Served, origin, proxy, workplace
+from shadeproxy.bench.suites.misses import read_pieces
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import plain_environment
+
+_LATENCY_S = 0.005
+_SIZES = {"4 KB": (4_000, 512), "100 KB": (100_000, 256), "1 MB": (1_000_000, 64), "64 MB": (64_000_000, 4)}
+_CONNECTIONS = (1, 16, 64, 256)
+_CLIENTS: tuple[ClientName, ...] = ("boto3", "obstore")
+_ROUNDS = 3
+_COMMAND = (sys.executable, "-m", "shadeproxy.bench.clients")
+_MB = 1e6
+
+
+class Arena:
+    """What the cells share, each started when the first cell needs it; ``close`` ends all of it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._clients: dict[ClientName, Child] = {}
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @cached_property
+    def work(self) -> Path:
+        return self._stack.enter_context(workplace())
+
+    @cached_property
+    def slow_origin(self) -> Served:
+        return self._stack.enter_context(origin(self.work, latency_s=_LATENCY_S))
+
+    @cached_property
+    def fast_origin(self) -> Served:
+        variants = self._stack.enter_context(nginx(self.work, self._pieces(), cached=False))
+        return next(one for one in variants if one.name == "sendfile, tcp_nopush")
+
+    @cached_property
+    def warm_proxy(self) -> Served:
+        total = sum(piece.size_bytes for piece in self._pieces())
+        ours = self._stack.enter_context(proxy(self.work, self.slow_origin, ram_bytes=2 * total))
+        for _ in range(2):
+            reading = read_pieces(ours, self._pieces(), connections=4)
+        if set(reading.sources) != {"ram"}:
+            raise BenchError(f"the proxy is not warm after reading all twice: {dict(reading.sources)}")
+        return ours
+
+    def rate(self, client: ClientName, server: Served, size: str, connections: int, seconds: float) -> float:
+        """Megabytes a second that a stock client gets. Raises BenchError, ReferenceMissing."""
+        size_bytes, objects = _SIZES[size]
+        job = Job(client, server.url, size_bytes, objects, connections, seconds)
+        done = self._run(job)
+        if done.error:
+            raise BenchError(f"{client} at {server.name}: {done.error}")
+        return done.bytes / done.wall_s / _MB
+
+    def _run(self, job: Job) -> Done:
+        child = self._clients.get(job.client)
+        if child is None:
+            if importlib.util.find_spec(job.client) is None:
+                raise ReferenceMissing(f"{job.client} is not installed: pip install {job.client}")
+            log = self.work / f"{job.client}.log"
+            command = running(job.client, _COMMAND, log=log, env=plain_environment(), piped=True)
+            child = self._clients[job.client] = self._stack.enter_context(command)
+        pipes = child.process
+        assert pipes.stdin is not None
+        assert pipes.stdout is not None
+        pipes.stdin.write(msgspec.json.encode(job) + b"\n")
+        pipes.stdin.flush()
+        line = pipes.stdout.readline()
+        if not line:
+            raise child.failure()
+        return msgspec.json.decode(line, type=Done)
+
+    def _pieces(self) -> list[Piece]:
+        return [Piece(size, number) for size, count in _SIZES.values() for number in range(count)]
+
+
+def cell(
+    arena: Arena, client: ClientName, size: str, connections: int, *, slow: bool, seconds: float
+) -> Measured:
+    """Rates through the proxy and at the origin in turn, after one uncounted window of each."""
+    reference, ours = (arena.slow_origin if slow else arena.fast_origin), arena.warm_proxy
+    rate = partial(arena.rate, client, size=size, connections=connections)
+    for server in (reference, ours):
+        rate(server, seconds=seconds / 4)
+    found = alternate(
+        lambda: rate(ours, seconds=seconds), lambda: rate(reference, seconds=seconds), rounds=_ROUNDS
+    )
+    assert found.ours_spread is not None
+    assert found.reference_spread is not None
+    alike = found.ours_spread[1] >= found.reference_spread[0]
+    note = "within the spread of the rounds" if alike and found.ours < (found.reference or 0) else ""
+    return msgspec.structs.replace(found, note=note)
+
+
+def matrix(scale: Scale) -> Iterator[Planned]:
+    arena = Arena()
+    connections = (16,) if scale.quick else _CONNECTIONS
+    how = (
+        "size x connections: signed GETs until the time is over, warm proxy against the same client on the "
+        "origin (nginx: sendfile, tcp_nopush, files on tmpfs); one client process, bodies compared on the "
+        "first object of each connection"
+    )
+    try:
+        for slow in (True, False):
+            for client in _CLIENTS:
+                for size in list(_SIZES)[: scale.pick(4, 3)]:
+                    for count in connections:
+                        behind = "5 ms origin" if slow else "nginx, 0 ms"
+                        yield Planned(
+                            f"{client}, {size} x {count}, {behind}",
+                            "MB/s",
+                            Target(1.0),
+                            how,
+                            partial(
+                                cell,
+                                arena,
+                                client,
+                                size,
+                                count,
+                                slow=slow,
+                                seconds=_seconds(size, quick=scale.quick),
+                            ),
+                            ratio_is="ours / reference",
+                            cell=(f"{size} x {count}", f"{client}, {behind}"),
+                        )
+    finally:
+        arena.close()
+
+
+def _seconds(size: str, *, quick: bool) -> float:
+    """Longer where one object takes long."""
+    full = 0.8 if size == "64 MB" else 0.3
+    return full / 4 if quick else full

@@ -1,0 +1,78 @@
+"""Small servers with known faults, each a process of its own, as the real ones are."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.bench.faults import BenchError
+from shadeproxy.bench.objects import Piece
+from shadeproxy.bench.plan import Planned
+from shadeproxy.bench.results import Measured, Target
+from shadeproxy.bench.server import Served, origin
+from shadeproxy.demo.processes import running
+from shadeproxy.demo.servers import plain_environment
+
+_FAKE = Path(__file__).parent / "fake_server.py"
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_origin(stack, tmp_path):
+    """The bench's own origin; another ``seed`` gives wrong bytes."""
+
+    def make(name="origin", **options):
+        return stack.enter_context(origin(tmp_path, name=name, **options))
+
+    return make
+
+
+@pytest.fixture
+def make_fake(stack, tmp_path):
+    """``fake_server.py`` with one fault."""
+
+    def make(fault):
+        log = tmp_path / f"{fault}.log"
+        command = [sys.executable, str(_FAKE), fault]
+        child = stack.enter_context(running(fault, command, log=log, env=plain_environment(), piped=True))
+        return Served(fault, "127.0.0.1", int(child.process.stdout.readline()), child.process.pid)
+
+    return make
+
+
+@pytest.fixture
+def pieces():
+    return [Piece(1000, number) for number in range(40)]
+
+
+@pytest.fixture
+def plan():
+    """A row that gives ``found``, or raises it."""
+
+    def make(found, name="a row", target=None, **more):
+        def measure():
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return Planned(name, "us", target or Target(1.0), "as it is", measure, **more)
+
+    return make
+
+
+@pytest.fixture
+def three_rows(plan):
+    """One that is met, one that is not, one that failed."""
+
+    def suite(_scale):
+        yield plan(Measured(10.0, 20.0, (9.0, 11.0), (20.0, 20.0)), "fast")
+        yield plan(Measured(40.0, 20.0, note="why it is slow"), "slow")
+        yield plan(BenchError("wrong bytes"), "wrong")
+
+    return suite

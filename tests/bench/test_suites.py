@@ -1,0 +1,137 @@
+"""Each suite's own measurement, tiny: it runs, counts what it says, and notices what is wrong."""
+
+import importlib.util
+
+import pytest
+
+from shadeproxy.bench import run
+from shadeproxy.bench.clients import Clients, Job
+from shadeproxy.bench.faults import BenchError, NotBuilt
+from shadeproxy.bench.objects import Piece, key_of
+from shadeproxy.bench.plan import Scale
+from shadeproxy.bench.registry import SUITES
+from shadeproxy.bench.server import proxy
+from shadeproxy.bench.suites import scripts
+from shadeproxy.bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
+from shadeproxy.bench.suites.knowledge import apply_scores, choose_victim
+from shadeproxy.bench.suites.misses import cold_reads
+from shadeproxy.bench.suites.sdk import connector, connector_rate, sdk_rate
+from shadeproxy.bench.suites.tiers import write_cost
+
+CLIENTS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed"),
+    )
+    for name in ("boto3", "obstore")
+]
+
+
+@pytest.fixture
+def servers(make_origin, stack, tmp_path):
+    source = make_origin()
+    return stack.enter_context(proxy(tmp_path, source, ram_bytes=64 * 1024**2)), source
+
+
+def test_misses_are_misses(servers):
+    ours, source = servers
+    rate, cpu = cold_reads(ours, source, objects=8, rounds=2, connections=4)
+    assert rate.ours > 0
+    assert rate.reference > 0
+    assert cpu.reference is None
+    with pytest.raises(BenchError, match=r"not all of 8 reads were misses: {'ram': 8}"):
+        cold_reads(ours, source, objects=8, rounds=2, connections=4)
+
+
+def test_an_epoch_is_cold_first_and_then_hits(servers):
+    first, *later = shuffled_epochs(*servers, objects=20, seed=0)
+    assert first[2] == 0
+    assert [hits for _, _, hits in later] == [1.0, 1.0]
+
+
+def test_the_worst_later_epoch_is_judged():
+    rounds = [[(9.0, 1.0, 0.0), (1.0, 2.0, 0.2), (3.0, 2.0, 0.1)]] * 3
+    found = worst_later_epoch(rounds)
+    assert (found.ours, found.reference, found.note) == (3.0, 2.0, "epoch 3, hit ratio 0.100")
+    assert first_epoch(rounds).ours == 9.0
+
+
+def test_tier_writes_are_compared():
+    found = write_cost(writes=4, rounds=2, capacity_bytes=2 * 1024**2)
+    assert found.ours > 0
+    assert found.reference > 0
+
+
+def test_scores_and_victims():
+    assert apply_scores(samples=500, scores=100, rounds=2).ours > 0
+    assert choose_victim(residents=2000, choices=3).ours > 0
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_stock_client_reads_until_the_time_is_over(make_origin, client):
+    source = make_origin()
+    done = Clients().run(Job(client, source.url, 300_000, 2, 3, 0.1))
+    assert done.error == ""
+    assert done.bytes >= 3 * 300_000 or done.wall_s >= 0.1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_wrong_bytes_reach_no_stock_client_unseen(make_origin, client):
+    source = make_origin(seed=1)
+    done = Clients().run(Job(client, source.url, 300_000, 2, 1, 0.1))
+    assert done.error == "WrongBytes: 300000/00000000.bin: wrong bytes at 0"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("s3torchconnectorclient") is None, reason="not installed")
+def test_the_connector_reads_the_right_bytes(make_origin):
+    keys = [key_of(100_000, number) for number in range(3)]
+    source = make_origin()
+    assert connector_rate(connector(source), keys, threads=1, batch=2) > 0
+    with pytest.raises(BenchError, match=f"{keys[0]}: wrong bytes"):
+        connector_rate(lambda _key: bytes(100_000), keys, threads=2, batch=2)
+
+
+def test_samples_that_came_short_fail_the_row():
+    assert sdk_rate(lambda ids: len(ids) * 100_000, 5, batch=2) > 0
+    with pytest.raises(BenchError, match="2 samples came as 199999 bytes"):
+        sdk_rate(lambda ids: len(ids) * 100_000 - 1, 5, batch=2)
+
+
+def test_a_script_that_is_not_there_is_not_built(tmp_path):
+    with pytest.raises(NotBuilt, match=r"^bench/start.py is not there$"):
+        scripts.script_function("start.py", "measure", tmp_path)
+    (tmp_path / "start.py").write_text("def other(): return 1")
+    with pytest.raises(NotBuilt, match=r"^bench/start.py has no function measure$"):
+        scripts.script_function("start.py", "measure", tmp_path)
+    assert scripts.script_function("start.py", "other", tmp_path)() == 1
+
+
+def test_the_start_script_plugs_in(monkeypatch):
+    monkeypatch.setattr("shadeproxy.bench.suites.start.script_function", lambda _script, _name: fake_start)
+    rows = [run.measure("start", planned) for planned in SUITES["start"](Scale(quick=True))]
+    assert [row.ours for row in rows] == [0.5, 2.0, 280.0, 1.5, 6.0, 320.0]
+    assert [row.met for row in rows] == [True, True, True, False, False, False]
+
+
+def fake_start(_pages, _directory):
+    served = type("Served", (), {"accept_s": 0.5, "first_hit_s": 2.0})
+    late = type("Served", (), {"accept_s": 1.5, "first_hit_s": 6.0})
+    return {
+        "clean": (served, type("Held", (), {"memory_bytes": 280.0})),
+        "killed": (late, type("Held", (), {"memory_bytes": 320.0})),
+    }
+
+
+def test_every_row_of_every_suite_says_how_it_is_measured():
+    for name, suite in SUITES.items():
+        rows = list(suite(Scale()))
+        assert rows, name
+        assert all(row.how and row.unit and row.name for row in rows)
+        assert len({row.name for row in rows}) == len(rows)
+
+
+def test_the_matrix_has_every_size_with_every_number_of_connections():
+    cells = {row.cell for row in SUITES["matrix"](Scale())}
+    assert len(cells) == 4 * 4 * 4
+    assert ("64 MB x 256", "obstore, nginx, 0 ms") in cells
+    assert Piece(64_000_000, 0).path == "/bench/64000000/00000000.bin"
