@@ -15,6 +15,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
 from shadeproxy.api.s3.lane import FastLane, Unanswered
 from shadeproxy.api.s3.port import DirectPort
+from shadeproxy.api.s3.response import reset_on_close
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
@@ -131,6 +132,10 @@ class S3Protocol(web.RequestHandler):
         self._ending = True
         if self._read_task is not None:
             await asyncio.wait({self._read_task}, timeout=timeout)
+        if self._read_task is not None:
+            self._read_task.cancel()
+            if self.transport is not None:
+                reset_on_close(self.transport)
         await super().shutdown(timeout)
 
     def _process_keepalive(self) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from shadeproxy.api.s3.exchange import Call, next_request_id, with_own
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import Head, HeadReader
-from shadeproxy.api.s3.memo import Memo
+from shadeproxy.core.memo import Memo
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read

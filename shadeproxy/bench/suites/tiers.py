@@ -31,7 +31,7 @@ class Writer(Protocol):
 class SegmentWriter:
     def __init__(self, path: Path, capacity_bytes: int) -> None:
         self.store = SegmentStore("disk", path, capacity_bytes)
-        assert not list(self.store.open())
+        self.store.open()
         self._residents: deque[Location] = deque()
 
     def write(self, number: int, body: bytes) -> None:
