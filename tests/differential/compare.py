@@ -38,6 +38,17 @@ def expected_of_read(origin: Peer, request: Request, stored: Stored) -> Comparab
     if any(part.startswith(BYPASSING) for part in query.split("&")):
         return comparable(origin.send(request))
     due = outcome(request, stored)
+    return _without_checksums(_expected(origin, request, stored, due))
+
+
+def _without_checksums(expected: Comparable) -> Comparable:
+    status, fields, body = expected
+    if status != 206:
+        return expected
+    return status, [pair for pair in fields if not pair[0].startswith("x-amz-checksum-")], body
+
+
+def _expected(origin: Peer, request: Request, stored: Stored, due: Outcome) -> Comparable:
     own = origin.send(request)
     # A range that is none makes RGW say Content-Range in a 200.
     ignored = due.range is None and any(name == "Range" for name, _ in request.fields)

@@ -3,7 +3,9 @@
 Keys are written as they stand on the wire, so that two spellings of one key are two things to ask for.
 """
 
+import base64
 import random
+import zlib
 from dataclasses import dataclass
 from email.utils import format_datetime, parsedate_to_datetime
 from datetime import timedelta
@@ -33,6 +35,7 @@ HEADERS: tuple[Fields, ...] = (
     (("Cache-Control", "max-age=60, public"), ("Expires", "Thu, 01 Dec 2044 16:00:00 GMT")),
     (("Content-Disposition", 'attachment; filename="a b.bin"'), ("Content-Language", "de, en")),
     (("x-amz-meta-Label", "7"), ("x-amz-meta-note", "two  spaces, a comma")),
+    (("x-amz-meta-utf8", "na\u00efve \u65e5\u672c"), ("x-amz-meta-empty", "")),
     (("x-amz-website-redirect-location", "/elsewhere"), ("x-amz-storage-class", "STANDARD")),
     (("x-amz-tagging", "a=1&b=2"), ("Content-Type", "application/x-tar")),
 )
@@ -60,8 +63,18 @@ def fill(origin: Peer, bucket: str) -> list[Stored]:
     stored = []
     for number, raw_key in enumerate(RAW_KEYS):
         body = rng.randbytes(SIZES[number % len(SIZES)])
-        stored.append(store(origin, bucket, raw_key, body, HEADERS[number % len(HEADERS)]))
+        fields = HEADERS[number % len(HEADERS)]
+        if number % 3 == 0:
+            # moto keeps a checksum only of an upload that names its algorithm.
+            algorithm = ("x-amz-sdk-checksum-algorithm", "CRC32")
+            fields = (*fields, ("x-amz-checksum-crc32", crc32(body)), algorithm)
+        stored.append(store(origin, bucket, raw_key, body, fields))
     return stored
+
+
+def crc32(body: bytes) -> str:
+    """As S3 writes it."""
+    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
 
 
 def store(origin: Peer, bucket: str, raw_key: str, body: bytes, fields: Fields = ()) -> Stored:

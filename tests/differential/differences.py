@@ -28,6 +28,7 @@ ERROR_FIELDS: dict[str, str] = {
 
 NAMED: dict[str, str] = {
     "conditions and ranges": "where servers disagree, the proxy answers as RFC 9110 says",
+    "206": "carries no checksum: there is one of the whole object alone",
     "304": "carries ETag, Last-Modified and what else RFC 9110 section 15.4.5 asks to repeat",
     "412": "carries no field of the object",
     "416": "carries Content-Range with the object's size",

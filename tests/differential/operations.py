@@ -7,14 +7,14 @@ version ids, times, request ids) is masked; the rest of every answer must be the
 import base64
 import hashlib
 import re
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 from xml.sax.saxutils import unescape
 
 from .compare import Comparable, comparable
-from .wire import Answer, Fields, Peer, Request
+from .corpus import crc32
+from .wire import Answer, Peer, Request
 
 _MASKED_ELEMENTS = re.compile(
     r"<(LastModified|CreationDate|Initiated|UploadId|VersionId|DeleteMarkerVersionId|NextUploadIdMarker"
@@ -130,7 +130,7 @@ def trailers(play: Play) -> None:
     """
     for size in (10, 70_000):
         data = bytes(range(256)) * (size // 256) + b"." * (size % 256)
-        crc = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+        crc = crc32(data)
         rest = f"/trailed{size}"
         if play.is_origin:
             play.send("PUT", rest, data, ("x-amz-checksum-crc32", crc))
@@ -216,6 +216,23 @@ def _md5(document: bytes) -> tuple[str, str]:
     return "Content-MD5", base64.b64encode(digest).decode()
 
 
+def cross_origin(play: Play) -> None:
+    """What browsers ask and are told: never from the cache, and never signed."""
+    play.send("PUT", "/shared", b"for pages")
+    play.send("PUT", "?cors", _CORS, _md5(_CORS))
+    for _ in range(2):
+        for site in ("http://a.example", "http://b.example"):
+            play.send("GET", "/shared")
+            play.send("GET", "/shared", None, ("Origin", site))
+            play.send("HEAD", "/shared", None, ("Origin", site), ("Range", "bytes=0-1"))
+            for method in ("GET", "PUT"):
+                asked = (("Origin", site), ("Access-Control-Request-Method", method))
+                fields = (*asked, ("Access-Control-Request-Headers", "x-a"))
+                target = f"/{play.bucket}/shared?X-Amz-Signature=0&X-Amz-Expires=60"
+                play.note(Request("OPTIONS", target, fields, signed=False))
+    play.send("DELETE", "?cors")
+
+
 def multipart(play: Play) -> None:
     upload = _begin(play, "/big")
     first, second = b"1" * (5 << 20), b"22"
@@ -298,6 +315,7 @@ SCRIPT: tuple[Callable[[Play], None], ...] = (
     trailers,
     listings,
     settings,
+    cross_origin,
     multipart,
     versions,
     clearing,

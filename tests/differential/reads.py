@@ -1,6 +1,6 @@
 """GetObject and HeadObject in every form a client may give them, as hypothesis strategies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
@@ -116,3 +116,13 @@ def reads(draw: st.DrawFn, bucket: str, objects: Sequence[Stored]) -> tuple[Requ
     query = draw(st.sampled_from(_QUERIES))
     target = f"/{bucket}/{stored.raw_key}" + (f"?{query}" if query else "")
     return Request(draw(st.sampled_from(("GET", "HEAD"))), target, tuple(fields)), stored
+
+
+def pinned(bucket: str, objects: Sequence[Stored]) -> Iterator[tuple[Request, Stored]]:
+    """Reads that no choice of examples may leave out: every form of range around every size of object."""
+    by_size = {len(stored.body): stored for stored in objects}
+    for size, stored in by_size.items():
+        forms = ("-0", "-1", f"-{size}", f"-{size + 1}", "0-0", f"0-{size}", f"{size}-", f"{size - 1}-", "1-0")
+        for form in forms if size else ("-0", "-1", "0-0", "0-", "1-"):
+            fields = (("Range", f"bytes={form}"), ("x-amz-checksum-mode", "ENABLED"))
+            yield Request("GET", f"/{bucket}/{stored.raw_key}", fields), stored

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .compare import comparable, expected_of_read
-from .corpus import fill, store
+from .corpus import Stored, fill, store
 from .operations import SCRIPT, Play
-from .reads import reads
+from .reads import pinned, reads
 from .sides import Sides
 from .wire import Request
 
@@ -30,15 +30,19 @@ def reads_are_the_origins(sides: Sides, *, examples: int) -> None:
     """GetObject and HeadObject of objects that exist, in every form."""
     objects = fill(sides.origin, sides.bucket)
 
-    @_bounded(examples)
-    @given(reads(sides.bucket, objects))
-    def compare(drawn: tuple) -> None:
-        request, stored = drawn
+    def compare(request: Request, stored: Stored) -> None:
         expected = expected_of_read(sides.origin, request, stored)
         whole = Request("GET", f"/{sides.bucket}/{stored.raw_key}")
         sides.compare(request, expected, warm_by=whole)
 
-    compare()
+    @_bounded(examples)
+    @given(reads(sides.bucket, objects))
+    def compare_drawn(drawn: tuple[Request, Stored]) -> None:
+        compare(*drawn)
+
+    for request, stored in pinned(sides.bucket, objects):
+        compare(request, stored)
+    compare_drawn()
 
 
 _CHARACTERS = st.one_of(

@@ -30,6 +30,7 @@ class Request:
     fields: Fields = ()
     body: bytes | None = None
     payload_hash: str = UNSIGNED_PAYLOAD
+    signed: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Peer:
 
     def _rendered(self, request: Request) -> bytes:
         fields = [("Host", self.host), *request.fields]
-        if self._credentials is not None:
+        if self._credentials is not None and request.signed:
             path, _, query = request.target.partition("?")
             covered = [
                 (name, value)

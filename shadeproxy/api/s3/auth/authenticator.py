@@ -59,6 +59,8 @@ class Authenticator:
         if len(in_query) + (header is not None) > 1:
             raise InvalidRequest("Only one auth mechanism allowed: header or presigned URL, not both")
         if header is not None:
+            if header.startswith("AWS "):
+                return self._version_2(sigv2.parse_header(request), request)
             if not header.startswith(f"{ALGORITHM} "):
                 raise NotSupported(
                     "The authorization mechanism is not supported", hint="sign with AWS4-HMAC-SHA256"
