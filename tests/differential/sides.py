@@ -11,7 +11,7 @@ from typing import Any
 
 from shadeproxy.core.sigv4 import Credentials
 
-from .certificate import write_certificate
+from tests.certificate import write_certificate
 from .compare import Comparable, assert_same
 from .wire import PAGE_BYTES, Peer, Request
 
