@@ -31,7 +31,8 @@ _NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
 }  # fmt: skip
 # Which object an error is about, and where else to ask.
 _SHOWN_OF_ERRORS = {
-    "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified", "allow",
+    "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
+    "allow",
 }  # fmt: skip
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]

@@ -20,7 +20,9 @@ def touch_later(path):
 
 async def shown(tls: ServerTls) -> bytes:
     """The certificate that a new connection is shown, DER."""
-    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
+    server = await asyncio.start_server(
+        lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context
+    )
     async with server:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -58,7 +60,9 @@ async def test_files_that_do_not_fit_leave_the_old_certificate_serving(tmp_path)
     fitting = new.key.read_bytes()
     new.key.write_bytes(key)
     touch_later(new.cert)
-    with pytest.raises(ConfigError, match=r"s3\.tls: cannot use .*loopback\.crt and .*loopback\.key: .*(?i:mismatch)"):
+    with pytest.raises(
+        ConfigError, match=r"s3\.tls: cannot use .*loopback\.crt and .*loopback\.key: .*(?i:mismatch)"
+    ):
         await asyncio.to_thread(tls.changed)
     assert await shown(tls) == first
     new.key.unlink()

@@ -7,8 +7,8 @@ import base64
 import random
 import zlib
 from dataclasses import dataclass
-from email.utils import format_datetime, parsedate_to_datetime
 from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 
 from .wire import PAGE_BYTES, Fields, Peer, Request
 

@@ -1,7 +1,7 @@
 """The one list of what may differ between the origin's answer and the proxy's, each with its reason.
 
-docs/semantics.md, "Differences from the origin", names every entry; test_documents.py holds it to that. What is
-not here is compared, byte for byte.
+docs/semantics.md, "Differences from the origin", names every entry; test_documents.py holds it to that. What
+is not here is compared, byte for byte.
 """
 
 IGNORED_FIELDS: dict[str, str] = {

@@ -55,11 +55,14 @@ class Play:
         target = f"/{self.bucket if bucket is None else bucket}{rest}"
         return self.note(Request(method, target, fields, body, hashed))
 
-    def note(self, request: Request) -> Answer:
+    def note(self, request: Request, *, briefly: bool = False) -> Answer:
+        """Send and write down. ``briefly``: of the answer, status and error code alone."""
         answer = self.peer.send(request)
         label = f"{request.method} {request.target}".replace(self.bucket, "BUCKET")
         label = re.sub(r"(uploadId|versionId|token|marker)=[^&]*", r"\1=ID", label)
-        self.transcript.append((label, self._masked(comparable(answer))))
+        status, fields, body = self._masked(comparable(answer))
+        kept = (status, [], body if status >= 400 else b"") if briefly else (status, fields, body)
+        self.transcript.append((label, kept))
         return answer
 
     def _masked(self, answer: Comparable) -> Comparable:
@@ -309,7 +312,8 @@ def clearing(play: Play) -> None:
     play.send("HEAD")
 
 
-SCRIPT: tuple[Callable[[Play], None], ...] = (
+Scene = Callable[[Play], None]
+SCRIPT: tuple[Scene, ...] = (
     buckets,
     objects,
     trailers,

@@ -72,9 +72,7 @@ def _lists(tags: str, etag: str, *, weakly: bool) -> bool:
     if tags.strip() == "*":
         return True
     own = etag.strip('"')
-    return any(
-        (quoted or bare) == own and (weakly or not weak) for weak, quoted, bare in _TAG.findall(tags)
-    )
+    return any((quoted or bare) == own and (weakly or not weak) for weak, quoted, bare in _TAG.findall(tags))
 
 
 def _date(text: str | None) -> datetime | None:

@@ -32,8 +32,10 @@ _OTHER_FIELDS = (
 
 
 def ranges(size: int) -> st.SearchStrategy[str]:
-    """Values of Range for an object of ``size`` bytes: valid, clamped, beyond, reversed, several, nonsense."""
-    edges = sorted({0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, size - 1, size, size + 1, 10**12} - {-1})
+    """Values of Range for an object of ``size`` bytes: valid, clamped, reversed, several, nonsense."""
+    edges = sorted(
+        {0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, size - 1, size, size + 1, 10**12} - {-1}
+    )
     number = st.sampled_from(edges) | st.integers(0, size + 10)
     return st.one_of(
         st.builds("bytes={}-{}".format, number, number),
@@ -122,7 +124,17 @@ def pinned(bucket: str, objects: Sequence[Stored]) -> Iterator[tuple[Request, St
     """Reads that no choice of examples may leave out: every form of range around every size of object."""
     by_size = {len(stored.body): stored for stored in objects}
     for size, stored in by_size.items():
-        forms = ("-0", "-1", f"-{size}", f"-{size + 1}", "0-0", f"0-{size}", f"{size}-", f"{size - 1}-", "1-0")
+        forms = (
+            "-0",
+            "-1",
+            f"-{size}",
+            f"-{size + 1}",
+            "0-0",
+            f"0-{size}",
+            f"{size}-",
+            f"{size - 1}-",
+            "1-0",
+        )
         for form in forms if size else ("-0", "-1", "0-0", "0-", "1-"):
             fields = (("Range", f"bytes={form}"), ("x-amz-checksum-mode", "ENABLED"))
             yield Request("GET", f"/{bucket}/{stored.raw_key}", fields), stored

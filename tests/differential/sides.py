@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shadeproxy.core.sigv4 import Credentials
-
 from tests.certificate import write_certificate
+
 from .compare import Comparable, assert_same
 from .wire import PAGE_BYTES, Peer, Request
 

@@ -1,5 +1,6 @@
 """The differential suite itself, for any origin: tests of each origin call these with their own bounds."""
 
+from collections.abc import Iterable
 from urllib.parse import quote, quote_from_bytes
 
 from hypothesis import HealthCheck, given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from .compare import comparable, expected_of_read
 from .corpus import Stored, fill, store
-from .operations import SCRIPT, Play
+from .operations import SCRIPT, Play, Scene
 from .reads import pinned, reads
 from .sides import Sides
 from .wire import Request
@@ -96,13 +97,19 @@ def keys_are_the_origins(sides: Sides, *, examples: int) -> None:
 
 def operations_are_the_origins(sides: Sides) -> None:
     """Every operation that is forwarded, and the errors of each."""
+    play_scenes(sides, SCRIPT)
+
+
+def play_scenes(sides: Sides, scenes: Iterable[Scene]) -> None:
+    """Play each scene at the origin and through the proxies; the transcripts are the same."""
     plays = [Play(sides.origin, f"{sides.bucket}-0", is_origin=True)]
-    plays += [Play(proxy.peer, f"{sides.bucket}-{n}", is_origin=False) for n, proxy in enumerate(sides.proxies, 1)]
-    for scene in SCRIPT:
+    for number, proxy in enumerate(sides.proxies, 1):
+        plays.append(Play(proxy.peer, f"{sides.bucket}-{number}", is_origin=False))
+    for scene in scenes:
         for play in plays:
             scene(play)
         expected, *others = plays
         for play in others:
             assert len(play.transcript) == len(expected.transcript), scene.__name__
-            for wanted, given in zip(expected.transcript, play.transcript, strict=True):
-                assert given == wanted, f"{play.bucket}: {wanted[0]}"
+            for wanted, got in zip(expected.transcript, play.transcript, strict=True):
+                assert got == wanted, f"{play.bucket}: {wanted[0]}"

@@ -57,7 +57,7 @@ class Peer:
     ) -> None:
         self.host = address
         self.connections = 0
-        self._credentials = credentials
+        self.credentials = credentials
         self._tls = tls
         self._socket: socket.socket | None = None
         self._received = bytearray()
@@ -99,7 +99,7 @@ class Peer:
 
     def _rendered(self, request: Request) -> bytes:
         fields = [("Host", self.host), *request.fields]
-        if self._credentials is not None and request.signed:
+        if self.credentials is not None and request.signed:
             path, _, query = request.target.partition("?")
             covered = [
                 (name, value)
@@ -112,13 +112,16 @@ class Peer:
                 raw_query=query,
                 headers=covered,
                 payload_hash=request.payload_hash,
-                credentials=self._credentials,
+                credentials=self.credentials,
                 region="us-east-1",
                 now_s=time.time(),
             )
         if request.body is not None:
             fields.append(("Content-Length", str(len(request.body))))
-        lines = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+        lines = [
+            f"{request.method} {request.target} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in fields),
+        ]
         return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + (request.body or b"")
 
     def _answer(self, method: str) -> Answer:
@@ -183,4 +186,3 @@ class Peer:
         if not piece:
             raise ConnectionResetError("the server closed the connection in the middle of an answer")
         self._received += piece
-

@@ -3,10 +3,13 @@
 import pytest
 
 from shadeproxy.core.sigv4 import Credentials
+from tests.differential.forms import form_uploads
+from tests.differential.operations import buckets, clearing
 from tests.differential.sides import make_sides
 from tests.differential.suite import (
     keys_are_the_origins,
     operations_are_the_origins,
+    play_scenes,
     reads_are_the_origins,
 )
 
@@ -30,3 +33,7 @@ def test_keys_in_every_spelling_are_the_origins(sides):
 
 def test_every_operation_and_its_errors_are_the_origins(sides):
     operations_are_the_origins(sides)
+
+
+def test_browser_uploads_obey_their_policies_as_at_the_origin(sides):
+    play_scenes(sides, (buckets, form_uploads, clearing))

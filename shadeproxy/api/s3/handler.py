@@ -17,6 +17,7 @@ from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObs
 from shadeproxy.api.s3.forward import Forwarder
 from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.api.s3.upload.plan import plan_body
@@ -63,6 +64,7 @@ class S3Handler:
         self._observer = observer
         self._log = log
         self._base_domains = base_domains
+        self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
     @property
@@ -119,6 +121,9 @@ class S3Handler:
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )
         exchange.request = request
+        if (boundary := form_boundary(request)) is not None:
+            await self._posts.serve(exchange, request, boundary)
+            return
         authenticated = self._authenticate(request)
         request = settle_presigned(request)
         operation = resolve(request)
@@ -134,7 +139,7 @@ class S3Handler:
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers ask this before they sign, of a presigned URL too, whose signature is for another method.
+            # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
             return Authenticated(ANONYMOUS, UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
 

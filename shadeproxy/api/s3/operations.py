@@ -137,7 +137,7 @@ _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
 PREFLIGHT = Operation("Preflight", _READ)
-"""What a browser asks before a request to another site. It comes unsigned, and says nothing but CORS rules."""
+"""What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
 
 # A GET or HEAD with one of these is not the plain current object: forwarded, never cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber", "x-amz-request-payer"})

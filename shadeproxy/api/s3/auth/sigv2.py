@@ -94,7 +94,9 @@ def parse_presigned(request: S3Request) -> Claim:
 
 def parse_header(request: S3Request) -> Claim:
     """The claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth."""
-    access_key, colon, signature = request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
+    access_key, colon, signature = (
+        request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
+    )
     if not colon or not access_key or not signature:
         raise MalformedAuth("The Authorization header of Signature Version 2 must be AWS KEY:SIGNATURE")
     amz_date, date = request.fields.get("x-amz-date"), request.fields.get("date", "")
