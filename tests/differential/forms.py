@@ -23,6 +23,8 @@ def form_uploads(play: Play) -> None:
         play.send("GET", f"/form/{status}")
     _post(play, {"key": "form/${filename}", **allowed})
     play.send("HEAD", "/form/a.txt")
+    _post(play, {"key": "form/empty", **allowed}, file=b"")
+    play.send("GET", "/form/empty")
     _post(play, {"key": "elsewhere", **allowed})
     _post(play, {"key": "form/x", **allowed}, expires_s=-60)
     _post(play, {"key": "form/x", **allowed}, file=b"x" * 1001)
@@ -48,7 +50,7 @@ def _post(
         {"bucket": play.bucket},
         ["starts-with", "$key", "form/"],
         ["starts-with", "$success_action_status", ""],
-        ["content-length-range", 1, 1000],
+        ["content-length-range", 0, 1000],
         ["eq", "$Content-Type", "text/x"],
         *({name: value} for name, value in signing.items()),
         {"x-amz-meta-form": "1"},

@@ -112,4 +112,4 @@ def play_scenes(sides: Sides, scenes: Iterable[Scene]) -> None:
         for play in others:
             assert len(play.transcript) == len(expected.transcript), scene.__name__
             for wanted, got in zip(expected.transcript, play.transcript, strict=True):
-                assert got == wanted, f"{play.bucket}: {wanted[0]}"
+                assert got == wanted, f"{play.bucket}: {got}\n  and at the origin: {wanted}"

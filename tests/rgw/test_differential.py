@@ -24,11 +24,11 @@ def sides(rgw, serve_for_module, tmp_path_factory):
 
 
 def test_reads_in_every_form_are_the_origins(sides):
-    reads_are_the_origins(sides, examples=400)
+    reads_are_the_origins(sides, examples=250)
 
 
 def test_keys_in_every_spelling_are_the_origins(sides):
-    keys_are_the_origins(sides, examples=100)
+    keys_are_the_origins(sides, examples=45)
 
 
 def test_every_operation_and_its_errors_are_the_origins(sides):
