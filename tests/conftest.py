@@ -91,7 +91,17 @@ MakeServed = Callable[..., Served]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[MakeServed]:
-    """Start a proxy; by keyword, ``cache_ram_capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
+    """Start a proxy; by keyword, ``cache__ram__capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
+    yield from _serving(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def serve_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServed]:
+    """As ``serve``, for proxies that all tests of a module share."""
+    yield from _serving(tmp_path_factory.mktemp("serve"))
+
+
+def _serving(tmp_path: Path) -> Iterator[MakeServed]:
     running: list[Served] = []
 
     def start(

@@ -29,10 +29,11 @@ from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.media import Media
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError, ShadeProxyError
+from shadeproxy.core.errors import OriginAnswer, OriginError, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
@@ -87,7 +88,9 @@ class Proxy:
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
         authenticator = build_authenticator(settings, clock)
-        token, tls = settings.control.resolve_token(), _tls_context(settings)
+        token = settings.control.resolve_token()
+        files = settings.s3.tls
+        tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
         persistence, knowledge = await self._open_state(pool)
@@ -96,7 +99,7 @@ class Proxy:
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin)
-        scheme = "https" if tls else "http"
+        scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = ControlContext(
             version=__version__,
@@ -133,7 +136,12 @@ class Proxy:
         fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=not one_by_one)
         s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
-        self.s3_address = await _listen("s3.listen", s3, settings.s3.listen, tls)
+        self.s3_address = await _listen(
+            "s3.listen", s3, settings.s3.listen, tls.context if tls is not None else None
+        )
+        if tls is not None:
+            watch = asyncio.create_task(tls.watch(clock), name="certificate")
+            self._stack.callback(watch.cancel)
         info["s3_endpoint"] = f"{scheme}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -269,15 +277,3 @@ def _rules(settings: Settings) -> Rules:
 def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
     members = cache.residents.members[index]
     return lambda: TierGauges(tier.used_bytes, tier.capacity_bytes, members.count + len(members.staged))
-
-
-def _tls_context(settings: Settings) -> ssl.SSLContext | None:
-    tls = settings.s3.tls
-    if not tls.cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(tls.cert, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"s3.tls: cannot use {tls.cert} and {tls.key}: {error}") from error
-    return context

@@ -299,8 +299,15 @@ class Engine:
         if meta is None:
             if not request.conditions and (wanted is None or wanted.first is not None):
                 first = 0 if wanted is None or wanted.first is None else wanted.first
-                await reading.open_unknown(first // self.page_size)
-                return
+                try:
+                    await reading.open_unknown(first // self.page_size)
+                except OriginAnswer as answer:
+                    if answer.status != 416:
+                        raise
+                    # Not every server tells the size in its 416; ours does, so it must be learnt.
+                    reading.reset()
+                else:
+                    return
             meta = await self._versions.check(request.ref, request.upstream)
         await reading.open_known(meta, span_needed(request, meta))
 

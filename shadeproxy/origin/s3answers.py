@@ -29,6 +29,11 @@ _NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
     "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
     "strict-transport-security", "alt-svc",
 }  # fmt: skip
+# Which object an error is about, and where else to ask.
+_SHOWN_OF_ERRORS = {
+    "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
+    "allow",
+}  # fmt: skip
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
 
@@ -100,7 +105,7 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
         return OriginUnavailable(
             f"the origin answered {status} {code}".rstrip(), retry_after_s=retry_after(headers, now_s)
         )
-    shown = tuple(pair for pair in headers if pair[0].lower() in {"content-range", "x-amz-bucket-region"})
+    shown = tuple(pair for pair in headers if pair[0].lower() in _SHOWN_OF_ERRORS)
     return OriginAnswer(status, code, message, headers=shown)
 
 

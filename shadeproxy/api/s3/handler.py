@@ -11,12 +11,14 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
+from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
 from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.port import AiohttpPort, Port
+from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.api.s3.response import WireResponse
@@ -24,6 +26,7 @@ from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.log import mask_text
@@ -63,6 +66,7 @@ class S3Handler:
         self._observer = observer
         self._log = log
         self._base_domains = base_domains
+        self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
     @property
@@ -172,6 +176,9 @@ class S3Handler:
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )
+        if (boundary := form_boundary(request)) is not None:
+            await self._posts.serve(exchange, request, boundary)
+            return
         call, authenticated = self._identify(request, exchange)
         if self.reads_cache(call):
             await self._read(exchange, call)
@@ -180,7 +187,7 @@ class S3Handler:
         await self._forwarder.serve(exchange, call, plan)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        authenticated = self._authenticator.authenticate(request)
+        authenticated = self._authenticate(request)
         request = settle_presigned(request)
         operation = resolve(request)
         if exchange is not None:
@@ -192,6 +199,12 @@ class S3Handler:
     async def _read(self, exchange: Exchange, call: Call) -> None:
         serve = serve_head if call.request.method == "HEAD" else serve_get
         await serve(self._engine, exchange, call)
+
+    def _authenticate(self, request: S3Request) -> Authenticated:
+        if request.method == "OPTIONS":
+            # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
+            return Authenticated(ANONYMOUS, UNSIGNED_PAYLOAD)
+        return self._authenticator.authenticate(request)
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request

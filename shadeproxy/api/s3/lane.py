@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 from shadeproxy.api.s3.exchange import Call, next_request_id, with_own
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import Head, HeadReader
-from shadeproxy.core.memo import Memo
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.api.s3.signed import Plan, Templates, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.types import JobContext, ObjectRef, Source

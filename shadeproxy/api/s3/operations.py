@@ -136,16 +136,21 @@ MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameO
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
+PREFLIGHT = Operation("Preflight", _READ)
+"""What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
 
 # A GET or HEAD with one of these is not the plain current object: forwarded, never cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber", "x-amz-request-payer"})
-_BYPASS_FIELDS = frozenset({"x-amz-request-payer", "x-amz-expected-bucket-owner"})
+# What a browser may read of an answer depends on its Origin and on the bucket's CORS rules.
+_BYPASS_FIELDS = frozenset({"origin", "x-amz-request-payer", "x-amz-expected-bucket-owner"})
 _BYPASS_PREFIXES = ("response-", "x-amz-server-side-encryption-customer-")
 
 
 def resolve(request: S3Request) -> Operation:
     """The operation of ``request``. Raises NotSupported, or InvalidRequest for two sub-resources at once."""
     level = "object" if request.key else "bucket" if request.bucket else "service"
+    if request.method == "OPTIONS" and request.bucket:
+        return PREFLIGHT
     markers = [name for name in request.query if name in MARKERS]
     if len(markers) > 1:
         raise InvalidRequest(f"Conflicting query parameters: {', '.join(sorted(markers))}")

@@ -60,11 +60,19 @@ def test_a_copy_is_told_by_its_header():
 
 
 @pytest.mark.parametrize(
-    "line", ["PATCH /b/k", "POST /b/k", "POST /b", "PUT /b/k?renameObject", "PUT /", "OPTIONS /b/k"]
+    "line", ["PATCH /b/k", "POST /b/k", "POST /b", "PUT /b/k?renameObject", "PUT /", "OPTIONS /"]
 )
 def test_what_is_not_known_is_refused_by_name(line):
     with pytest.raises(NotSupported, match=line.split(" ", maxsplit=1)[0]):
         resolve(request_of(line))
+
+
+@pytest.mark.parametrize("line", ["OPTIONS /b", "OPTIONS /b/k", "OPTIONS /b/k?uploads"])
+def test_a_preflight_touches_nothing_and_is_never_cached(line):
+    operation = resolve(request_of(line))
+    assert (operation.name, operation.cached) == ("Preflight", False)
+    assert touched(operation, request_of(line)) == ()
+    assert bypasses(request_of("GET /b/k", ("Origin", "http://a.example")))
 
 
 def test_two_sub_resources_are_refused():

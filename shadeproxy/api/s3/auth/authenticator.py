@@ -48,7 +48,7 @@ class Authenticator:
             if client.access_key in self._clients:
                 raise ConfigError(f"auth.clients: the access key {client.access_key} is there twice")
             self._clients[client.access_key] = client
-        self._anonymous = anonymous
+        self.anonymous = anonymous
         self._clock = clock
         self._region = region
 
@@ -59,6 +59,8 @@ class Authenticator:
         if len(in_query) + (header is not None) > 1:
             raise InvalidRequest("Only one auth mechanism allowed: header or presigned URL, not both")
         if header is not None:
+            if header.startswith("AWS "):
+                return self._version_2(sigv2.parse_header(request), request)
             if not header.startswith(f"{ALGORITHM} "):
                 raise NotSupported(
                     "The authorization mechanism is not supported", hint="sign with AWS4-HMAC-SHA256"
@@ -71,7 +73,7 @@ class Authenticator:
         return self._unsigned(request)
 
     def _version_4(self, claim: sigv4.Claim, request: S3Request) -> Authenticated:
-        client = self._client(claim.access_key, claim.token)
+        client = self.client_of(claim.access_key, claim.token)
         if client is None:
             return Authenticated(ANONYMOUS, claim.payload_hash)
         if self._region is not None and claim.scope.region != self._region:
@@ -83,7 +85,7 @@ class Authenticator:
         return Authenticated(replace(_identity(client), seed=seed), claim.payload_hash)
 
     def _version_2(self, claim: sigv2.Claim, request: S3Request) -> Authenticated:
-        client = self._client(claim.access_key, claim.token)
+        client = self.client_of(claim.access_key, claim.token)
         payload_hash = request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD)
         if client is None:
             return Authenticated(ANONYMOUS, payload_hash)
@@ -91,16 +93,20 @@ class Authenticator:
         return Authenticated(_identity(client), payload_hash)
 
     def _unsigned(self, request: S3Request) -> Authenticated:
-        if not self._anonymous:
+        if not self.anonymous:
             raise AccessDenied(
                 "Anonymous access is off", hint="sign the request, or set auth.anonymous = true"
             )
         return Authenticated(ANONYMOUS, request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD))
 
-    def _client(self, access_key: str, token: str | None) -> ClientKey | None:
+    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:
+        """The client with ``access_key``; None: it counts as anonymous.
+
+        Raises UnknownAccessKey, AccessDenied.
+        """
         client = self._clients.get(access_key)
         if client is None:
-            if self._anonymous:
+            if self.anonymous:
                 return None
             raise UnknownAccessKey(
                 "The access key Id you provided does not exist in our records",

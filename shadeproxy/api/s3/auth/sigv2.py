@@ -1,4 +1,5 @@
-"""Verification of AWS Signature Version 2: presigned URLs, which boto3 still makes for custom endpoints.
+"""Verification of AWS Signature Version 2: presigned URLs, which boto3 still makes for custom endpoints, and
+the Authorization header of clients that are as old (s3cmd --signature-v2, Hadoop's s3n).
 
 Only what version 2 signs may decide what is done: a sub-resource that it does not cover is refused,
 because anyone who holds the URL could add it.
@@ -9,11 +10,20 @@ import base64
 import hashlib
 import hmac
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
 
 from shadeproxy.api.s3.operations import MARKERS
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.core.errors import MalformedAuth, NotSupported, RequestExpired, SignatureMismatch
+from shadeproxy.core.errors import (
+    ClockSkew,
+    MalformedAuth,
+    NotSupported,
+    RequestExpired,
+    SignatureMismatch,
+)
+
+MAX_SKEW_S = 15 * 60
 
 _SIGNED_PARAMETERS = frozenset(
     {
@@ -56,11 +66,17 @@ _SIGNED_PARAMETERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a presigned URL of version 2 says of itself. ``expires_s``: Unix time of its end."""
+    """What a request says of its own signature.
+
+    ``date``: the line of the signed text that says when: Expires of a URL, Date of a header, or "" where
+    x-amz-date takes its place. ``expires_s``: Unix time of a URL's end. ``signed_s``: when a header was made.
+    """
 
     access_key: str
-    expires_s: int
-    signature: str = field(repr=False)
+    date: str
+    expires_s: int | None = None
+    signed_s: float | None = None
+    signature: str = field(repr=False, kw_only=True)
     token: str | None = field(default=None, repr=False)
 
 
@@ -71,38 +87,69 @@ def parse_presigned(request: S3Request) -> Claim:
     if not expires.isdecimal() or len(expires) > 12 or not query.get("Signature"):
         raise MalformedAuth("A presigned URL needs AWSAccessKeyId, Expires (Unix time) and Signature")
     token = query.get("x-amz-security-token", request.fields.get("x-amz-security-token"))
-    return Claim(query["AWSAccessKeyId"], int(expires), query["Signature"], token)
+    return Claim(
+        query["AWSAccessKeyId"], expires, expires_s=int(expires), signature=query["Signature"], token=token
+    )
+
+
+def parse_header(request: S3Request) -> Claim:
+    """The claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth."""
+    access_key, colon, signature = (
+        request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
+    )
+    if not colon or not access_key or not signature:
+        raise MalformedAuth("The Authorization header of Signature Version 2 must be AWS KEY:SIGNATURE")
+    amz_date, date = request.fields.get("x-amz-date"), request.fields.get("date", "")
+    try:
+        signed_s = parsedate_to_datetime(date if amz_date is None else amz_date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        raise MalformedAuth(
+            "The request needs a Date or x-amz-date header", hint="write it as RFC 9110 has dates"
+        ) from None
+    return Claim(
+        access_key,
+        date if amz_date is None else "",
+        signed_s=signed_s,
+        signature=signature,
+        token=request.fields.get("x-amz-security-token"),
+    )
 
 
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> None:
-    """Check the URL. Raises SignatureMismatch, RequestExpired, NotSupported."""
+    """Check URL or header. Raises SignatureMismatch, RequestExpired, ClockSkew, NotSupported."""
     if uncovered := [name for name in request.query if name in MARKERS - _SIGNED_PARAMETERS]:
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
         )
-    digest = hmac.digest(secret_key.encode(), string_to_sign(request).encode(), hashlib.sha1)
+    digest = hmac.digest(secret_key.encode(), string_to_sign(claim, request).encode(), hashlib.sha1)
     computed = base64.b64encode(digest).decode()
     if not hmac.compare_digest(computed.encode(), claim.signature.encode()):
         raise SignatureMismatch(
             "The request signature we calculated does not match the signature you provided",
             hint="check the secret key and the signing method",
         )
-    if now_s > claim.expires_s:
+    if claim.expires_s is not None and now_s > claim.expires_s:
         raise RequestExpired("Request has expired")
+    if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
+        raise ClockSkew(
+            "The difference between the request time and the current time is too large",
+            hint="set the clock of the client",
+        )
 
 
-def string_to_sign(request: S3Request) -> str:
-    """What version 2 signs of a presigned request: fields that were moved into the query count as fields."""
+def string_to_sign(claim: Claim, request: S3Request) -> str:
+    """What version 2 signs. Of a presigned URL, fields that were moved into the query count as fields."""
     moved = {
         name.lower(): value
         for name, value in request.query.items()
-        if name.lower().startswith("x-amz-") or name.lower() in {"content-md5", "content-type"}
+        if claim.expires_s is not None
+        and (name.lower().startswith("x-amz-") or name.lower() in {"content-md5", "content-type"})
     }
     fields = {**moved, **request.fields}
     amz = "".join(f"{name}:{fields[name].strip()}\n" for name in sorted(fields) if name.startswith("x-amz-"))
     return (
         f"{request.method}\n{fields.get('content-md5', '')}\n{fields.get('content-type', '')}\n"
-        f"{request.query['Expires']}\n{amz}{_canonical_resource(request)}"
+        f"{claim.date}\n{amz}{_canonical_resource(request)}"
     )
 
 

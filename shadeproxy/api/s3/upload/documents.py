@@ -1,5 +1,6 @@
-"""The one XML body that the proxy must read: the keys of DeleteObjects."""
+"""The XML that the proxy must read: the keys of DeleteObjects, and the tags of an upload form."""
 
+from urllib.parse import urlencode
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml import DefusedXmlException
@@ -30,6 +31,19 @@ def parse_delete(body: bytes) -> tuple[str, ...]:
     if not 0 < len(keys) <= _MAX_KEYS or len(keys) != len(objects) or not all(keys):
         raise MalformedBody("DeleteObjects takes 1 to 1,000 objects, each with one Key")
     return tuple(keys)
+
+
+def parse_tags(text: str) -> str:
+    """The value of x-amz-tagging for a Tagging document. Raises MalformedBody."""
+    try:
+        root: Element = fromstring(text)
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
+        raise MalformedBody("The tagging field of the form is not well-formed XML") from None
+    tags = [node for group in root if _local(group) == "TagSet" for node in group if _local(node) == "Tag"]
+    values = [{_local(part): part.text or "" for part in tag} for tag in tags]
+    if _local(root) != "Tagging" or not all(value.keys() == {"Key", "Value"} for value in values):
+        raise MalformedBody("The tagging field of the form must be a Tagging element with a TagSet of Tags")
+    return urlencode([(value["Key"], value["Value"]) for value in values])
 
 
 def _local(element: Element) -> str:

@@ -1,0 +1,132 @@
+"""A browser's upload form: the fields before the file, then the file as it arrives.
+
+Rules: the fields are bounded and read before a byte of the file; the file is streamed. Its length follows
+from the request's, because the file is the last part and the form ends as every browser ends it; a form
+that does not is refused before the file is whole.
+Source: RFC 7578, and "POST Object" in the S3 API reference.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from email.message import Message
+
+from shadeproxy.core.errors import BodyMismatch, InvalidRequest
+
+MAX_FIELDS_BYTES = 64 * 1024
+"""S3 takes 20 KB of fields; a policy with many conditions and a session token needs some."""
+
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
+_ORDER = "the file must be the last field, and the form must end with --boundary-- and a line break"
+
+
+def boundary_of(content_type: str) -> bytes | None:
+    """The boundary of a multipart/form-data Content-Type, None for another type. Raises InvalidRequest."""
+    message = Message()
+    message["Content-Type"] = content_type
+    if message.get_content_type() != "multipart/form-data":
+        return None
+    boundary = message.get_boundary("")
+    if not _BOUNDARY.fullmatch(boundary):
+        raise InvalidRequest("The Content-Type of the form names no valid boundary")
+    return boundary.encode()
+
+
+class Form:
+    """``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
+
+    ``fields``: lower-case names to values, without the file. ``filename``: as the client calls the file.
+    """
+
+    def __init__(self, source: AsyncIterator[bytes], boundary: bytes, length: int) -> None:
+        self.fields: dict[str, str] = {}
+        self.filename = ""
+        self.file_length = 0
+        self._source = source
+        self._delimiter = b"\r\n--" + boundary
+        # The first delimiter needs no line break before it.
+        self._buffer = bytearray(b"\r\n")
+        self._left = length + 2
+
+    async def read_fields(self) -> None:
+        """Read up to the first byte of the file. Raises InvalidRequest."""
+        await self._until(self._delimiter)
+        while True:
+            if await self._until(b"\r\n"):
+                raise InvalidRequest("The form holds no field that is called file")
+            name, filename = _disposition(
+                (await self._until(b"\r\n\r\n", before=b"\r\n")).decode("utf-8", "replace")
+            )
+            if name == "file":
+                break
+            if name in self.fields:
+                raise InvalidRequest(f"The form holds the field {name} more than once")
+            value = await self._until(self._delimiter)
+            try:
+                self.fields[name] = value.decode()
+            except UnicodeDecodeError:
+                raise InvalidRequest(f"The field {name} of the form is not UTF-8") from None
+        self.filename = filename.replace("\\", "/").rpartition("/")[2]
+        self.file_length = self._left - len(self._closing)
+        if self.file_length < 0:
+            raise InvalidRequest("The form ended early", hint=_ORDER)
+
+    async def file(self) -> AsyncGenerator[bytes, None]:
+        """The file's bytes. Raises BodyMismatch when the form does not end where it must."""
+        remaining, tail = self.file_length, b""
+        while remaining:
+            if not self._buffer and not await self._more():
+                raise BodyMismatch("The form ended early")
+            piece = bytes(self._buffer[:remaining])
+            del self._buffer[: len(piece)]
+            remaining -= len(piece)
+            seen = tail + piece
+            if self._delimiter in seen:
+                raise BodyMismatch(f"The form goes on after its file: {_ORDER}")
+            tail = seen[-len(self._delimiter) + 1 :]
+            yield piece
+        while len(self._buffer) < len(self._closing) and await self._more():
+            pass
+        if self._buffer != self._closing:
+            raise BodyMismatch(f"The form does not end where its length says: {_ORDER}")
+
+    @property
+    def _closing(self) -> bytes:
+        return self._delimiter + b"--\r\n"
+
+    async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
+        """What comes before ``mark``, which is taken too. ``before`` is put in front of what is searched."""
+        self._buffer[:0] = before
+        self._left += len(before)
+        while (end := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > MAX_FIELDS_BYTES:
+                raise InvalidRequest(f"A field of the form has more than {MAX_FIELDS_BYTES} bytes")
+            if not await self._more():
+                raise InvalidRequest("The form ended early", hint=_ORDER)
+        taken = bytes(self._buffer[:end])
+        del self._buffer[: end + len(mark)]
+        self._left -= end + len(mark)
+        if sum(map(len, self.fields.values())) + len(taken) > MAX_FIELDS_BYTES:
+            raise InvalidRequest(f"The fields of the form have more than {MAX_FIELDS_BYTES} bytes")
+        return taken
+
+    async def _more(self) -> bool:
+        piece = await anext(self._source, None)
+        if piece is None:
+            return False
+        self._buffer += piece
+        return True
+
+
+def _disposition(head: str) -> tuple[str, str]:
+    """Lower-case name and file name of a part, out of its header lines. Raises InvalidRequest."""
+    message = Message()
+    for line in head.strip("\r\n").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "content-disposition":
+            message["Content-Disposition"] = value.strip()
+    # A value that is encoded as RFC 2231 has it comes as a tuple; RFC 7578 forbids that in forms.
+    values = [message.get_param(label, "", header="Content-Disposition") for label in ("name", "filename")]
+    name, filename = (value if isinstance(value, str) else "" for value in values)
+    if not name:
+        raise InvalidRequest("A part of the form has no name")
+    return name.lower(), filename

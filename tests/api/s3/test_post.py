@@ -1,0 +1,232 @@
+"""Browser uploads: forms with policies that boto3 signs, and every way in which they must be refused."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from shadeproxy.api.s3 import ClientKey, Right
+from shadeproxy.api.s3.upload.documents import parse_tags
+from shadeproxy.core.errors import MalformedBody
+
+from .conftest import ACCESS, SECRET
+
+FILE = b"the file\r\n--not the boundary\r\n" + bytes(range(256)) * 40
+
+
+@pytest.fixture
+async def closed(make_proxy):
+    return await make_proxy_with_bucket(make_proxy)
+
+
+async def make_proxy_with_bucket(make_proxy, **options):
+    proxy = await make_proxy(anonymous=False, **options)
+    proxy.origin.put("b", "seed", b"seed")
+    return proxy
+
+
+def presigned(version="s3v4", *, secret=SECRET, key="up/${filename}", fields=None, conditions=(), expires=60):
+    client = boto3.client(
+        "s3",
+        endpoint_url="http://h",
+        region_name="us-east-1",
+        aws_access_key_id=ACCESS,
+        aws_secret_access_key=secret,
+        config=Config(signature_version=version),
+    )
+    fields = dict(fields or {})
+    covered = [{name: value} for name, value in fields.items()]
+    return client.generate_presigned_post("b", key, fields, [*covered, *conditions], expires)["fields"]
+
+
+def form(fields, file=FILE, *, filename="a b.bin", after="", end="--X--\r\n"):
+    parts = [
+        f'--X\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    head = f'--X\r\nContent-Disposition: form-data; name="file"; filename="{filename}"\r\n'
+    body = "".join([*parts, head, "Content-Type: application/x\r\n\r\n"]).encode() + file
+    return body + b"\r\n" + after.encode() + end.encode()
+
+
+async def post(proxy, body, *lines, target="/b"):
+    head = "\r\n".join(
+        [
+            f"POST {target} HTTP/1.1",
+            "Host: h",
+            "Connection: close",
+            "Content-Type: multipart/form-data; boundary=X",
+            f"Content-Length: {len(body)}",
+            *lines,
+        ]
+    )
+    return await proxy.raw(f"{head}\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("version", ["s3v4", "s3"])
+async def test_what_boto3_presigns_is_stored(closed, version):
+    given = {"Content-Type": "text/x", "x-amz-meta-label": "7", "Cache-Control": "no-store"}
+    fields = await asyncio.to_thread(presigned, version, fields=given)
+    await closed.get("/b/up/a%20b.bin")
+    answer = await post(closed, form(fields))
+    assert answer.startswith(b"HTTP/1.1 204"), answer
+    stored = closed.origin.buckets["b"]["up/a b.bin"]
+    assert stored.body == FILE
+    assert {name: stored.meta.header(name) for name in given} == given
+    assert closed.seen.requests[-1]["operation"] == "PostObject"
+
+
+async def test_what_was_cached_is_replaced(make_proxy):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "k", b"old")
+    assert (await proxy.get("/b/k")).endswith(b"old")
+    assert (await post(proxy, form({"key": "k"}, b"new"))).startswith(b"HTTP/1.1 204")
+    assert (await proxy.get("/b/k")).endswith(b"new")
+
+
+@pytest.mark.parametrize("size", [0, 1, 5000, 700_000])
+async def test_files_of_any_size_are_streamed(make_proxy, size):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"")
+    assert (await post(proxy, form({"key": "k"}, b"\r\n-" * (size // 3) + b"x" * (size % 3)))).startswith(
+        b"HTTP/1.1 204"
+    )
+    assert len(proxy.origin.buckets["b"]["k"].body) == size
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"success_action_status": "200"}, b"HTTP/1.1 200"),
+        ({"success_action_status": "201"}, b"HTTP/1.1 201"),
+        ({"success_action_status": "500"}, b"HTTP/1.1 204"),
+        ({"success_action_redirect": "http://a.example/done?x=1"}, b"HTTP/1.1 303"),
+    ],
+)
+async def test_the_form_says_how_success_looks(make_proxy, asked, expected):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"")
+    answer = await post(proxy, form({"key": "d/k&", **asked}))
+    assert answer.startswith(expected)
+    if expected.endswith(b"201"):
+        assert b"<PostResponse><Location>http://h/b/d%2Fk%26</Location>" in answer
+        assert b"<Bucket>b</Bucket><Key>d/k&amp;</Key><ETag>" in answer
+    if expected.endswith(b"303"):
+        assert b"\r\nLocation: http://a.example/done?x=1&bucket=b&key=d%2Fk%26&etag=%22" in answer
+
+
+async def refused(proxy, body, text):
+    answer = await post(proxy, body)
+    assert answer.startswith(b"HTTP/1.1 4"), answer
+    assert text in answer, answer
+    assert set(proxy.origin.buckets["b"]) == {"seed"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"key": "elsewhere"}, b'Policy Condition failed: ["starts-with", "$key", "up/"]'),
+        ({"x-amz-meta-a": "b"}, b"Extra input fields: x-amz-meta-a"),
+        ({"acl": "public-read"}, b"Extra input fields: acl"),
+        ({"x-amz-signature": "0" * 64}, b"<Code>SignatureDoesNotMatch</Code>"),
+        (
+            {"x-amz-credential": "nobody/20260101/us-east-1/s3/aws4_request"},
+            b"<Code>InvalidAccessKeyId</Code>",
+        ),
+        ({"x-amz-credential": "nobody"}, b"x-amz-credential cannot be understood"),
+        ({"x-amz-algorithm": "none"}, b"x-amz-algorithm must be AWS4-HMAC-SHA256"),
+    ],
+)
+async def test_what_the_policy_does_not_allow_is_refused(closed, changed, text):
+    fields = await asyncio.to_thread(presigned)
+    await refused(closed, form({**fields, **changed}), text)
+
+
+async def test_expiry_wrong_secret_and_no_policy(closed):
+    await refused(closed, form(await asyncio.to_thread(presigned, expires=-5)), b"Policy expired.")
+    wrong = await asyncio.to_thread(presigned, secret="other")
+    await refused(closed, form(wrong), b"<Code>SignatureDoesNotMatch</Code>")
+    await refused(closed, form({"key": "k"}), b"The form holds no policy")
+
+
+async def test_the_length_range_counts_the_file(closed):
+    bounds = [["content-length-range", 4, 6]]
+    fields = await asyncio.to_thread(presigned, conditions=bounds)
+    await refused(closed, form(fields, b"123"), b"smaller than the minimum allowed size of 4 bytes")
+    await refused(closed, form(fields, b"1234567"), b"<Code>EntityTooLarge</Code>")
+    assert (await post(closed, form(fields, b"123456"))).startswith(b"HTTP/1.1 204")
+
+
+async def test_starts_with_and_ignored_fields(closed):
+    fields = await asyncio.to_thread(presigned, conditions=[["starts-with", "$Content-Type", "image/"]])
+    good = {**fields, "Content-Type": "image/png", "x-ignore-me": "1"}
+    await refused(closed, form({**good, "Content-Type": "text/html"}), b"Policy Condition failed")
+    assert (await post(closed, form(good))).startswith(b"HTTP/1.1 204")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["!", base64.b64encode(b"{}").decode(), base64.b64encode(json.dumps([1]).encode()).decode()]
+    + [
+        base64.b64encode(
+            json.dumps({"expiration": "2999-01-01T00:00:00Z", "conditions": entries}).encode()
+        ).decode()
+        for entries in (7, [7], [["eq", "key", "k"]], [["like", "$key", "k"]], [{"key": 7}])
+    ],
+)
+async def test_a_policy_that_is_none_is_refused_even_if_signed(closed, policy):
+    digest = hmac.digest(SECRET.encode(), policy.encode(), hashlib.sha1)
+    fields = {
+        "key": "k",
+        "AWSAccessKeyId": ACCESS,
+        "policy": policy,
+        "signature": base64.b64encode(digest).decode(),
+    }
+    await refused(closed, form(fields), b"Invalid Policy: it cannot be understood")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            form({"key": "k"}, after='--X\r\nContent-Disposition: form-data; name="late"\r\n\r\n1\r\n'),
+            b"last field",
+        ),
+        (form({"key": "k"}, end="--X--"), b"must end with --boundary--"),
+        (form({"key": "k"}, end="--X--\r\nmore"), b"must end with --boundary--"),
+        (form({}), b"The form holds no key"),
+        (b"--X--\r\n", b"no field that is called file"),
+        (b"nothing of a form", b"The form ended early"),
+        (form({"key": "k", "a": "x" * 70_000}), b"more than 65536 bytes"),
+        (form({"key": "k", "x-amz-meta-a": "1\r\nx-amz-acl: public-read"}), b"holds a line break"),
+        (
+            b'--X\r\nContent-Disposition: form-data; name="key"\r\n\r\nk\r\n' + form({"KEY": "l"}),
+            b"more than once",
+        ),
+    ],
+    ids=["late", "end", "epilogue", "keyless", "empty", "nonsense", "long", "injection", "twice"],
+)
+async def test_a_form_that_is_none_is_refused(make_proxy, body, text):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"seed")
+    await refused(proxy, body, text)
+
+
+async def test_the_rights_of_the_client_hold_for_its_forms(make_proxy):
+    reader = ClientKey(ACCESS, SECRET, rights=(Right(write=False),))
+    proxy = await make_proxy_with_bucket(make_proxy, clients=(reader,))
+    fields = await asyncio.to_thread(presigned)
+    await refused(proxy, form(fields), b"has no right to write b/up/a b.bin")
+
+
+def test_tags_of_a_form_become_the_header_that_put_object_has():
+    tags = "<Tagging><TagSet><Tag><Key>a b</Key><Value>c&amp;</Value></Tag></TagSet></Tagging>"
+    assert parse_tags(tags) == "a+b=c%26"
+    for wrong in ("<Tagging", "<Other/>", tags.replace("Value>", "Worth>")):
+        with pytest.raises(MalformedBody, match="tagging field of the form"):
+            parse_tags(wrong)

@@ -1,0 +1,104 @@
+"""A certificate that is renewed under a running listener."""
+
+import asyncio
+import os
+import ssl
+
+import pytest
+
+from shadeproxy.app.tls import ServerTls
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.errors import ConfigError
+from tests.certificate import write_certificate
+
+
+def touch_later(path):
+    """Make the change visible whatever the file system's clock resolves."""
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
+
+
+async def shown(tls: ServerTls) -> bytes:
+    """The certificate that a new connection is shown, DER."""
+    server = await asyncio.start_server(
+        lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context
+    )
+    async with server:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        seen = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return seen
+
+
+def der(certificate) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificate.cert.read_text())
+
+
+async def test_new_connections_are_shown_the_new_certificate(tmp_path):
+    old = await asyncio.to_thread(write_certificate, tmp_path)
+    tls = await asyncio.to_thread(ServerTls, str(old.cert), str(old.key))
+    first = der(old)
+    assert not await asyncio.to_thread(tls.changed)
+    assert await shown(tls) == first
+    new = await asyncio.to_thread(write_certificate, tmp_path)
+    touch_later(new.cert)
+    assert der(new) != first
+    assert await asyncio.to_thread(tls.changed)
+    tls.adopt()
+    assert await shown(tls) == der(new)
+    assert not await asyncio.to_thread(tls.changed)
+
+
+async def test_files_that_do_not_fit_leave_the_old_certificate_serving(tmp_path):
+    old = await asyncio.to_thread(write_certificate, tmp_path)
+    tls = await asyncio.to_thread(ServerTls, str(old.cert), str(old.key))
+    first, key = der(old), old.key.read_bytes()
+    new = await asyncio.to_thread(write_certificate, tmp_path)
+    fitting = new.key.read_bytes()
+    new.key.write_bytes(key)
+    touch_later(new.cert)
+    with pytest.raises(
+        ConfigError, match=r"s3\.tls: cannot use .*loopback\.crt and .*loopback\.key: .*(?i:mismatch)"
+    ):
+        await asyncio.to_thread(tls.changed)
+    assert await shown(tls) == first
+    new.key.unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        await asyncio.to_thread(tls.changed)
+    new.key.write_bytes(fitting)
+    assert await asyncio.to_thread(tls.changed)
+    tls.adopt()
+    assert await shown(tls) == der(new)
+
+
+async def test_the_watch_tells_and_goes_on(tmp_path):
+    """What it cannot use is no reason to end: the files may fit at the next look."""
+    made = await asyncio.to_thread(write_certificate, tmp_path)
+    tls = await asyncio.to_thread(ServerTls, str(made.cert), str(made.key))
+    looks, adopted = asyncio.Queue(), []
+    results = iter([ConfigError("s3.tls: no"), ConfigError("s3.tls: no"), True])
+
+    def changed():
+        result = next(results, False)
+        if isinstance(result, ConfigError):
+            raise result
+        return result
+
+    class Ticking(SystemClock):
+        async def sleep(self, seconds):
+            assert seconds == 2.0
+            await looks.get()
+
+    tls.changed = changed
+    tls.adopt = lambda: adopted.append(True)
+    watch = asyncio.create_task(tls.watch(Ticking()))
+    for _ in range(5):
+        looks.put_nowait(None)
+    while looks.qsize() or not adopted:
+        await asyncio.sleep(0.01)
+    assert not watch.done()
+    assert adopted == [True]
+    watch.cancel()

@@ -1,0 +1,26 @@
+"""moto as the origin, and two proxies in front of it, for all tests of a module."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from shadeproxy.core.sigv4 import Credentials
+
+from .sides import Sides, make_sides
+
+
+@pytest.fixture(scope="module")
+def sides(serve_for_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    # Its error log would hold a traceback for each date that moto cannot parse.
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    key = Credentials("testing", "testing")
+    directory = tmp_path_factory.mktemp("differential")
+    with make_sides(serve_for_module, f"http://{host}:{port}", key, directory) as made:
+        yield made
+    server.stop()

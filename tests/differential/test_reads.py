@@ -1,0 +1,11 @@
+"""The same read to moto and to the proxy: cold, warm, warm again on one connection; plain and over TLS."""
+
+from .suite import keys_are_the_origins, reads_are_the_origins
+
+
+def test_reads_in_every_form_are_the_origins(sides):
+    reads_are_the_origins(sides, examples=150)
+
+
+def test_keys_in_every_spelling_are_the_origins(sides):
+    keys_are_the_origins(sides, examples=40)
