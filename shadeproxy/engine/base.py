@@ -25,7 +25,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
-from shadeproxy.tiers.base import Location, Tier
+from shadeproxy.tiers.base import Location, Place, Tier
 
 NO_CONDITIONS = Conditions()
 
@@ -62,17 +62,18 @@ NO_HIT = Hit(Source.RAM, ())
 
 
 class Resident:
-    """A ticket for a whole object that is one page: found once, answered again at the cost of a comparison.
+    """A ticket for one resident page: found once, answered again at the cost of a comparison.
 
     ``fresh_until_s``: Unix time from which on its rule wants more than the cache to answer. ``slot`` and
     ``stamp``: good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is the
-    body, to be copied, or pinned through ``tier``, before anything else runs. ``can_wait``: touching it may
-    wait for a device, so ask ``tier.is_hot`` first.
+    page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
+    the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
+    ``tier.is_hot`` first. ``place``: where a process on this host finds it, once somebody asked.
     """
 
     __slots__ = (
-        "can_wait", "fresh_until_s", "location", "meta", "object_hash", "ref", "slot", "source", "stamp",
-        "start", "stop", "tier", "window",
+        "can_wait", "first", "fresh_until_s", "location", "meta", "object_hash", "place", "ref", "slot",
+        "source", "stamp", "start", "stop", "tier", "window",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,7 @@ class Resident:
         meta: ObjectMeta,
         fresh_until_s: float,
         *,
+        first: int,
         slot: int,
         stamp: int,
         object_hash: int,
@@ -95,6 +97,7 @@ class Resident:
         self.ref = ref
         self.meta = meta
         self.fresh_until_s = fresh_until_s
+        self.first = first
         self.slot = slot
         self.stamp = stamp
         self.object_hash = object_hash
@@ -105,6 +108,12 @@ class Resident:
         self.window = window
         self.start = start
         self.stop = stop
+        self.place: Place | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the page is all of its object."""
+        return self.stop - self.start == self.meta.size
 
 
 class Located(NamedTuple):
@@ -170,18 +179,24 @@ class ReadPath(Protocol):
         """
         ...
 
-    def resident(self, request: ReadRequest) -> Resident | None:
-        """A ticket for the whole object, for every client that may read it; None: there is none, because
-        the object is not one resident page, or because the origin decides who may read it.
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
+        """A ticket, for every client, for the page that holds byte ``first``; None: there is none, because
+        the page is not there now, or because the origin decides who may read the object.
         """
         ...
 
-    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
-        """The body of a ticket, counted as one demand read of ``job``; None when it is no longer good at
-        ``now_s`` (Unix time).
+    def take(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> memoryview | None:
+        """The bytes of a ticket, counted as one demand read of ``job``; None when it is no longer good at
+        ``now_s`` (Unix time). ``span``: of the object, within the page; None: all of the page.
 
-        A body of at most 16 KiB must be copied before anything else runs; a longer one is pinned.
+        Of a page of at most 16 KiB they must be copied before anything else runs; else they are pinned.
         """
+        ...
+
+    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+        """As ``take``, but where the page's record is."""
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:

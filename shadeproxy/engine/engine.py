@@ -32,7 +32,7 @@ from shadeproxy.core.types import (
 from shadeproxy.engine.base import Hit, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
-from shadeproxy.engine.hits import Hits
+from shadeproxy.engine.hits import Hits, Taken
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.reading import EngineReading, span_needed
@@ -41,6 +41,7 @@ from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Place
 
 _UNKNOWN_OUTCOME_S = 60.0
 """Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
@@ -89,7 +90,7 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
-        self._hits = Hits(cache, page_size, count=self._count_many)
+        self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._count_many)
         cache.before_deciding = self._hits.flush
         stats.before_showing = self._hits.flush
         self._clock = clock
@@ -139,16 +140,19 @@ class Engine:
             self._count(request, found.source, span.length)
         return found
 
-    def resident(self, request: ReadRequest) -> Resident | None:
-        """See ``ReadPath.resident``."""
-        if self._closing:
-            return None
-        fresh = self._versions.fresh_now(request)
-        return None if fresh is None else self._hits.ticket(request.ref, *fresh)
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
+        """See ``ReadPath.ticket``."""
+        return self._hits.ticket(ref, first, now_s)
 
-    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
+    def take(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> memoryview | None:
         """See ``ReadPath.take``."""
-        return self._hits.take(resident, job, now_s)
+        return self._hits.take(ticket, job, now_s, span)
+
+    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+        """See ``ReadPath.place``."""
+        return self._hits.place(ticket, job, now_s, span)
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """See ``ReadPath.ready``."""
@@ -258,16 +262,21 @@ class Engine:
             job = None if name is None else JobContext(name)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
-    def _count_many(self, taken: Iterable[tuple[Resident, JobContext | None]]) -> None:
-        names = self._jobs_of(np.array([resident.object_hash for resident, _ in taken], dtype=np.uint64))
+    def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+        return (
+            None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ReadRequest(ref))
+        )
+
+    def _count_many(self, taken: Iterable[Taken]) -> None:
+        hashes = np.array([ticket.object_hash for ticket, _, _ in taken], dtype=np.uint64)
         sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
-        for (resident, job), name in zip(taken, names, strict=True):
-            key = (resident.ref[0], resident.source, job, name)
+        for (ticket, job, size_bytes), name in zip(taken, self._jobs_of(hashes), strict=True):
+            key = (ticket.ref[0], ticket.source, job, name)
             total = sums.get(key)
             if total is None:
                 total = sums[key] = [0, 0]
             total[0] += 1
-            total[1] += resident.stop - resident.start
+            total[1] += size_bytes
         for (bucket, source, job, name), (count, size_bytes) in sums.items():
             whose = job if job is not None or name is None else JobContext(name)
             self._stats.record_reads(bucket, source, count, size_bytes, whose)

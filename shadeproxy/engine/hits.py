@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import Hit, Located, Resident
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
 """More are streamed with back-pressure: their pins would hold memory for as long as a client likes."""
@@ -25,9 +27,16 @@ COPY_BYTES = 16 * 1024
 """Up to here copying a body beside its head costs less than pinning it and writing two pieces."""
 
 _NOTED_TOGETHER = 1024
+# A ticket and its key take about 500 bytes.
+_MOST_TICKETS = 32_768
 _FLUSH_AFTER_S = 0.05
 
-CountMany = Callable[[list[tuple[Resident, JobContext | None]]], None]
+Taken = tuple[Resident, JobContext | None, int]
+"""One read by ticket: for whom, and how many bytes."""
+
+CountMany = Callable[[list[Taken]], None]
+Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
+"""Metadata that may answer every client, and until when (Unix time)."""
 
 
 class _Piece(NamedTuple):
@@ -39,16 +48,18 @@ class _Piece(NamedTuple):
 class Hits:
     """The pages of a ``PageCache`` of ``page_size`` bytes, for who cannot wait.
 
-    ``count``: told of the reads by ticket, many at a time.
+    ``fresh``: asked before a ticket is made. ``count``: told of the reads by ticket, many at a time.
     """
 
-    def __init__(self, cache: PageCache, page_size: int, *, count: CountMany) -> None:
+    def __init__(self, cache: PageCache, page_size: int, *, fresh: Fresh, count: CountMany) -> None:
         self._cache = cache
         self._residents = cache.residents
         self._page_size = page_size
+        self._fresh = fresh
         self._count = count
         self._slots: list[int] = []
-        self._taken: list[tuple[Resident, JobContext | None]] = []
+        self._taken: list[Taken] = []
+        self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
         self._timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------------ any span
@@ -90,39 +101,69 @@ class Hits:
         self._note(pieces)
         return tuple(located)
 
-    # ------------------------------------------------------------------ whole objects, again and again
+    # ------------------------------------------------------------------ a page, again and again
 
-    def ticket(self, ref: ObjectRef, meta: ObjectMeta, fresh_until_s: float) -> Resident | None:
-        """A ticket for all bytes of an object that is one page."""
-        if not 0 < meta.size <= self._page_size:
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
+        """A ticket for the page that holds byte ``first``, good at ``now_s`` but for the wait it may cost."""
+        number = first // self._page_size
+        ticket = self._tickets.get((ref, number))
+        if ticket is not None and self._is_good(ticket, now_s):
+            return ticket
+        fresh = self._fresh(ref)
+        slot = None if fresh is None else self._cache.find(Page(ref, fresh[0].etag, number))
+        if fresh is None or slot is None:
             return None
-        slot = self._cache.find(Page(ref, meta.etag, 0))
-        return None if slot is None else self._cache.hot.ticket(slot, ref, meta, fresh_until_s)
+        meta, until_s = fresh
+        begin = number * self._page_size
+        ticket = self._cache.hot.ticket(slot, ref, meta, first=begin, fresh_until_s=until_s)
+        if ticket is not None:
+            self._tickets.put((ref, number), ticket)
+        return ticket
 
-    def take(self, resident: Resident, job: JobContext | None, now_s: float) -> memoryview | None:
-        """The body of a ticket, noted as used; None when the ticket is no longer good.
+    def take(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> memoryview | None:
+        """The bytes of a ticket, noted as used; None when the ticket is no longer good.
 
-        Up to COPY_BYTES it is not pinned: copy it before anything else runs.
+        Of a page of up to COPY_BYTES they are not pinned: copy them before anything else runs.
         """
         if (
-            self._residents.stamps[resident.slot] != resident.stamp
-            or resident.fresh_until_s <= now_s
-            or (resident.can_wait and not resident.tier.is_hot(resident.location))
+            self._residents.stamps[ticket.slot] != ticket.stamp
+            or ticket.fresh_until_s <= now_s
+            or (ticket.can_wait and not ticket.tier.is_hot(ticket.location))
         ):
             return None
-        start, stop = resident.start, resident.stop
+        start, stop = ticket.start, ticket.stop
         if stop - start <= COPY_BYTES:
-            body = resident.window[start:stop]
+            body = ticket.window[start:stop]
         else:
             try:
-                body = resident.tier.pin(resident.location)
+                body = ticket.tier.pin(ticket.location)
             except TierError:
                 return None
+        if span is not None:
+            body = body[span.start - ticket.first : span.stop - ticket.first]
         taken = self._taken
-        taken.append((resident, job))
+        taken.append((ticket, job, len(body)))
         if self._timer is None or len(taken) >= _NOTED_TOGETHER:
             self._flush_soon()
         return body
+
+    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+        """As ``take``, but where the page's record is: that it is not in the page cache is no hindrance."""
+        if not self._is_good(ticket, now_s):
+            return None
+        if ticket.place is None:
+            # Telling reads the header through the mapping, which the maker of the ticket has just touched.
+            ticket.place = self._cache.hot.place(ticket.slot)
+            if ticket.place is None:
+                return None
+        self._taken.append((ticket, job, span.length))
+        self._flush_soon()
+        return ticket.place
+
+    def _is_good(self, ticket: Resident, now_s: float) -> bool:
+        return self._residents.stamps[ticket.slot] == ticket.stamp and now_s < ticket.fresh_until_s
 
     # ------------------------------------------------------------------ notes
 
@@ -135,7 +176,7 @@ class Hits:
         slots, self._slots = self._slots, []
         stamps = self._residents.stamps
         # A slot that changed hands since is another page's.
-        slots += [one.slot for one, _ in taken if stamps[one.slot] == one.stamp]
+        slots += [one.slot for one, _, _ in taken if stamps[one.slot] == one.stamp]
         if taken:
             self._count(taken)
         if slots:

@@ -41,8 +41,10 @@ class HotPages:
         except TierError:
             return None
 
-    def ticket(self, slot: int, ref: ObjectRef, meta: ObjectMeta, fresh_until_s: float) -> Resident | None:
-        """A ticket for the object whose only page this is."""
+    def ticket(
+        self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
+    ) -> Resident | None:
+        """A ticket for a page of ``ref``, which begins with the object's byte ``first``."""
         medium, location = self._at(slot), self._location(slot)
         if medium is None:
             return None
@@ -55,6 +57,7 @@ class HotPages:
             ref,
             meta,
             fresh_until_s,
+            first=first,
             slot=slot,
             stamp=table.stamps[slot],
             object_hash=int(table.object_hash[slot]),

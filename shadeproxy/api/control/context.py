@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
-from shadeproxy.engine.base import ReadPath, Resident
+from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
 READY = "ready"
 HELD_BYTES = 64 * 1024 * 1024
-MOST_TICKETS = 65_536
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -85,7 +84,7 @@ class ControlContext:
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
     has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; reads_allowed:
     whether callers may read, with the proxy's own rights. held: bytes that were fetched ahead of their turn
-    in an answer, over all calls. tickets: of objects that batches found resident, at most MOST_TICKETS.
+    in an answer, over all calls.
     """
 
     version: str
@@ -103,7 +102,6 @@ class ControlContext:
     token: str | None = field(default=None, repr=False)
     allowed_hosts: frozenset[str] = frozenset()
     reads_allowed: bool = True
-    tickets: dict[ObjectRef, Resident] = field(default_factory=dict, repr=False)
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
 

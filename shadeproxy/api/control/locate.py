@@ -14,7 +14,7 @@ from aiohttp import web
 from shadeproxy.api.control.bodies import LOCATE
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.frames import SOURCE_NUMBERS
-from shadeproxy.api.control.pieces import PieceReader, span_in
+from shadeproxy.api.control.pieces import PieceReader, in_page, span_in
 from shadeproxy.api.control.reads import read_call
 from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.engine.base import Located
@@ -41,8 +41,9 @@ async def post_locate(context: ControlContext, request: web.Request) -> web.Resp
     call = await read_call(context, request)
     places = _Places(PieceReader(context, call.job))
     for start in range(0, len(call.samples), _ITEMS_A_TURN):
+        now_s = context.clock.now_s()
         for index, sample in enumerate(call.samples[start : start + _ITEMS_A_TURN], start):
-            places.add(index, sample)
+            places.add(index, sample, now_s)
         if start + _ITEMS_A_TURN < len(call.samples):
             await asyncio.sleep(0)
     return web.Response(body=places.encode(), content_type=LOCATE)
@@ -56,30 +57,47 @@ class _Places:
         self._files: dict[os.PathLike[str], int] = {}
         self._records: list[bytes] = []
 
-    def add(self, index: int, sample: Sample) -> None:
+    def add(self, index: int, sample: Sample, now_s: float) -> None:
         """The records of an item, in order of position; one that says "not here now" when it is not."""
         room = len(self._records) < MOST_RECORDS and len(self._files) < _MOST_FILES
-        found = self._locate(sample) if room else None
-        if found is None:
+        if not room or not (self._add_by_ticket(index, sample, now_s) or self._add_found(index, sample)):
             self._records.append(RECORD.pack(index, _NOT_HERE, 0, 0, 0, 0, 0, 0, _NOBODY))
-            return
+
+    def _add_by_ticket(self, index: int, sample: Sample, now_s: float) -> bool:
+        engine = self._reader.context.engine
+        ticket = engine.ticket(sample.ref, sample.offset, now_s)
+        if ticket is None:
+            return False
+        try:
+            span = span_in(sample, ticket.meta.size)
+        except RangeNotSatisfiable:
+            return False
+        place = engine.place(ticket, self._reader.job, now_s, span) if in_page(span, ticket) else None
+        if place is None:
+            return False
+        start = place.body_offset + span.start - ticket.first
+        self._record(
+            index,
+            Located(ticket.source, place.path, place.header_offset, place.header, start, span.length),
+            0,
+        )
+        return True
+
+    def _add_found(self, index: int, sample: Sample) -> bool:
+        found = self._locate(sample)
         position = 0
-        for source, path, header_offset, header, offset, length in found:
-            file = self._files.setdefault(path, len(self._files))
-            self._records.append(
-                RECORD.pack(
-                    index,
-                    _HERE,
-                    file,
-                    header_offset,
-                    offset,
-                    length,
-                    position,
-                    SOURCE_NUMBERS[source],
-                    header,
-                )
-            )
-            position += length
+        for piece in found or ():
+            self._record(index, piece, position)
+            position += piece.length
+        return found is not None
+
+    def _record(self, index: int, piece: Located, position: int) -> None:
+        source, path, header_offset, header, offset, length = piece
+        file = self._files.setdefault(path, len(self._files))
+        number = SOURCE_NUMBERS[source]
+        self._records.append(
+            RECORD.pack(index, _HERE, file, header_offset, offset, length, position, number, header)
+        )
 
     def encode(self) -> bytes:
         """The body of the answer."""

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shadeproxy.api.control.context import MOST_TICKETS, ControlContext
+from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import STATUS, ErrorBody
 from shadeproxy.api.s3.exchange import closing
 from shadeproxy.core.errors import (
@@ -21,14 +21,12 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.engine.base import Hit, ReadRequest
+from shadeproxy.engine.base import Hit, ReadRequest, Resident
+from shadeproxy.engine.hits import COPY_BYTES
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.origin.base import OriginRead
 
 _CODES = {403: "access_denied", 404: "not_found", 412: "precondition_failed", 416: "range_not_satisfiable"}
-
-COPIED_BYTES = 16 * 1024
-"""Up to here ``engine.take`` lends a body instead of pinning it."""
 
 
 class Opened(NamedTuple):
@@ -57,32 +55,19 @@ class PieceReader:
 
     def hit(self, sample: Sample) -> Hit | None:
         """The bytes without waiting, or None. Raises RangeNotSatisfiable."""
-        ref, offset, length = sample
-        whole = not offset and length is None
-        if whole and (taken := self._take(ref)) is not None:
-            return taken
+        engine, now_s = self.context.engine, self.context.clock.now_s()
+        ticket = engine.ticket(sample.ref, sample.offset, now_s)
+        if ticket is not None:
+            span = span_in(sample, ticket.meta.size)
+            if in_page(span, ticket):
+                body = engine.take(ticket, self.job, now_s, span)
+                if body is not None:
+                    return Hit(ticket.source, (_kept(body, ticket),))
         usable = self.usable_now(sample)
         if usable is None:
             return None
         request, meta = usable
-        if whole and (ticket := self.context.engine.resident(request)) is not None:
-            tickets = self.context.tickets
-            if len(tickets) >= MOST_TICKETS:
-                del tickets[next(iter(tickets))]
-            tickets[ref] = ticket
-        return self.context.engine.hit(request, meta, span_in(sample, meta.size))
-
-    def _take(self, ref: ObjectRef) -> Hit | None:
-        """By the ticket of an earlier read: a tenth of the cost of finding the page anew."""
-        ticket = self.context.tickets.get(ref)
-        if ticket is None:
-            return None
-        body = self.context.engine.take(ticket, self.job, self.context.clock.now_s())
-        if body is None:
-            del self.context.tickets[ref]
-            return None
-        # Bytes of a short body are lent for this step only; copying them beats pinning them.
-        return Hit(ticket.source, (body if len(body) > COPIED_BYTES else memoryview(bytes(body)),))
+        return engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
         """Whether ``open`` now would spare a wait later: ``hit`` will not answer, nor a refusal, and the
@@ -138,6 +123,16 @@ class PieceReader:
             at += len(chunk)
             if at >= wanted.stop:
                 return
+
+
+def in_page(span: Span, ticket: Resident) -> bool:
+    """Whether ``span`` of an object lies within the ticket's page."""
+    return ticket.first <= span.start and span.stop <= ticket.first + ticket.stop - ticket.start
+
+
+def _kept(body: memoryview, ticket: Resident) -> memoryview:
+    """``body``, to be kept: of a short page it is lent for this step only, and copying beats pinning."""
+    return body if ticket.stop - ticket.start > COPY_BYTES else memoryview(bytes(body))
 
 
 def span_in(sample: Sample, size_bytes: int) -> Span:

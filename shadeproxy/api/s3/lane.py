@@ -21,7 +21,7 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.types import JobContext, ObjectRef, Source
-from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, ReadPath, ReadRequest, Resident
+from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, ReadPath, Resident
 from shadeproxy.engine.hits import COPY_BYTES
 
 _MOST_TARGETS = 32_768
@@ -148,20 +148,24 @@ class FastLane:
         """As ``_answer_known``, for a GET whose Range was cut out of ``block``."""
         now_s = self._now_s()
         plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, range_value, now_s)
-        if plan is None:
+        spec = parse_range(range_value)
+        if plan is None or spec is None:
             return False
-        wanted = ReadRequest(known.ref, parse_range(range_value), plan.upstream, job=plan.job)
-        meta = self._engine.usable_now(wanted)
-        if meta is None:
+        ticket = self._engine.ticket(known.ref, spec.first or 0, now_s)
+        if ticket is None:
             return False
         try:
-            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+            answer = answer_read(ticket.meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
         except ShadeProxyError:
             return False
-        hit = self._engine.hit(wanted, meta, answer.body)
-        if hit is None:
+        wanted = answer.body
+        if wanted.start < ticket.first or wanted.stop > ticket.first + ticket.stop - ticket.start:
             return False
-        self._send(out, answer, hit)
+        body = self._take(ticket, plan.job, now_s, wanted)
+        if body is None:
+            return False
+        pieces = (memoryview(bytes(body)),) if ticket.stop - ticket.start <= COPY_BYTES else (body,)
+        self._send(out, answer, Hit(ticket.source, pieces))
         if plan.job is not None:
             self._touch(plan.job, now_s)
         return True
@@ -231,7 +235,8 @@ class FastLane:
             return
         resident, start = None, b""
         if answer.status == 200 and not any(name.lower() in _OWN_FIELDS for name, _ in answer.headers):
-            resident = self._engine.resident(read_request(call))
+            ticket = self._engine.ticket(request.ref, 0, self._now_s())
+            resident = ticket if ticket is not None and ticket.whole else None
             fields = with_own(answer.headers, request_id=_ID_MARK, now_s=0.0, source=found.hit.source)
             start = render_head(answer.status, fields).partition(_ID_MARK.encode())[0]
         path, target = encode_path(request.wire_path), head.target.encode()
