@@ -15,9 +15,9 @@ from shadeproxy.origin.credentials import (
 from shadeproxy.origin.faulty import FaultyOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
-from shadeproxy.origin.s3transport import Timeouts
 
 _DEFAULT_REGION = "us-east-1"
 

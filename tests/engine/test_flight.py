@@ -26,7 +26,7 @@ class Bench:
     async def fill(self, flight: Flight) -> None:
         self.fills += 1
         flight.open(META, META.size)
-        flight.advance(b"abc")
+        self.receive(flight, b"abc")
         try:
             await self.go.wait()
         except asyncio.CancelledError:
@@ -34,7 +34,11 @@ class Bench:
             raise
         if self.error is not None:
             raise self.error
-        flight.advance(b"def and more than the page holds")
+        self.receive(flight, b"def")
+
+    def receive(self, flight: Flight, data: bytes) -> None:
+        flight.buffer[flight.filled : flight.filled + len(data)] = data
+        flight.advance(len(data))
 
     def join(self, ref: ObjectRef = REF, number: int = 0) -> Flight:
         return self.flights.join(ref, number, SHARED, self.fill)[0]
