@@ -8,6 +8,7 @@ way; else read it from the origin.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.metadata import Known
-from shadeproxy.engine.reading import EngineReading, span_needed
+from shadeproxy.engine.reading import EngineReading, Opening, span_needed
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
@@ -92,20 +93,9 @@ class Engine:
 
     # ------------------------------------------------------------------ what listeners call
 
-    @asynccontextmanager
-    async def open(self, request: ReadRequest) -> AsyncIterator[EngineReading]:
+    def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
         """See ``ReadPath.open``."""
-        self._refuse_when_closing()
-        reading = EngineReading(
-            request, cache=self.cache, fills=self._filling, count=self._count, page_size=self.page_size
-        )
-        self._readings += 1
-        try:
-            await self._prepare(reading)
-            yield reading
-        finally:
-            self._readings -= 1
-            reading.close()
+        return Opening(partial(self._enter, request), self._leave)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
@@ -223,6 +213,23 @@ class Engine:
         if job is None and (name := self._job_of(request.ref)) is not None:
             job = JobContext(name)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
+
+    async def _enter(self, request: ReadRequest) -> EngineReading:
+        self._refuse_when_closing()
+        reading = EngineReading(
+            request, cache=self.cache, fills=self._filling, count=self._count, page_size=self.page_size
+        )
+        self._readings += 1
+        try:
+            await self._prepare(reading)
+        except BaseException:
+            self._leave(reading)
+            raise
+        return reading
+
+    def _leave(self, reading: EngineReading) -> None:
+        self._readings -= 1
+        reading.close()
 
     async def _prepare(self, reading: EngineReading) -> None:
         try:

@@ -6,7 +6,7 @@ OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error`
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Flight:
         """Metadata is known and memory is granted: readers may start."""
         self.meta = meta
         # Not a bytearray, which is zeroed first: nobody sees more than what was filled.
-        self.buffer = memoryview(np.empty(length, np.uint8))
+        self.buffer = np.empty(length, np.uint8).data
         if not length:
             self.ended = True
         self._wake()
@@ -68,17 +68,12 @@ class Flight:
             await self._progress()
         return self.meta
 
-    async def pieces(self, start: int, stop: int) -> AsyncIterator[memoryview]:
-        """Read-only pieces of ``[start, stop)`` within the page, as they arrive."""
-        position = start
-        while position < stop:
-            if self.filled > position:
-                upto = min(self.filled, stop)
-                yield self.buffer[position:upto].toreadonly()
-                position = upto
-            else:
-                self._raise_if_failed()
-                await self._progress()
+    async def piece(self, position: int, stop: int) -> memoryview:
+        """What has arrived of ``[position, stop)`` within the page, as soon as there is any; read-only."""
+        while self.filled <= position:
+            self._raise_if_failed()
+            await self._progress()
+        return self.buffer[position : min(self.filled, stop)].toreadonly()
 
     def _raise_if_failed(self) -> None:
         if not self.ended:

@@ -118,6 +118,7 @@ class SegmentStore:
         self._claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
+        self._encoded: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
 
     # ------------------------------------------------------------------ owner's thread: facts
 
@@ -211,7 +212,9 @@ class SegmentStore:
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Length of the record. Raises TierError when the metadata cannot be stored."""
-        return aligned(HEADER_BYTES + len(encode_meta(page, meta)) + body_bytes)
+        encoded = encode_meta(page, meta)
+        self._encoded = (page, meta, encoded)
+        return aligned(HEADER_BYTES + len(encoded) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
@@ -299,7 +302,7 @@ class SegmentStore:
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
         """Body, then header. Raises TierError; the location still has to be released."""
         segment, offset, most_bytes = self._resolve(location)
-        meta = encode_meta(header.page, header.meta)
+        meta = self._meta_of(header)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
             raise TierError("the body is not the one that room was reserved for")
         packed = pack_header(
@@ -316,6 +319,13 @@ class SegmentStore:
             self._note(error)
             raise TierError(f"tier {self.name} cannot write: {error.strerror}") from error
         self._health.note_success()
+
+    def _meta_of(self, header: RecordHeader) -> bytes:
+        # Nearly always just encoded, to tell the record's length. Read once: this may be another thread.
+        page, meta, encoded = self._encoded
+        if page is header.page and meta is header.meta:
+            return encoded
+        return encode_meta(header.page, header.meta)
 
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""
