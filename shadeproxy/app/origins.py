@@ -56,7 +56,8 @@ def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
-    return RetryingOrigin(LimitedOrigin(origin, max_open=section.max_connections), rule=rule, clock=clock)
+    limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
+    return RetryingOrigin(limited, rule=rule, clock=clock)
 
 
 def _providers(settings: Settings, clock: Clock) -> dict[Upstream, CredentialProvider]:

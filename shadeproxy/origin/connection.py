@@ -75,10 +75,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def ask(self, request: bytes) -> Head:
         """Send a request head, and return the head of the answer. Raises Dead, Broken, BadAnswer, OSError."""
-        assert self.reusable, "asked on a connection that is of no use"
         self.exchanges += 1
-        self.state = State.HEAD
-        self._head, self._held, self._taken, self._answered = None, 0, 0, False
+        if not self.reusable:
+            raise Dead  # lost on its way from the pool
+        self._begin()
         self._transport.write(request)
         while self._head is None:
             await self._wait()
@@ -201,6 +201,10 @@ class Connection(asyncio.BufferedProtocol):
         self._lost(self)
 
     # ------------------------------------------------------------------ inside
+
+    def _begin(self) -> None:
+        self.state = State.HEAD
+        self._head, self._held, self._taken, self._answered = None, 0, 0, False
 
     def _take_head(self) -> None:
         raw = bytes(self._scratch[: self._held])

@@ -2,8 +2,8 @@
 
 The state: ``_open`` slots taken, and two queues of waiting futures, each first come, first served. A slot
 passes from hand to hand (``give``), so a newcomer cannot slip in between. A waiter that is cancelled, or
-waited for too long, leaves its queue; one that was granted a slot in the same tick hands it on. Heads, listings and forwarded
-requests are not counted: they are short, or the client's own.
+waited too long, leaves its queue; one that was granted a slot in the same tick hands it on. Heads,
+listings and forwarded requests are not counted: they are short, or the client's own.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ class LimitedOrigin:
         if not future.done():
             queue.remove(future)
             raise Overloaded(
-                f"all {self._max_open} reads of the origin were taken for {self._max_wait_s:g} s; retry later,"
-                " or raise origin.max_connections"
+                f"all {self._max_open} reads of the origin were taken for {self._max_wait_s:g} s;"
+                " retry later, or raise origin.max_connections"
             )
 
     def give(self) -> None:

@@ -245,7 +245,7 @@ def _why_not_connected(error: NotConnected) -> str:
         return "no connection in time; check origin.endpoint, or raise origin.max_connections"
     if isinstance(cause, ssl.SSLError):
         return f"its certificate was not accepted: {cause}; set origin.ca_file for a private authority"
-    if isinstance(cause, OSError) and cause.errno in errno.errorcode:
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
         # The loop's own text repeats the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"
     return f"{cause}; check origin.endpoint"
