@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._answered = False  # a byte came since the request was sent
+        self._paused = False
         self._ended = False  # by the peer
 
     # ------------------------------------------------------------------ exchanges
@@ -103,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled < least:
             self._sink, self._least, self._arrived = buffer, least, arrived
             try:
-                self._transport.resume_reading()
+                self._resume()
                 while self._filled < least and not (self._ended and not known):
                     await self._wait()
             finally:
@@ -176,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._remaining == self._filled:
                     self._held = self._taken = 0  # nothing more may come, which is watched
                 else:
-                    self._transport.pause_reading()
+                    self._pause()
                 self._sink = self._scratch[:0]
                 self._wake()
         elif self.state is State.HEAD:
@@ -227,20 +228,31 @@ class Connection(asyncio.BufferedProtocol):
             self._held -= end
             self._take_head()
             return
-        self._head, self._taken = head, end
-        self._remaining = head.length or 0
         if head.length is not None and self._held - end > head.length:
             self._fail(BadAnswer("bytes after the end of an answer"))
             return
+        self._head, self._taken = head, end
+        self._remaining = head.length or 0
         self.state = State.BODY
         if head.length == 0:
             self._finish()
         elif head.length is None or self._held - end < head.length:
-            self._transport.pause_reading()
+            self._pause()
         self._wake()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
 
     def _finish(self) -> None:
         self.state = State.IDLE
+        self._resume()  # or the end of an idle connection would not be seen
         self.since_s = self._loop.time()
 
     async def _wait(self) -> None:

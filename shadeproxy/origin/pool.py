@@ -58,6 +58,7 @@ class ConnectionPool:
         self._tls = tls
         self._connecting = 0
         self._peers: dict[Connection, Peer] = {}  # of every open connection
+        self._given: set[Connection] = set()  # to callers, and not put back
         self._idle: dict[Peer, list[Connection]] = {}
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -70,14 +71,19 @@ class ConnectionPool:
 
     @property
     def in_use(self) -> int:
-        """Slots that are taken and not by idle connections."""
-        return self.open_now - sum(map(len, self._idle.values()))
+        """Connections that are handed out or being opened for somebody."""
+        return self._connecting + len(self._given)
 
     async def take(self, peer: Peer, *, fresh: bool = False) -> Connection:
         """A connection to ``peer``; with ``fresh`` one that was never used.
 
         Raises NotConnected.
         """
+        connection = await self._take(peer, fresh=fresh)
+        self._given.add(connection)
+        return connection
+
+    async def _take(self, peer: Peer, *, fresh: bool) -> Connection:
         idle = self._idle.get(peer)
         if idle and not fresh:
             return idle.pop()
@@ -101,6 +107,7 @@ class ConnectionPool:
 
     def put_back(self, connection: Connection) -> None:
         """The exchange is over, or given up: keep the connection, or close it."""
+        self._given.discard(connection)
         peer = self._peers.get(connection)
         if peer is None:
             return  # it was lost, and its slot is another's already
