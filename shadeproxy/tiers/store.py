@@ -63,7 +63,7 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 def run_inline(action: Callable[[], None]) -> None:
-    """Run I/O at once, on the calling thread: the ``submit`` of a RAM tier."""
+    """Run I/O at once: the ``submit`` of a RAM tier."""
     action()
 
 
@@ -135,10 +135,7 @@ class SegmentStore:
 
     @property
     def segments(self) -> int:
-        """Segment files, empty ones included; each takes two descriptors and one mapping.
-
-        At most ``most_segments``.
-        """
+        """Segment files (at most ``most_segments``); each takes two descriptors and one mapping."""
         return len(self._space.segments) + len(self._files.ready)
 
     @property
@@ -321,7 +318,7 @@ class SegmentStore:
         self._health.note_success()
 
     def _meta_of(self, header: RecordHeader) -> bytes:
-        # Nearly always just encoded, to tell the record's length. Read once: this may be another thread.
+        # Just encoded to tell the length, mostly. Read once: this may be another thread.
         page, meta, encoded = self._encoded
         if page is header.page and meta is header.meta:
             return encoded
@@ -345,7 +342,6 @@ class SegmentStore:
 
     def load(self, location: Location, *, verify: bool) -> None:
         """Read the record into the page cache, prove its header, and with ``verify`` its body.
-
         Raises TierError, also when the location is released meanwhile: no pin is needed.
         """
         segment, offset, most_bytes = self._resolve(location)
@@ -365,7 +361,7 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Where another process finds the body, and the header bytes that must be there after reading it.
+        """Where another process finds the body, and the header that must be there after reading it.
 
         Raises TierError. Reads the mapping: ask ``is_hot`` or ``load`` first.
         """
