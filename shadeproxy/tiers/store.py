@@ -209,9 +209,8 @@ class SegmentStore:
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Length of the record. Raises TierError when the metadata cannot be stored."""
-        encoded = encode_meta(page, meta)
-        self._encoded = (page, meta, encoded)
-        return aligned(HEADER_BYTES + len(encoded) + body_bytes)
+        self._encoded = (page, meta, raw := encode_meta(page, meta))
+        return aligned(HEADER_BYTES + len(raw) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
@@ -319,10 +318,8 @@ class SegmentStore:
 
     def _meta_of(self, header: RecordHeader) -> bytes:
         # Just encoded to tell the length, mostly. Read once: this may be another thread.
-        page, meta, encoded = self._encoded
-        if page is header.page and meta is header.meta:
-            return encoded
-        return encode_meta(header.page, header.meta)
+        page, meta, raw = self._encoded
+        return raw if page is header.page and meta is header.meta else encode_meta(header.page, header.meta)
 
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""

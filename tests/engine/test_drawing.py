@@ -38,7 +38,7 @@ def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
     residents.displace(99)  # gone
     residents.remove(99)
     residents.use(98, 101.0)  # read again
-    reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=101.0)
+    reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=99.0)
     assert reused == 99
     residents.place(reused, 0, Location(777), 64)  # another page in the slot
     assert drawn.worst(101.0) == (97.0, 97)
