@@ -15,9 +15,9 @@ from shadeproxy.origin.credentials import (
 from shadeproxy.origin.faulty import FaultyOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
-from shadeproxy.origin.s3transport import Timeouts
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -56,7 +56,8 @@ def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
-    return RetryingOrigin(LimitedOrigin(origin, max_open=section.max_connections), rule=rule, clock=clock)
+    limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
+    return RetryingOrigin(limited, rule=rule, clock=clock)
 
 
 def _providers(settings: Settings, clock: Clock) -> dict[Upstream, CredentialProvider]:

@@ -68,6 +68,7 @@ class PageCache:
             self.residents, media, placement=self._placement, stats=stats, ledger=ledger
         )
         self._recovery = Recovery(media, self.residents, self._groups, tick=lambda: self._placement.tick)
+        self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading
 
@@ -302,12 +303,15 @@ class PageCache:
     async def erased(self) -> None:
         """Return once everything dropped so far is erased from media that are written by a thread.
 
-        Twice, because a page that was dropped while it was being written is released after its write.
+        At once where nothing was dropped since the last call. It waits twice, because a page that was
+        dropped while it was being written is released after its write.
         """
-        for medium in self.media:
-            if medium.write is not None:
+        for index, medium in enumerate(self.media):
+            released = self._transfers.released[index]
+            if medium.write is not None and released != self._erased[index]:
                 await medium.write(lambda: None)
                 await medium.write(lambda: None)
+                self._erased[index] = max(self._erased[index], released)
 
     def assert_quiescent(self) -> None:
         """Nothing in flight, and the books balance: for tests, after everything has settled."""

@@ -8,6 +8,7 @@ way; else read it from the origin.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits, Taken
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.metadata import Known
-from shadeproxy.engine.reading import EngineReading, span_needed
+from shadeproxy.engine.reading import EngineReading, Opening, span_needed
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
@@ -100,20 +101,9 @@ class Engine:
 
     # ------------------------------------------------------------------ what listeners call
 
-    @asynccontextmanager
-    async def open(self, request: ReadRequest) -> AsyncIterator[EngineReading]:
+    def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
         """See ``ReadPath.open``."""
-        self._refuse_when_closing()
-        reading = EngineReading(
-            request, cache=self.cache, fills=self._filling, count=self._count, page_size=self.page_size
-        )
-        self._readings += 1
-        try:
-            await self._prepare(reading)
-            yield reading
-        finally:
-            self._readings -= 1
-            reading.close()
+        return Opening(partial(self._enter, request), self._leave)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
@@ -280,6 +270,23 @@ class Engine:
         for (bucket, source, job, name), (count, size_bytes) in sums.items():
             whose = job if job is not None or name is None else JobContext(name)
             self._stats.record_reads(bucket, source, count, size_bytes, whose)
+
+    async def _enter(self, request: ReadRequest) -> EngineReading:
+        self._refuse_when_closing()
+        reading = EngineReading(
+            request, cache=self.cache, fills=self._filling, count=self._count, page_size=self.page_size
+        )
+        self._readings += 1
+        try:
+            await self._prepare(reading)
+        except BaseException:
+            self._leave(reading)
+            raise
+        return reading
+
+    def _leave(self, reading: EngineReading) -> None:
+        self._readings -= 1
+        reading.close()
 
     async def _prepare(self, reading: EngineReading) -> None:
         try:

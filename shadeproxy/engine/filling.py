@@ -8,7 +8,7 @@ its memory is given back at once; reading ahead takes only memory that nobody wa
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyCutShort, ObjectChanged
+from shadeproxy.core.errors import ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -112,13 +112,7 @@ class Filling:
             await self._take(flight, length, intent)
             flight.open(meta, length)
             if length:
-                async for chunk in read.chunks:
-                    flight.advance(chunk)
-                    if flight.filled == length:
-                        break
-        if flight.filled < length:
-            raise BodyCutShort(f"{ref}: got {flight.filled} of {length} bytes of page {number}")
-        flight.end()
+                await read.read_into(flight.buffer, flight.advance)
         if flight.publishable and length:
             await self._store(flight, Page(ref, meta.etag, number), meta)
 
@@ -126,7 +120,7 @@ class Filling:
         stored = await self._cache.insert(
             page, meta, flight.buffer, self._clock.now_s(), lambda: flight.publishable
         )
-        view = self._cache.pinned(page) if stored else None
+        view = self._cache.pinned(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
             flight.buffer = view

@@ -6,8 +6,10 @@ OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error`
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
+
+import numpy as np
 
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Upstream
@@ -29,7 +31,7 @@ class Flight:
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
-        self._progress = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def length(self) -> int:
@@ -39,18 +41,21 @@ class Flight:
     def open(self, meta: ObjectMeta, length: int) -> None:
         """Metadata is known and memory is granted: readers may start."""
         self.meta = meta
-        self.buffer = memoryview(bytearray(length))
+        # Not a bytearray, which is zeroed first: nobody sees more than what was filled.
+        self.buffer = np.empty(length, np.uint8).data
+        if not length:
+            self.ended = True
         self._wake()
 
-    def advance(self, chunk: bytes | memoryview) -> None:
-        """Append what arrived; what exceeds the page is dropped."""
-        count = min(len(chunk), self.length - self.filled)
-        self.buffer[self.filled : self.filled + count] = chunk[:count]
+    def advance(self, count: int) -> None:
+        """So many more bytes lie in ``buffer``; the last one completes the flight."""
         self.filled += count
+        if self.filled == len(self.buffer):
+            self.ended = True
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Complete, or failed. The task may go on to store the page; readers need nothing more of it."""
+        """Failed, or complete. The task may go on to store the page; readers need nothing more of it."""
         if not self.ended:
             self.error = error
             self.ended = True
@@ -60,20 +65,15 @@ class Flight:
         """Wait for the metadata. Raises the flight's error."""
         while self.meta is None:
             self._raise_if_failed()
-            await self._progress.wait()
+            await self._progress()
         return self.meta
 
-    async def pieces(self, start: int, stop: int) -> AsyncIterator[memoryview]:
-        """Read-only pieces of ``[start, stop)`` within the page, as they arrive."""
-        position = start
-        while position < stop:
-            if self.filled > position:
-                upto = min(self.filled, stop)
-                yield self.buffer[position:upto].toreadonly()
-                position = upto
-            else:
-                self._raise_if_failed()
-                await self._progress.wait()
+    async def piece(self, position: int, stop: int) -> memoryview:
+        """What has arrived of ``[position, stop)`` within the page, as soon as there is any; read-only."""
+        while self.filled <= position:
+            self._raise_if_failed()
+            await self._progress()
+        return self.buffer[position : min(self.filled, stop)].toreadonly()
 
     def _raise_if_failed(self) -> None:
         if not self.ended:
@@ -83,9 +83,18 @@ class Flight:
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
+    async def _progress(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
     def _wake(self) -> None:
-        progress, self._progress = self._progress, asyncio.Event()
-        progress.set()
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():  # its reader was cancelled
+                future.set_result(None)
 
 
 Fill = Callable[[Flight], Coroutine[Any, Any, None]]

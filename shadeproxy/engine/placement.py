@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
+from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
@@ -22,7 +23,6 @@ from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location, Tier
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
 
-SAMPLE = 1024
 _OBSERVATIONS_PER_BATCH = 256
 _RESERVE_TRIES = 64
 _MOST_SAMPLED = 65_536
@@ -63,6 +63,7 @@ class Placement:
         self._reuse = ReuseEstimator()
         self._observed: list[tuple[int, float, float]] = []
         self._staging = StagingShare(policy.staging_share)
+        self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
         self._policy_of_staging = replace(policy, admits_always=True)
 
     # ------------------------------------------------------------------ what readers do
@@ -162,15 +163,29 @@ class Placement:
     def _displace(
         self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
     ) -> bool:
+        policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
+        if self._residents.members[index].count > SAMPLE:
+            worst = self._drawn[index].worst(self.tick) or self._draw(index)
+            if worst[0] <= admission_bar(policy, self._columns(newcomer)):
+                return False
+            if self._residents.record_bytes[worst[1]] >= need_bytes:
+                evict(worst[1], "policy")
+                return True
         members = self._sample(index, need_bytes)
-        newcomer = np.array([slot], dtype=np.int64)
-        chosen = choose_victims(
-            policy or self._policy, self._columns(members), self._columns(newcomer), need_bytes
-        )
+        chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
         if chosen is None:
             return False
         _evict_all(members[chosen], evict)
         return True
+
+    def _draw(self, index: int) -> tuple[float, int]:
+        """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
+        members = self._residents.members[index].slots
+        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
+        self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
+        worst = self._drawn[index].worst(self.tick)
+        assert worst is not None, "a page that was just drawn is as it was"
+        return worst
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
         """Evict neighbours whose places make one piece of ``size``, if the newcomer beats them all."""
@@ -207,23 +222,12 @@ class Placement:
         members = self._residents.members[index].slots
         if len(members) <= SAMPLE:
             return members
-        drawn = members[self._draw(len(members), SAMPLE)]
+        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
         drawn_bytes = int(self._residents.record_bytes[drawn].sum())
         if drawn_bytes >= 2 * need_bytes:
             return drawn
         wanted = min(len(drawn) * 2 * need_bytes // max(drawn_bytes, 1) + 1, _MOST_SAMPLED)
-        return members[self._draw(len(members), wanted)]
-
-    def _draw(self, count: int, wanted: int) -> NDArray[np.int64]:
-        """``wanted`` different numbers below ``count``, or fewer: one at random out of each of as many
-        equal stretches of a circle. A third of the time of drawing freely and removing what is double.
-        """
-        stretch = max(count // wanted, 1)
-        starts = np.arange(0, min(wanted, count) * stretch, stretch) + int(self._rng.integers(count))
-        drawn: NDArray[np.int64] = (
-            starts + (self._rng.random(len(starts)) * stretch).astype(np.int64)
-        ) % count
-        return drawn
+        return members[draw_positions(self._rng, len(members), wanted)]
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents

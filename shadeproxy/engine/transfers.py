@@ -69,6 +69,8 @@ class Transfers:
         self._ledger = ledger
         self._unplaced: dict[int, object] = {}  # slot -> ticket of the write that will place it
         self._tasks: set[asyncio.Task[None]] = set()
+        self.released = [0] * len(media)
+        """Of each tier, how often a location was given up or may be: its erasure can still be queued."""
 
     @property
     def idle(self) -> bool:
@@ -107,14 +109,16 @@ class Transfers:
         """Remove a page that is on its way into a tier; nothing when it is not."""
         if slot in self._unplaced:
             self._forget(slot)
+            # It is released, from whichever tier, after its write.
+            self.released = [count + 1 for count in self.released]
 
     def drop(self, slot: int, reason: str) -> None:
         """Remove a page; readers that hold a view keep their bytes."""
         if slot in self._unplaced:
-            self._forget(slot)
+            self.drop_unplaced(slot)
             return
         index, location = self._residents.displace(slot)
-        self._media[index].tier.release(location)
+        self._release(index, location)
         self._residents.remove(slot)
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
@@ -154,7 +158,7 @@ class Transfers:
         elif not stored:
             self._forget(plan.slot)
         if not stored:
-            tier.release(plan.location)
+            self._release(plan.index, plan.location)
             return False
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
         self._stats.record_admission(tier.name)
@@ -166,6 +170,10 @@ class Transfers:
         """The page can be read from there."""
         del self._unplaced[slot]
         self._residents.place(slot, index, location, record_bytes, staged=staged)
+
+    def _release(self, index: int, location: Location) -> None:
+        self._media[index].tier.release(location)
+        self.released[index] += 1
 
     def _forget(self, slot: int) -> None:
         del self._unplaced[slot]
@@ -197,10 +205,10 @@ class Transfers:
         except TierError as error:
             self.note_failure(upper, "demote", error)
             self._ledger.give(size)
-            self._media[lower].tier.release(target)
+            self._release(lower, target)
             return False
         _, location = self._residents.displace(slot)
-        upper.release(location)
+        self._release(lower - 1, location)
         self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = self._plan(slot, lower, target, header, body)
@@ -229,11 +237,11 @@ class Transfers:
             upper.write(target, self._media[lower].tier.header(old), view)
         except TierError as error:
             self.note_failure(upper, "promote", error)
-            upper.release(target)
+            self._release(0, target)
             self.place(slot, lower, old, record_bytes)
             return
         self.place(slot, 0, target, record_bytes)
-        self._media[lower].tier.release(old)
+        self._release(lower, old)
         self._stats.record_eviction(self._media[lower].tier.name, "promoted")
         self._stats.record_admission(upper.name)
 

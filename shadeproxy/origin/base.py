@@ -1,19 +1,26 @@
 """The port to storage: what every origin, wrapper and fake guarantees.
 
-Rule 1: an origin raises only OriginError, NotSupported or InvalidRequest; a foreign exception is
-translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
+Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception
+is translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
 never ends early in silence. Rule 3: leaving a context manager early closes the connection behind it.
 Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
 tests/origin/test_conformance*.py hold these sentences as tests; every implementation runs them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
+from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+
+Arrived = Callable[[int], None]
+"""Told how many more bytes lie in the buffer, in order from its front. Must not raise."""
+
+Receive = Callable[[memoryview, Arrived], Awaitable[None]]
+"""Fill a buffer that is no longer than what is to come, or raise as ``chunks`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +29,35 @@ class OriginRead:
 
     ``meta.size`` is the length of the whole object, also when only a range was asked.
     ``meta.headers`` of a ranged answer lacks whole-object checksums.
+    ``receive``: given where the bytes can come straight into a buffer; use it or ``chunks``, not both.
     """
 
     meta: ObjectMeta
     span: Span
     chunks: AsyncIterator[bytes]
+    receive: Receive | None = None
+
+    async def read_into(self, buffer: memoryview, arrived: Arrived) -> None:
+        """Fill ``buffer`` with the first bytes of ``span``, telling ``arrived`` of each arrival.
+
+        Raises OriginError as ``chunks`` does, and BodyCutShort when the buffer is longer than ``span``.
+        """
+        if len(buffer) > self.span.length:
+            raise BodyCutShort(f"the origin has {self.span.length} bytes where {len(buffer)} were expected")
+        if self.receive is not None:
+            await self.receive(buffer, arrived)
+            return
+        filled = 0
+        if not len(buffer):
+            return
+        async for chunk in self.chunks:
+            count = min(len(chunk), len(buffer) - filled)
+            buffer[filled : filled + count] = chunk[:count]
+            filled += count
+            arrived(count)
+            if filled == len(buffer):
+                return
+        raise BodyCutShort(f"the origin ended a body {len(buffer) - filled} bytes early")
 
 
 @dataclass(frozen=True, slots=True)

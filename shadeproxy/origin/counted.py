@@ -5,14 +5,16 @@ once, with the time the caller waited. Bytes are those of bodies that came from 
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
+from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
+    Arrived,
     ForwardRequest,
     ForwardResponse,
     ListOptions,
@@ -35,12 +37,8 @@ class CountedOrigin:
         with self._request("head"):
             return await self._inner.head(ref, upstream=upstream)
 
-    @asynccontextmanager
-    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
-        with self._request("get") as counted:
-            opened = self._inner.open(ref, **options)
-            async with opened as read, aclosing(_counting(read.chunks, counted)) as chunks:
-                yield replace(read, chunks=chunks)
+    def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
+        return _CountedRead(self, self._inner.open(ref, **options))
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         with self._request("list"):
@@ -61,19 +59,68 @@ class CountedOrigin:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
+    def now_s(self) -> float:
+        """Time by which requests are measured."""
+        return self._clock.monotonic_s()
+
+    def note(self, kind: str, size_bytes: int, started_s: float, failure: type[BaseException] | None) -> None:
+        """One request is over. ``failure``: what it ended with."""
+        # A 404 is an answer, not a failure of the origin.
+        if failure is not None and issubclass(failure, OriginError) and not issubclass(failure, OriginAnswer):
+            self._stats.record_origin_error(failure.__name__)
+        self._stats.record_origin(kind, size_bytes, self._clock.monotonic_s() - started_s)
+
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:
         """Count one request; the caller adds body bytes to the yielded cell."""
-        counted, started_s = [0], self._clock.monotonic_s()
+        counted, started_s, failure = [0], self.now_s(), None
         try:
             yield counted
-        except OriginAnswer:
-            raise  # a 404 is an answer, not a failure of the origin
-        except OriginError as error:
-            self._stats.record_origin_error(type(error).__name__)
+        except BaseException as error:
+            failure = type(error)
             raise
         finally:
-            self._stats.record_origin(kind, counted[0], self._clock.monotonic_s() - started_s)
+            self.note(kind, counted[0], started_s, failure)
+
+
+class _CountedRead:
+    """A read that is counted when it is left."""
+
+    def __init__(self, origin: CountedOrigin, inner: AbstractAsyncContextManager[OriginRead]) -> None:
+        self._origin = origin
+        self._inner = inner
+        self._started_s = 0.0
+        self._counted = [0]
+        self._chunks: AsyncGenerator[bytes, None] | None = None
+
+    async def __aenter__(self) -> OriginRead:
+        self._started_s = self._origin.now_s()
+        try:
+            read = await self._inner.__aenter__()
+        except BaseException as error:
+            self._origin.note("get", 0, self._started_s, type(error))
+            raise
+        self._chunks = _counting(read.chunks, self._counted)
+        direct = read.receive
+
+        async def receive(buffer: memoryview, arrived: Arrived) -> None:
+            def note(count: int) -> None:
+                self._counted[0] += count
+                arrived(count)
+
+            await read.read_into(buffer, note)
+
+        return OriginRead(read.meta, read.span, self._chunks, None if direct is None else receive)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            if self._chunks is not None:
+                await self._chunks.aclose()
+            return await self._inner.__aexit__(kind, error, trace)
+        finally:
+            self._origin.note("get", self._counted[0], self._started_s, kind)
 
 
 async def _counting(chunks: AsyncIterator[bytes], counted: list[int]) -> AsyncGenerator[bytes, None]:

@@ -88,7 +88,8 @@ class FaultyOrigin:
         fault = await self._begin()
         opened = self._inner.open(ref, **options)
         async with opened as reading, aclosing(self._spoil(reading.chunks, fault)) as chunks:
-            yield OriginRead(_claim(reading.meta, fault), reading.span, chunks)
+            direct = None if _spoils(fault) else reading.receive
+            yield OriginRead(_claim(reading.meta, fault), reading.span, chunks, direct)
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         await self._begin()
@@ -149,6 +150,15 @@ class FaultyOrigin:
             self.stalled.set()
             await asyncio.get_running_loop().create_future()
         raise BodyCutShort(f"the origin ended a body after {at} bytes")
+
+
+def _spoils(fault: Fault) -> bool:
+    """Whether the body itself suffers."""
+    return (fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes) != (
+        None,
+        None,
+        None,
+    ) or bool(fault.trickle_delay_s)
 
 
 def _claim(meta: ObjectMeta, fault: Fault) -> ObjectMeta:

@@ -7,15 +7,17 @@ Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RF
 """
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TypeVar, Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginError, OriginUnavailable
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import (
+    Arrived,
     ForwardRequest,
     ForwardResponse,
     ListOptions,
@@ -57,53 +59,16 @@ class RetryingOrigin:
         self.retries = 0
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        return await self._repeat(_Budget(self._rule), lambda: self._inner.head(ref, upstream=upstream))
+        return await self.repeat(Budget(self._rule), lambda: self._inner.head(ref, upstream=upstream))
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
-        return await self._repeat(
-            _Budget(self._rule),
+        return await self.repeat(
+            Budget(self._rule),
             lambda: self._inner.list_objects(bucket, prefix, **options),
         )
 
-    @asynccontextmanager
-    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
-        budget = _Budget(self._rule)
-
-        def attempt(wanted: Span | None, etag: str | None) -> AbstractAsyncContextManager[OriginRead]:
-            again: OpenOptions = {**options, "span": wanted, "if_match": etag}
-            return self._inner.open(ref, **again)
-
-        async with AsyncExitStack() as stack:
-            reading = await self._repeat(
-                budget,
-                lambda: stack.enter_async_context(attempt(options.get("span"), options.get("if_match"))),
-            )
-            async with aclosing(self._resume(reading, budget, stack, attempt)) as chunks:
-                yield OriginRead(reading.meta, reading.span, chunks)
-
-    async def _resume(
-        self,
-        reading: OriginRead,
-        budget: "_Budget",
-        stack: AsyncExitStack,
-        attempt: Callable[[Span, str], AbstractAsyncContextManager[OriginRead]],
-    ) -> AsyncGenerator[bytes, None]:
-        at, etag, chunks = reading.span.start, reading.meta.etag, reading.chunks
-        while True:
-            try:
-                async for chunk in chunks:
-                    at += len(chunk)
-                    yield chunk
-            except OriginError as error:
-                # The broken connection goes before the wait: its slot is of use to others meanwhile, and
-                # one read never holds two.
-                await stack.aclose()
-                await self._back_off(error, budget)
-            else:
-                return
-            rest = Span(at, reading.span.stop)
-            resumed = await self._repeat(budget, lambda: stack.enter_async_context(attempt(rest, etag)))  # noqa: B023 - awaited within this turn
-            chunks = resumed.chunks
+    def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
+        return _RetriedRead(self, ref, options)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         return self._inner.forward(request)
@@ -115,14 +80,23 @@ class RetryingOrigin:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _repeat(self, budget: "_Budget", call: Callable[[], Awaitable[T]]) -> T:
+    def begin(self) -> "Budget":
+        """The attempts of one call."""
+        return Budget(self._rule)
+
+    def attempt(self, ref: ObjectRef, options: OpenOptions) -> AbstractAsyncContextManager[OriginRead]:
+        """One read of the inner origin, not entered yet."""
+        return self._inner.open(ref, **options)
+
+    async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
+        """What ``call`` gives, as soon as it gives it. Raises its last error."""
         while True:
             try:
                 return await call()
             except OriginError as error:
-                await self._back_off(error, budget)
+                await self.back_off(error, budget)
 
-    async def _back_off(self, error: OriginError, budget: "_Budget") -> None:
+    async def back_off(self, error: OriginError, budget: "Budget") -> None:
         """Wait before the next attempt, or raise ``error`` when there is none."""
         if not error.retryable or not budget.left:
             raise error
@@ -138,7 +112,7 @@ class RetryingOrigin:
         await self._clock.sleep(delay_s)
 
 
-class _Budget:
+class Budget:
     """Attempts of one call: ``used`` repetitions so far."""
 
     def __init__(self, rule: RetryRule) -> None:
@@ -148,3 +122,87 @@ class _Budget:
     @property
     def left(self) -> bool:
         return self.used < self._repetitions
+
+
+class _RetriedRead:
+    """A read that goes on, on another connection, where one broke off. At most one is open at a time."""
+
+    def __init__(self, origin: RetryingOrigin, ref: ObjectRef, options: OpenOptions) -> None:
+        self._origin = origin
+        self._ref = ref
+        self._options = options
+        self._budget = origin.begin()
+        self._opened: AbstractAsyncContextManager[OriginRead] | None = None
+        self._chunks: AsyncGenerator[bytes, None] | None = None
+
+    async def __aenter__(self) -> OriginRead:
+        reading = await self._origin.repeat(self._budget, self._attempt)
+        self._chunks = self._pieces(reading)
+
+        async def receive(buffer: memoryview, arrived: Arrived) -> None:
+            await self._receive(reading, buffer, arrived)
+
+        direct = None if reading.receive is None else receive
+        return OriginRead(reading.meta, reading.span, self._chunks, direct)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._chunks is not None:
+                await self._chunks.aclose()
+        finally:
+            await self._close(kind, error, trace)
+
+    async def _attempt(self) -> OriginRead:
+        opened = self._origin.attempt(self._ref, self._options)
+        reading = await opened.__aenter__()
+        self._opened = opened
+        return reading
+
+    async def _close(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.__aexit__(kind, error, trace)
+
+    async def _pieces(self, first: OriginRead) -> AsyncGenerator[bytes, None]:
+        at, chunks = first.span.start, first.chunks
+        while True:
+            try:
+                async for chunk in chunks:
+                    at += len(chunk)
+                    yield chunk
+            except OriginError as error:
+                chunks = (await self._again(first, at, error)).chunks
+            else:
+                return
+
+    async def _receive(self, first: OriginRead, buffer: memoryview, arrived: Arrived) -> None:
+        filled, reading = 0, first
+
+        def note(count: int) -> None:
+            nonlocal filled
+            filled += count
+            arrived(count)
+
+        while True:
+            try:
+                await reading.read_into(buffer[filled:], note)
+            except OriginError as error:
+                reading = await self._again(first, first.span.start + filled, error)
+            else:
+                return
+
+    async def _again(self, first: OriginRead, at: int, error: OriginError) -> OriginRead:
+        """The rest of the same version, from ``at``. Raises ``error`` when there is no attempt left."""
+        # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
+        # never holds two.
+        await self._close()
+        await self._origin.back_off(error, self._budget)
+        self._options = {**self._options, "span": Span(at, first.span.stop), "if_match": first.meta.etag}
+        return await self._origin.repeat(self._budget, self._attempt)

@@ -1,19 +1,18 @@
-"""``S3Origin``: an S3 server as an Origin, by lean signed requests over one connection pool.
+"""``S3Origin``: an S3 server as an Origin, by signed requests of our own.
 
-Measured (design 6.4): 66-150 us of CPU per 100 KB GET this way, 823-1,180 with aiobotocore; so aiobotocore
-only supplies credentials. An origin that answers another range or version than was asked gives an error,
-never wrong bytes.
+Bodies are read by s3pages.py over connections of their own; all else goes through aiohttp (s3transport.py).
+aiobotocore only supplies credentials: its GET costs ten times as much CPU (docs/adr/0005).
 Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from urllib.parse import quote
 
 from aiohttp import ClientResponse
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, OriginUnavailable
+from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import EMPTY_SHA256
 from shadeproxy.core.types import (
     SHARED,
@@ -29,8 +28,9 @@ from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Addressing, Endpoint
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.origin.credentials import CredentialProvider
-from shadeproxy.origin.s3ops.spans import invalid_range
-from shadeproxy.origin.s3transport import Outgoing, S3Transport, Timeouts, read_exactly, read_to_end
+from shadeproxy.origin.pool import ConnectionPool, Timeouts
+from shadeproxy.origin.s3pages import PageGets, Wanted
+from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
 
 # "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
@@ -64,12 +64,23 @@ class S3Origin:
     ) -> None:
         self._clock = clock or SystemClock()
         self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing)
+        timeouts = timeouts or Timeouts()
+        # Loading the system's authorities takes tens of milliseconds: not where nobody needs them.
+        needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
+        tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
             credentials,
             region=region,
-            timeouts=timeouts or Timeouts(),
+            timeouts=timeouts,
             max_connections=max_connections,
-            ca_file=ca_file,
+            tls=tls,
+            clock=self._clock,
+        )
+        self._pages = PageGets(
+            self._endpoint,
+            credentials=self._transport.credentials,
+            region=region,
+            pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
             clock=self._clock,
         )
 
@@ -81,8 +92,7 @@ class S3Origin:
                 raise answers.error_of(response.status, headers, b"", now_s=self._clock.now_s())
             return answers.object_meta(headers, size=_content_length(response), is_ranged=False)
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self,
         ref: ObjectRef,
         *,
@@ -90,20 +100,9 @@ class S3Origin:
         if_match: str | None = None,
         upstream: Upstream = SHARED,
         intent: Intent = Intent.DEMAND,
-    ) -> AsyncIterator[OriginRead]:
+    ) -> AbstractAsyncContextManager[OriginRead]:
         del intent  # order is the business of limit.py
-        fields = _WHOLE_HEADERS if span is None else (*_OWN_HEADERS, ("Range", _range_field(span)))
-        if if_match is not None:
-            fields = (*fields, ("If-Match", if_match))
-        outgoing = Outgoing("GET", self._endpoint.target(ref), headers=fields, upstream=upstream)
-        async with self._transport.exchange(outgoing) as response:
-            if response.status not in {200, 206}:
-                raise await self._error(response, if_match=if_match)
-            meta, wanted, skip = _interpret(response, span)
-            if if_match is not None and meta.etag != if_match:
-                raise ObjectChanged(f"{ref} is now another version")
-            async with aclosing(read_exactly(response, skip=skip, length=wanted.length)) as chunks:
-                yield OriginRead(meta, wanted, chunks)
+        return self._pages.open(Wanted(ref, span, if_match, upstream))
 
     async def list_objects(
         self,
@@ -154,49 +153,16 @@ class S3Origin:
         return f"S3 at {self._endpoint.url} answers; {body.count(b'<Bucket>')} buckets"
 
     async def aclose(self) -> None:
+        await self._pages.pool.aclose()
         await self._transport.aclose()
 
     async def _fetch(self, outgoing: Outgoing) -> bytes:
         async with self._transport.exchange(outgoing) as response:
             if response.status != 200:
-                raise await self._error(response)
+                body = await answers.read_bounded(read_to_end(response), answers.MAX_ERROR_BYTES)
+                headers = answers.decode_headers(response.raw_headers)
+                raise answers.error_of(response.status, headers, body, now_s=self._clock.now_s())
             return await answers.read_bounded(read_to_end(response), answers.MAX_LISTING_BYTES)
-
-    async def _error(self, response: ClientResponse, *, if_match: str | None = None) -> OriginError:
-        if response.status == 412 and if_match is not None:
-            return ObjectChanged("the object is now another version")
-        body = await answers.read_bounded(read_to_end(response), answers.MAX_ERROR_BYTES)
-        headers = answers.decode_headers(response.raw_headers)
-        return answers.error_of(response.status, headers, body, now_s=self._clock.now_s())
-
-
-def _range_field(span: Span) -> str:
-    # HTTP has no empty range: ask for one byte, and deliver none of it.
-    return f"bytes={span.start}-{max(span.stop - 1, span.start)}"
-
-
-def _interpret(response: ClientResponse, span: Span | None) -> tuple[ObjectMeta, Span, int]:
-    """Metadata, the span that will be delivered, and how many bytes of the body come before it."""
-    headers = answers.decode_headers(response.raw_headers)
-    length = _content_length(response)
-    if response.status == 200:
-        meta = answers.object_meta(headers, size=length, is_ranged=span is not None)
-        if span is None:
-            return meta, Span(0, length), 0
-        # The origin ignores ranges: take the slice.
-        if span.start >= length:
-            raise invalid_range(length)
-        return meta, Span(span.start, min(span.stop, length)), span.start
-    answered = answers.parse_content_range(response.headers.get("Content-Range", ""))
-    if span is None or answered is None:
-        raise OriginUnavailable("the origin answered a range that was not asked for")
-    start, stop, size = answered
-    wanted = Span(span.start, min(span.stop, size))
-    if start != span.start or stop < wanted.stop or length != stop - start:
-        raise OriginUnavailable(
-            f"the origin answered bytes {start}-{stop - 1} of {size} where {_range_field(span)} was asked"
-        )
-    return answers.object_meta(headers, size=size, is_ranged=True), wanted, 0
 
 
 def _content_length(response: ClientResponse) -> int:

@@ -19,22 +19,11 @@ from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
+from shadeproxy.origin.pool import Timeouts
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _SIGNED = {"content-type", "content-md5"}
 _READ_BUFFER_BYTES = 256 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes.
-
-    ``pool_s``: until one of the pool is free, or may be opened.
-    """
-
-    connect_s: float = 5.0
-    read_s: float = 30.0
-    pool_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ class S3Transport:
         region: str,
         timeouts: Timeouts,
         max_connections: int,
-        ca_file: str | None,
+        tls: ssl.SSLContext | None,
         clock: Clock,
     ) -> None:
         self._credentials = credentials
@@ -80,7 +69,7 @@ class S3Transport:
             sock_read=timeouts.read_s,
         )
         self._max_connections = max_connections
-        self._tls = _tls_context(ca_file)
+        self._tls = tls
         self._clock = clock
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
@@ -158,7 +147,7 @@ class S3Transport:
         # Not in __init__: a session belongs to the running loop.
         if forwarded not in self._sessions:
             self._sessions[forwarded] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls),
+                connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls or True),
                 timeout=self._timeout,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -168,24 +157,6 @@ class S3Transport:
                 trust_env=False,
             )
         return self._sessions[forwarded]
-
-
-async def read_exactly(
-    response: aiohttp.ClientResponse, *, skip: int, length: int
-) -> AsyncGenerator[bytes, None]:
-    """``length`` bytes of the body after the first ``skip``. Raises BodyCutShort when they do not come."""
-    remaining = length
-    while remaining > 0:
-        chunk = await _read_some(response)
-        if not chunk:
-            raise BodyCutShort(f"the origin ended a body {remaining} bytes early")
-        if skip:
-            skip, chunk = skip - min(skip, len(chunk)), chunk[skip:]
-        if len(chunk) > remaining:
-            chunk = chunk[:remaining]
-        remaining -= len(chunk)
-        if chunk:
-            yield chunk
 
 
 async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -224,12 +195,13 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
     return OriginUnavailable(f"the origin {origin} cannot be reached: {reason}")
 
 
-def _tls_context(ca_file: str | None) -> ssl.SSLContext | bool:
-    if ca_file is None:
-        return True
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Verifies servers by the system's authorities, or those in ``ca_file``. Raises ConfigError."""
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"origin.ca_file = {ca_file!r} cannot be used as PEM certificates: {error}"
         ) from error
+    context.set_alpn_protocols(["http/1.1"])
+    return context

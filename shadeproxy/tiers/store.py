@@ -58,7 +58,7 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 def run_inline(action: Callable[[], None]) -> None:
-    """Run I/O at once, on the calling thread: the ``submit`` of a RAM tier."""
+    """Run I/O at once: the ``submit`` of a RAM tier."""
     action()
 
 
@@ -66,8 +66,7 @@ class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
-    ``min_free_bytes``: what stays free on the file system, whoever fills it. ``path`` is created if need be.
-    ``contents``: of what it is a cache; what an earlier process kept of something else is given up.
+    ``min_free_bytes``: what stays free on the file system. ``path`` is created if need be. ``contents``: of what it is a cache; what an earlier process kept of something else is given up.
     ``group_id``: a group whose members may read the files; None leaves them to their owner.
     """
 
@@ -103,6 +102,7 @@ class SegmentStore:
         self._claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
+        self._encoded: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
 
     # ------------------------------------------------------------------ owner's thread: facts
 
@@ -115,7 +115,7 @@ class SegmentStore:
 
     @property
     def slack_bytes(self) -> int:
-        """Free blocks that are kept allocated for the next record; ``used_bytes`` does not hold them."""
+        """Free blocks kept allocated for the next record; not in ``used_bytes``."""
         return self._space.slack_bytes
 
     @property
@@ -212,7 +212,8 @@ class SegmentStore:
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Length of the record. Raises TierError when the metadata cannot be stored."""
-        return aligned(HEADER_BYTES + len(encode_meta(page, meta)) + body_bytes)
+        self._encoded = (page, meta, raw := encode_meta(page, meta))
+        return aligned(HEADER_BYTES + len(raw) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
@@ -302,7 +303,7 @@ class SegmentStore:
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
         """Body, then header. Raises TierError; the location still has to be released."""
         segment, offset, most_bytes = self._resolve(location)
-        meta = encode_meta(header.page, header.meta)
+        meta = self._meta_of(header)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
             raise TierError("the body is not the one that room was reserved for")
         packed = pack_header(
@@ -319,6 +320,11 @@ class SegmentStore:
             self._note(error)
             raise TierError(f"tier {self.name} cannot write: {error.strerror}") from error
         self._health.note_success()
+
+    def _meta_of(self, header: RecordHeader) -> bytes:
+        # Just encoded to tell the length, mostly. Read once: this may be another thread.
+        page, meta, raw = self._encoded
+        return raw if page is header.page and meta is header.meta else encode_meta(header.page, header.meta)
 
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""
@@ -337,10 +343,7 @@ class SegmentStore:
             return False
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Read the record into the page cache, prove its header, and with ``verify`` its body.
-
-        Raises TierError, also when the location is released meanwhile: no pin is needed.
-        """
+        """See ``Tier.load``."""
         segment, offset, most_bytes = self._resolve(location)
         raw = segment.read_record(offset, most_bytes)
         header, layout = unpack_header(raw, store_id=self._store_id, address=unpack(location).start)
@@ -359,10 +362,7 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Where another process finds the body, and the header bytes that must be there after reading it.
-
-        Raises TierError. Reads the mapping: ask ``is_hot`` or ``load`` first.
-        """
+        """See ``Tier.locate``; raises as ``pin``."""
         segment, start, length = self._place_of(location)
         offset = unit_of(unpack(location).start) * UNIT_BYTES
         header = bytes(segment.body(offset, HEADER_BYTES))

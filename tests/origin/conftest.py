@@ -1,5 +1,6 @@
 """Every origin under one name, for the conformance suite; and a client that speaks to ``forward``."""
 
+import asyncio
 import importlib.util
 import os
 import uuid
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import uvloop
 from moto.server import ThreadedMotoServer
 
 from shadeproxy.core.clock import ManualClock
@@ -32,6 +34,16 @@ _rgw = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_rgw)
 rgw = _rgw.rgw
 pytest_collection_modifyitems = _rgw.pytest_collection_modifyitems
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of asyncio, and for what speaks to transports itself also that of the product."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if item.path.name == "test_page_gets.py":
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
 
 
 @dataclass

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.errors import OriginAnswer, Overloaded
 from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
@@ -70,4 +70,19 @@ async def test_a_failed_open_gives_its_slot_back(limited):
         with pytest.raises(OriginAnswer):
             async with limited.open(ObjectRef("b", "missing")):
                 pass
+    assert limited.open_now == 0
+
+
+@pytest.mark.parametrize("intent", [Intent.DEMAND, Intent.PREFETCH])
+async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=1, max_wait_s=0.02)
+    async with limited.open(REF):
+        with pytest.raises(Overloaded, match=r"all 1 reads .* taken for 0\.02 s; .*raise origin\.max_connec"):
+            async with limited.open(REF, intent=intent):
+                pass
+        assert (limited.open_now, limited.waiting) == (1, 0)
+    async with limited.open(REF, intent=intent):
+        assert limited.open_now == 1
     assert limited.open_now == 0

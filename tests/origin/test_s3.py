@@ -21,9 +21,9 @@ from shadeproxy.core.types import SHARED, ObjectRef, Span, Upstream
 from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.credentials import AnonymousCredentials, ChainCredentials
+from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.s3answers import retry_after
-from shadeproxy.origin.s3transport import Timeouts
 
 REF = ObjectRef("bucket", "key")
 OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'

@@ -1,0 +1,259 @@
+"""CPU and throughput of the miss path: cold 100 KB objects, 32 at a time, from an origin 20 ms away.
+
+The origin is a process of its own that answers each GET after the delay. Three ways to read it, interleaved
+A B A B: the engine over the whole chain of origin wrappers with room in its RAM tier (every page is
+written), the engine with a full tier (every page is ranked against residents), and the origin client alone.
+CPU is that of this process, medians of the rounds.
+Run: ``python bench/miss.py``
+"""
+
+import asyncio
+import multiprocessing
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.transfers import Medium
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.retry import RetryingOrigin
+from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+Get = Callable[[str], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is read: ``gets`` objects of ``body_bytes`` in each round, ``in_flight`` at a time."""
+
+    body_bytes: int = 100_000
+    in_flight: int = 32
+    gets: int = 800
+    rounds: int = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Medians over the rounds."""
+
+    cpu_us: float
+    gets_per_s: float
+
+
+class DelayedServer(asyncio.Protocol):
+    """Answers each complete request head, after ``delay_s``, with an object or the range of it."""
+
+    def __init__(self, body: bytes, delay_s: float) -> None:
+        self._body = body
+        self._delay_s = delay_s
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while b"\r\n\r\n" in self._received:
+            head, _, self._received = self._received.partition(b"\r\n\r\n")
+            asyncio.get_running_loop().call_later(self._delay_s, self._answer, head)
+
+    def _answer(self, head: bytes) -> None:
+        body, status = memoryview(self._body), b"200 OK"
+        _, asked, rest = head.lower().partition(b"\r\nrange: bytes=")
+        if asked:
+            first, _, last = rest.partition(b"\r\n")[0].partition(b"-")
+            start, stop = int(first), min(int(last) + 1, len(body))
+            status = b"206 Partial Content\r\nContent-Range: bytes %d-%d/%d" % (start, stop - 1, len(body))
+            body = body[start:stop]
+        self._transport.writelines(
+            [
+                b'HTTP/1.1 %s\r\nETag: "0123456789abcdef0123456789abcdef"\r\nContent-Type: image/jpeg\r\n'
+                b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nx-amz-request-id: 1\r\nServer: static\r\n"
+                b"Accept-Ranges: bytes\r\nContent-Length: %d\r\n\r\n" % (status, len(body)),
+                body,
+            ]
+        )
+
+
+def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
+    """Serve until terminated; sends the port when it listens."""
+
+    async def run() -> None:
+        factory = partial(DelayedServer, bytes(body_bytes), delay_s)
+        server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+        ready.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(run())
+
+
+@contextmanager
+def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
+    """The endpoint of an origin in a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(theirs, body_bytes, delay_s), daemon=True
+    )
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+class NoWeights:
+    """No importance is known."""
+
+    def weights_of(self, object_hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        return np.full(len(object_hashes), np.nan)
+
+
+def s3_origin(endpoint: str) -> S3Origin:
+    return S3Origin(endpoint, credentials={SHARED: StaticCredentials(Credentials("AKID", "secret"))})
+
+
+def wrapped(origin: Origin, stats: Stats) -> Origin:
+    """The wrappers that the proxy puts around an origin."""
+    clock = SystemClock()
+    limited = LimitedOrigin(origin, max_open=256)
+    return CountedOrigin(RetryingOrigin(limited, clock=clock), stats=stats, clock=clock)
+
+
+@asynccontextmanager
+async def opened_engine(
+    origin: Origin, capacity_bytes: int, *, policy: str = "default", page_size: int = 4 << 20
+) -> AsyncIterator[Engine]:
+    """An engine with a RAM tier of ``capacity_bytes`` and nothing in it."""
+    stats, ledger, clock = Stats(), Ledger(256 << 20), SystemClock()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        tier = SegmentStore("ram", Path(folder), capacity_bytes)
+        cache = PageCache(
+            [Medium(tier, Source.RAM)],
+            policy=get_policy(policy),
+            weights=NoWeights(),
+            stats=stats,
+            ledger=ledger,
+        )
+        cache.recover()
+        engine = Engine(
+            wrapped(origin, stats),
+            cache,
+            rules=Rules([]),
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=page_size,
+        )
+        yield engine
+        await engine.aclose()
+        cache.close()
+
+
+async def read_engine(engine: Engine, key: str) -> int:
+    """A whole GET as a listener does it; the bytes that came."""
+    received = 0
+    async with engine.open(ReadRequest(ObjectRef("bucket", key))) as reading:
+        async for piece in reading.body(Span(0, reading.meta.size)):
+            received += len(piece)
+    return received
+
+
+async def read_origin(origin: Origin, key: str) -> int:
+    """The same from the origin client alone."""
+    async with origin.open(ObjectRef("bucket", key)) as reading:
+        return sum([len(chunk) async for chunk in reading.chunks])
+
+
+async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
+    """One round of GETs of objects that were never read before."""
+    keys = iter([f"train/images/{next(numbers):08d}.jpg" for _ in range(load.gets)])
+
+    async def worker() -> None:
+        for key in keys:
+            assert await get(key) == load.body_bytes
+
+    started, started_cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(worker() for _ in range(load.in_flight)))
+    used_s, cpu_s = time.perf_counter() - started, time.process_time() - started_cpu
+    return Cost(cpu_s / load.gets * 1e6, load.gets / used_s)
+
+
+async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
+    """Rounds of every way in turn; the first turn warms connections and caches and does not count."""
+    numbers = count()
+    samples: dict[str, list[Cost]] = {name: [] for name in ways}
+    for turn in range(load.rounds + 1):
+        for name, get in ways.items():
+            cost = await cost_of(get, load, numbers)
+            if turn:
+                samples[name].append(cost)
+    return {
+        name: Cost(
+            statistics.median(cost.cpu_us for cost in costs),
+            statistics.median(cost.gets_per_s for cost in costs),
+        )
+        for name, costs in samples.items()
+    }
+
+
+async def measure(endpoint: str, load: Load) -> dict[str, Cost]:
+    """Costs by way: "stored", "replacing", "ranked", "direct"."""
+    origin = s3_origin(endpoint)
+    room = (load.rounds + 2) * load.gets * (load.body_bytes + 8192)
+    async with (
+        opened_engine(origin, room) as empty,
+        opened_engine(origin, 64 << 20, policy="lru") as replacing,
+        opened_engine(origin, 64 << 20) as full,
+    ):
+        ways: dict[str, Get] = {
+            "stored": partial(read_engine, empty),
+            "replacing": partial(read_engine, replacing),
+            "ranked": partial(read_engine, full),
+            "direct": partial(read_origin, origin),
+        }
+        costs = await interleaved(ways, load)
+    await origin.aclose()
+    return costs
+
+
+def main() -> None:
+    load = Load()
+    with delayed_origin(load.body_bytes) as endpoint:
+        costs = uvloop.run(measure(endpoint, load))
+    cores = multiprocessing.cpu_count()
+    print(f"machine: {platform.machine()}, {cores} CPUs, Python {platform.python_version()}")
+    print("way          CPU us/object   objects/s   throughput / direct")
+    for name, cost in costs.items():
+        ratio = cost.gets_per_s / costs["direct"].gets_per_s
+        print(f"{name:12} {cost.cpu_us:13.0f} {cost.gets_per_s:11.0f} {ratio:21.3f}")
+
+
+if __name__ == "__main__":
+    main()

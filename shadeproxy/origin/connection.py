@@ -1,0 +1,281 @@
+"""One HTTP/1.1 connection to an origin, for GETs without a body, one exchange at a time.
+
+States: IDLE (nothing asked; a byte now ends the connection) -> HEAD (asked, no complete head yet) -> BODY
+(the rest of an answer is to come) -> IDLE. The body is received where the reader wants it: while somebody
+waits in ``receive``, the kernel copies straight into that memory; while nobody does, reading is paused.
+Cut off at once by ``abort``; only a connection that is IDLE and ``reusable`` may serve another exchange.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from enum import Enum, auto
+from typing import cast
+
+from shadeproxy.origin.base import Arrived
+from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Head, parse_head
+
+_SCRATCH_BYTES = 8 << 10
+_PIECE_BYTES = 64 << 10
+
+
+class Dead(Exception):
+    """The connection ended before a byte of the answer came."""
+
+
+class Broken(Exception):
+    """The connection ended within an answer."""
+
+
+class State(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """``lost(connection)`` is called once, when the transport is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[["Connection"], None]) -> None:
+        self.exchanges = 0
+        self.state = State.IDLE
+        self.since_s = loop.time()
+        """Since when it is idle, or nothing has arrived."""
+        self._loop = loop
+        self._lost = lost
+        self._transport = cast(asyncio.Transport, None)
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._held = 0  # bytes in scratch
+        self._taken = 0  # of these, handed out
+        self._head: Head | None = None
+        self._remaining = 0  # of a body of known length: what was not handed out yet
+        self._sink = self._scratch[:0]
+        self._filled = 0
+        self._least = 0
+        self._arrived: Arrived | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._answered = False  # a byte came since the request was sent
+        self._paused = False
+        self._ended = False  # by the peer
+
+    # ------------------------------------------------------------------ exchanges
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody waits for bytes now."""
+        return self._waiter is not None
+
+    @property
+    def reusable(self) -> bool:
+        return (
+            self.state is State.IDLE
+            and self._failure is None
+            and not self._ended
+            and (self._head is None or self._head.keep_alive)
+        )
+
+    async def ask(self, request: bytes) -> Head:
+        """Send a request head, and return the head of the answer. Raises Dead, Broken, BadAnswer, OSError."""
+        self.exchanges += 1
+        if not self.reusable:
+            raise Dead  # lost on its way from the pool
+        self._begin()
+        self._transport.write(request)
+        while self._head is None:
+            await self._wait()
+        return self._head
+
+    async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
+        """Receive body bytes into ``buffer`` until it holds ``least`` (all, by default); how many it holds.
+
+        For a body of known length no more than that; for others 0 at the end. ``arrived`` is told of
+        each arrival within the callback that brought it. Raises Broken, OSError, TimeoutError.
+        """
+        known = self._head is not None and self._head.length is not None
+        if known:
+            buffer = buffer[: self._remaining]
+        least = len(buffer) if least < 0 else min(least, len(buffer))
+        self._filled = min(self._held - self._taken, len(buffer))
+        if self._filled:
+            buffer[: self._filled] = self._scratch[self._taken : self._taken + self._filled]
+            self._taken += self._filled
+            if arrived is not None:
+                arrived(self._filled)
+        if self._filled < least:
+            self._sink, self._least, self._arrived = buffer, least, arrived
+            try:
+                self._resume()
+                while self._filled < least and not (self._ended and not known):
+                    await self._wait()
+            finally:
+                self._sink, self._arrived = self._scratch[:0], None
+        if known:
+            self._remaining -= self._filled
+            if not self._remaining:
+                self._finish()
+        return self._filled
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The rest of the body, decoded, in pieces of any size. Raises as ``receive``, and BadAnswer."""
+        assert self._head is not None, "read before it was asked"
+        if self._head.length is not None:
+            while self._remaining:
+                piece = memoryview(bytearray(min(_PIECE_BYTES, self._remaining)))
+                count = await self.receive(piece, least=1)
+                yield bytes(piece[:count])
+            return
+        coding = ChunkedBody() if self._head.chunked else None
+        piece = memoryview(bytearray(_SCRATCH_BYTES))
+        while self.state is State.BODY:
+            count = await self.receive(piece, least=1)
+            data = bytes(piece[:count])
+            if coding is None:
+                if not count:
+                    self._finish()
+            else:
+                if not count:
+                    raise Broken
+                data = coding.feed(data)
+                if coding.surplus:
+                    raise BadAnswer("bytes after the end of an answer")
+                if coding.ended:
+                    self._finish()
+            if data:
+                yield data
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way; idempotent."""
+        if self._failure is None:
+            self._failure = Broken()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def time_out(self) -> None:
+        """Nothing came for too long."""
+        self._fail(TimeoutError())
+
+    # ------------------------------------------------------------------ what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        if len(self._sink):
+            return self._sink[self._filled :]
+        if self._held == len(self._scratch):
+            self._scratch = memoryview(bytearray(self._scratch) + bytes(self._held))
+        return self._scratch[self._held :]
+
+    def buffer_updated(self, count: int) -> None:
+        self.since_s = self._loop.time()
+        if len(self._sink):
+            self._filled += count
+            if self._arrived is not None:
+                self._arrived(count)
+            if self._filled >= self._least:
+                if self._remaining == self._filled:
+                    self._held = self._taken = 0  # nothing more may come, which is watched
+                else:
+                    self._pause()
+                self._sink = self._scratch[:0]
+                self._wake()
+        elif self.state is State.HEAD:
+            self._held += count
+            self._answered = True
+            self._take_head()
+        else:
+            self._fail(BadAnswer("bytes that nobody asked for"))
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        if self._failure is None:
+            if self.state is State.HEAD and not self._answered:
+                self._failure = Dead()
+            elif exc is not None:
+                self._failure = exc
+        self._wake()
+        self._lost(self)
+
+    # ------------------------------------------------------------------ inside
+
+    def _begin(self) -> None:
+        self.state = State.HEAD
+        self._head, self._held, self._taken, self._answered = None, 0, 0, False
+
+    def _take_head(self) -> None:
+        raw = bytes(self._scratch[: self._held])
+        end = raw.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if self._held > MOST_HEAD_BYTES:
+                self._fail(BadAnswer("the head of the answer is too long"))
+            return
+        try:
+            head = parse_head(raw[:end])
+        except BadAnswer as error:
+            self._fail(error)
+            return
+        if head.status < 200:
+            # An interim answer: the final one follows. Nobody asked for a switch of protocols.
+            if head.status == 101:
+                self._fail(BadAnswer("an upgrade that nobody asked for"))
+                return
+            self._scratch[: self._held - end] = raw[end:]
+            self._held -= end
+            self._take_head()
+            return
+        if head.length is not None and self._held - end > head.length:
+            self._fail(BadAnswer("bytes after the end of an answer"))
+            return
+        self._head, self._taken = head, end
+        self._remaining = head.length or 0
+        self.state = State.BODY
+        if head.length == 0:
+            self._finish()
+        elif head.length is None or self._held - end < head.length:
+            self._pause()
+        self._wake()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _finish(self) -> None:
+        self.state = State.IDLE
+        self._resume()  # or the end of an idle connection would not be seen
+        self.since_s = self._loop.time()
+
+    async def _wait(self) -> None:
+        """Until something happened. Raises what ended the connection."""
+        if self._failure is not None:
+            raise self._failure
+        if self._ended:
+            if self._head is not None and self._head.length is None:
+                return  # a body that lasts until the connection ends
+            raise Broken if self._answered else Dead
+        self._waiter = self._loop.create_future()
+        self.since_s = self._loop.time()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+        self._transport.abort()

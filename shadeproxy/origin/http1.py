@@ -1,0 +1,144 @@
+"""HTTP/1.1 answers as pure functions: the head, how its body is framed, and the chunked coding.
+
+Strict where leniency lets two readers disagree (RFC 9112 sections 2.2, 5.2, 6.3): no bare line feeds, no
+folded fields, no two lengths, no length beside a transfer coding, no coding but "chunked". What is refused
+raises BadAnswer, which never leaves this package. No I/O, no asyncio.
+"""
+
+import re
+from typing import NamedTuple
+
+from shadeproxy.core.types import Headers
+
+MOST_HEAD_BYTES = 64 << 10
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?\r\n")
+# A token, a colon at once, then anything but control characters; tab is allowed.
+_FIELD = r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)\r\n"
+_FIELDS = re.compile(f"(?:{_FIELD})*")
+_ONE_FIELD = re.compile(_FIELD)
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
+_MOST_CHUNK_LINE_BYTES = 4096
+_MOST_TRAILER_BYTES = 16 << 10
+
+
+class BadAnswer(Exception):
+    """The peer does not speak HTTP/1.1 as it should; its connection is of no more use."""
+
+
+class Head(NamedTuple):
+    """``length`` of the body in bytes; None: until the connection ends, or ``chunked``.
+
+    ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again.
+    """
+
+    status: int
+    headers: Headers
+    length: int | None
+    length_given: bool
+    chunked: bool
+    keep_alive: bool
+
+
+def parse_head(raw: bytes) -> Head:
+    """The head that ``raw`` is, with its empty line. Raises BadAnswer."""
+    line = _STATUS_LINE.match(raw)
+    if line is None:
+        raise BadAnswer("no HTTP/1.1 status line")
+    # Octets that are not UTF-8 survive a round trip.
+    text = raw[line.end() : -2].decode("utf-8", "surrogateescape")
+    if _FIELDS.fullmatch(text) is None:
+        raise BadAnswer("a header field cannot be understood")
+    headers = tuple([(name, value.strip(" \t")) for name, value in _ONE_FIELD.findall(text)])
+    lengths, codings, options = list[str](), list[str](), ""
+    for name, value in headers:
+        # Told apart by their length first: most fields are none of these.
+        size = len(name)
+        if size == 14 and name.lower() == "content-length":
+            lengths.append(value)
+        elif size == 17 and name.lower() == "transfer-encoding":
+            codings.append(value)
+        elif size == 10 and name.lower() == "connection":
+            options += f",{value.lower()}"
+    status = int(line[2])
+    return _framed(status, headers, lengths, codings, is_kept=_is_kept(line[1] == b"1", options))
+
+
+def _framed(status: int, headers: Headers, lengths: list[str], codings: list[str], *, is_kept: bool) -> Head:
+    if codings and (lengths or [coding.lower() for coding in codings] != ["chunked"]):
+        raise BadAnswer("a transfer coding that is not just chunked")
+    if len(lengths) > 1 or (lengths and _LENGTH.fullmatch(lengths[0]) is None):
+        raise BadAnswer("not one Content-Length")
+    if status < 200 or status in {204, 304}:
+        return Head(status, headers, 0, bool(lengths), chunked=False, keep_alive=is_kept)
+    if codings:
+        return Head(status, headers, None, length_given=False, chunked=True, keep_alive=is_kept)
+    if lengths:
+        return Head(status, headers, int(lengths[0]), length_given=True, chunked=False, keep_alive=is_kept)
+    return Head(status, headers, None, length_given=False, chunked=False, keep_alive=False)
+
+
+def _is_kept(is_current: bool, options: str) -> bool:
+    if not options:
+        return is_current
+    named = {option.strip() for option in options.split(",")}
+    return "close" not in named and (is_current or "keep-alive" in named)
+
+
+class ChunkedBody:
+    """Takes the octets of a chunked body as they come. ``ended``: its last chunk and trailer were seen.
+
+    ``surplus``: octets came after the end.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.surplus = False
+        self._pending = b""
+        self._left = 0  # of the current chunk's data
+        self._after_data = False
+        self._in_trailer = False
+        self._trailer_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """What of the content is in ``data``. Raises BadAnswer."""
+        self._pending += data
+        content: list[bytes] = []
+        while not self.ended:
+            if self._left:
+                if not self._pending:
+                    break
+                piece = self._pending[: self._left]
+                self._pending = self._pending[len(piece) :]
+                self._left -= len(piece)
+                self._after_data = not self._left
+                content.append(piece)
+            elif not self._take_line():
+                break
+        self.surplus = self.ended and bool(self._pending)
+        return b"".join(content)
+
+    def _take_line(self) -> bool:
+        line, found, rest = self._pending.partition(b"\r\n")
+        if not found:
+            if len(line) > _MOST_CHUNK_LINE_BYTES:
+                raise BadAnswer("a line of a chunked body is too long")
+            return False
+        self._pending = rest
+        if self._after_data:
+            if line:
+                raise BadAnswer("a chunk is longer than it says")
+            self._after_data = False
+        elif self._in_trailer:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > _MOST_TRAILER_BYTES:
+                raise BadAnswer("the trailer of a chunked body is too long")
+            self.ended = not line
+        else:
+            size = _CHUNK_SIZE.fullmatch(line)
+            if size is None:
+                raise BadAnswer("a chunk without a size")
+            self._left = int(size[1], 16)
+            self._in_trailer = not self._left
+        return True

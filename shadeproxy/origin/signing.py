@@ -1,0 +1,73 @@
+"""Signed heads of page GETs: the same signature as core/sigv4.py, from fewer parts.
+
+A page GET signs Host and the x-amz fields that are added here, and nothing else; so the canonical request
+is one format string, and date and scope change once a second at most (measured in docs/adr/0005).
+tests/origin/test_page_signing.py holds both signers against each other.
+"""
+
+import hashlib
+import hmac
+import re
+
+from shadeproxy.core.sigv4 import (
+    ALGORITHM,
+    EMPTY_SHA256,
+    Credentials,
+    Scope,
+    encode_path,
+    format_amz_date,
+    signing_key,
+)
+
+# Nothing to decode or encode: the canonical path is the path.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
+_CHECKSUM_MODE = "x-amz-checksum-mode"
+
+
+class PageSigner:
+    """Signs for ``region``."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._second = -1
+        self._amz_date = ""
+        self._scope = Scope("", region)
+        self._scope_text = ""
+
+    def fields(
+        self, host: str, raw_path: str, credentials: Credentials, *, now_s: float, with_checksums: bool
+    ) -> str:
+        """Header lines that sign a GET of ``raw_path`` without query and body.
+
+        ``with_checksums``: the request has ``x-amz-checksum-mode: ENABLED``.
+        """
+        if int(now_s) != self._second:
+            self._tick(now_s)
+        path = raw_path if _PLAIN_PATH.fullmatch(raw_path) else encode_path(raw_path)
+        amz_date, token = self._amz_date, credentials.session_token
+        mode = f"{_CHECKSUM_MODE}:ENABLED\n" if with_checksums else ""
+        names = f"host;{_CHECKSUM_MODE};" if with_checksums else "host;"
+        names += "x-amz-content-sha256;x-amz-date"
+        token_line = token_field = ""
+        if token:
+            names += ";x-amz-security-token"
+            token_line = f"x-amz-security-token:{' '.join(token.split())}\n"
+            token_field = f"x-amz-security-token: {token}\r\n"
+        canonical = (
+            f"GET\n{path}\n\nhost:{host}\n{mode}x-amz-content-sha256:{EMPTY_SHA256}\n"
+            f"x-amz-date:{amz_date}\n{token_line}\n{names}\n{EMPTY_SHA256}"
+        )
+        hashed = hashlib.sha256(canonical.encode()).hexdigest()
+        to_sign = f"{ALGORITHM}\n{amz_date}\n{self._scope_text}\n{hashed}"
+        signature = hmac.digest(signing_key(credentials.secret_key, self._scope), to_sign.encode(), "sha256")
+        return (
+            f"x-amz-date: {amz_date}\r\nx-amz-content-sha256: {EMPTY_SHA256}\r\n{token_field}"
+            f"Authorization: {ALGORITHM} Credential={credentials.access_key}/{self._scope_text}, "
+            f"SignedHeaders={names}, Signature={signature.hex()}\r\n"
+        )
+
+    def _tick(self, now_s: float) -> None:
+        self._second = int(now_s)
+        self._amz_date = format_amz_date(now_s)
+        self._scope = Scope(self._amz_date[:8], self._region)
+        self._scope_text = str(self._scope)

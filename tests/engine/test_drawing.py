@@ -1,0 +1,88 @@
+"""Victims drawn ahead, the wait for erasures, and buffers that outlive their flight."""
+
+import numpy as np
+
+from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.drawing import DrawnVictims, draw_positions
+from shadeproxy.engine.residents import Residents
+from shadeproxy.tiers.base import Location
+
+PAGE = 4096
+
+
+def filled(count: int) -> Residents:
+    residents = Residents(1)
+    for number in range(count):
+        slot = residents.add(number + 1, 0, etag=1, body_bytes=10, group=0, tick=float(number))
+        residents.place(slot, 0, Location(number), 64)
+    return residents
+
+
+def test_positions_are_different_and_every_one_is_as_likely():
+    rng, seen = np.random.default_rng(1), np.zeros(2500)
+    for _ in range(2000):
+        drawn = draw_positions(rng, 2500, 1000)
+        assert len(np.unique(drawn)) == 1000
+        seen[drawn] += 1
+    assert abs(seen / 2000 - 0.4).max() < 0.06  # five standard deviations
+    assert draw_positions(rng, 5, 9).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
+    residents = filled(100)
+    drawn = DrawnVictims(residents, 0)
+    drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=100.0)
+    assert drawn.worst(100.0) == (99.0, 99)
+    assert drawn.worst(100.0) == (99.0, 99)  # nobody evicted it
+    residents.displace(99)  # gone
+    residents.remove(99)
+    residents.use(98, 101.0)  # read again
+    reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=99.0)
+    assert reused == 99
+    residents.place(reused, 0, Location(777), 64)  # another page in the slot
+    assert drawn.worst(101.0) == (97.0, 97)
+
+
+def test_a_ranking_serves_so_many_newcomers_and_not_for_ever():
+    residents = filled(100)
+    drawn = DrawnVictims(residents, 0)
+    drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
+    assert [drawn.worst(0.0) is None for _ in range(17)] == [False] * 16 + [True]
+    drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
+    assert drawn.worst(2000.0) is None
+
+
+async def test_a_write_waits_for_erasures_only_when_something_was_dropped(make_bench):
+    bench = await make_bench(disk_bytes=1 << 20)
+    waits = []
+    medium = bench.cache.media[1]
+
+    async def write(work):
+        waits.append(work)
+        work()
+
+    object.__setattr__(medium, "write", write)
+    async with bench.engine.writing([ObjectRef("b", "never read")]):
+        assert not waits
+    bench.cache._transfers.released[1] += 1
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        assert len(waits) == 2
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        assert len(waits) == 2
+
+
+async def test_a_reader_that_holds_a_view_for_long_keeps_its_bytes(make_bench):
+    bench = await make_bench(ram_bytes=1 << 16, policy="lru")
+    held = []
+    for number in range(200):
+        bench.origin.put("b", f"k{number}", bytes([number]) * PAGE)
+        async with bench.engine.open(ReadRequest(ObjectRef("b", f"k{number}"))) as reading:
+            views = [piece async for piece in reading.body(Span(0, PAGE))]
+        if number % 20 == 0:
+            held.append((number, views))
+    await bench.settle()
+    for number, views in held:
+        assert b"".join(views) == bytes([number]) * PAGE
+    held.clear()
+    del views

@@ -1,0 +1,345 @@
+"""Page GETs on both event loops, plain and over TLS: answers of every shape, and connections that end."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from shadeproxy.core.errors import BodyCutShort, OriginAnswer, OriginError, OriginUnavailable
+from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.origin.base import OriginRead
+from shadeproxy.origin.pool import Timeouts
+
+REF = ObjectRef("bucket", "key")
+BODY = bytes(range(256)) * 1000
+HEAD = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n'
+SHORT = HEAD % 10 + b"0123456789"
+CUT = b"<cut>"  # in an answer: the connection ends here
+WAIT = b"<wait>"  # here nothing more is sent
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    pem, private = folder / "cert.pem", folder / "key.pem"
+    pem.write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return pem, private
+
+
+class Script:
+    """Answers requests in order, whichever connection they come on."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.connections = 0
+        self.asked = asyncio.Event()
+        self.piece_bytes = 1 << 20
+        self._tasks: set[asyncio.Task] = set()
+
+    async def end(self) -> None:
+        """End every connection."""
+        await asyncio.sleep(0)  # let those begin that were accepted
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._tasks.add(asyncio.current_task())
+        with suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                self.asked.set()
+                answer = self.answers.pop(0)
+                kept, cut, _ = answer.partition(CUT)
+                kept, wait, _ = kept.partition(WAIT)
+                for at in range(0, len(kept), self.piece_bytes):
+                    writer.write(kept[at : at + self.piece_bytes])
+                    await writer.drain()
+                if cut:
+                    break
+                if wait:
+                    await reader.read()
+        writer.close()
+
+
+@pytest.fixture(params=["plain", "tls"])
+async def serving(request, certificate, new_s3_origin) -> AsyncIterator[Callable]:
+    """Start a server that follows a script; gives the origin in front of it."""
+    pem, private = certificate
+    context = None
+    if request.param == "tls":
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(pem, private)
+
+    @asynccontextmanager
+    async def serve(*answers, **options):
+        script = Script(*answers)
+        server = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=context)
+        scheme = "https" if context else "http"
+        endpoint = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        origin = new_s3_origin(endpoint, ca_file=str(pem) if context else None, **options)
+        try:
+            yield origin, script
+        finally:
+            pool = origin._pages.pool
+            assert pool.in_use == 0
+            await origin.aclose()
+            async with asyncio.timeout(5):
+                while pool.open_now:
+                    await asyncio.sleep(0.005)
+            await script.end()
+            server.close()
+
+    return serve
+
+
+async def into(reading: OriginRead, size: int) -> bytes:
+    buffer = bytearray(size)
+    arrivals: list[int] = []
+    await reading.read_into(memoryview(buffer), arrivals.append)
+    assert sum(arrivals) == size
+    return bytes(buffer)
+
+
+async def whole(origin, ref=REF) -> bytes:
+    async with origin.open(ref) as reading:
+        return await into(reading, reading.span.length)
+
+
+@pytest.mark.parametrize("body", [b"", b"x", BODY, BODY * 20], ids=["empty", "byte", "256K", "5M"])
+async def test_a_body_lands_in_the_buffer_and_the_connection_serves_the_next(serving, body):
+    async with serving(*[HEAD % len(body) + body] * 3, SHORT) as (origin, script):
+        assert await whole(origin) == body
+        async with origin.open(REF) as reading:
+            assert b"".join([chunk async for chunk in reading.chunks]) == body
+        async with origin.open(REF) as reading:
+            half = len(body) // 2
+            assert await into(reading, half) == body[:half]
+            rest = b"".join([chunk async for chunk in reading.chunks])
+            assert rest == body[half:]
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 1
+
+
+async def test_a_head_that_arrives_bit_by_bit_after_an_interim_one(serving):
+    async with serving(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + SHORT) as (origin, script):
+        script.piece_bytes = 1
+        assert await whole(origin) == b"0123456789"
+
+
+async def test_a_head_longer_than_the_first_buffer(serving):
+    answer = SHORT.replace(b"ETag", b"x-amz-meta-long: " + b"v" * 30_000 + b"\r\nETag")
+    async with serving(answer, SHORT) as (origin, script):
+        async with origin.open(REF) as reading:
+            assert len(reading.meta.header("x-amz-meta-long")) == 30_000
+            assert await into(reading, 10) == b"0123456789"
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        HEAD % 10 + b"0123456789 and more",
+        SHORT.replace(b"ETag", b"Transfer-Encoding: chunked\r\nETag"),
+        SHORT.replace(b"ETag", b" folded: x\r\nETag"),
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"v" * 70_000,
+        b"HTTP/1.1 200" + CUT,
+        CUT,
+    ],
+    ids=["garbage", "surplus", "both-framings", "folded", "upgrade", "endless-head", "half-head", "nothing"],
+)
+async def test_an_answer_that_is_none_ends_the_connection(serving, answer):
+    async with serving(answer, SHORT) as (origin, script):
+        with pytest.raises(OriginUnavailable, match="the connection failed"):
+            await whole(origin)
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 2
+
+
+async def test_surplus_after_a_body_that_came_in_pieces_ends_the_connection(serving):
+    async with serving(HEAD % len(BODY) + BODY + b"surplus", SHORT) as (origin, script):
+        with suppress(OriginError):  # the body may be complete before the surplus is seen
+            assert await whole(origin) == BODY
+        await asyncio.sleep(0.05)
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 2
+
+
+@pytest.mark.parametrize("by_chunks", [False, True])
+async def test_a_body_cut_short_raises_after_what_came(serving, by_chunks):
+    async with serving(HEAD % len(BODY) + BODY[:9000] + CUT) as (origin, _):
+        buffer, arrivals = bytearray(len(BODY)), []
+        with pytest.raises(BodyCutShort, match="broke off"):
+            async with origin.open(REF) as reading:
+                if by_chunks:
+                    async for chunk in reading.chunks:
+                        buffer[sum(arrivals) : sum(arrivals) + len(chunk)] = chunk
+                        arrivals.append(len(chunk))
+                else:
+                    await reading.read_into(memoryview(buffer), arrivals.append)
+        assert sum(arrivals) == 9000
+        assert bytes(buffer[:9000]) == BODY[:9000]
+
+
+@pytest.mark.parametrize("answer", [WAIT, b"HTTP/1.1 200 OK\r\n" + WAIT, HEAD % 10 + b"01" + WAIT])
+async def test_silence_ends_with_the_read_timeout(serving, answer):
+    async with serving(answer, timeouts=Timeouts(read_s=0.1)) as (origin, _):
+        with pytest.raises((OriginUnavailable, BodyCutShort), match=r"timed out|TimeoutError"):
+            await whole(origin)
+
+
+@pytest.mark.parametrize("death", [CUT, SHORT + CUT])
+async def test_a_kept_connection_that_died_is_replaced_once(serving, death):
+    # Either the server ends it instead of an answer, or after the answer before.
+    answers = [SHORT, death] if death == CUT else [death]
+    async with serving(*answers, SHORT) as (origin, script):
+        assert await whole(origin) == b"0123456789"
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 2
+
+
+async def test_a_fresh_connection_that_dies_too_is_an_error(serving):
+    async with serving(SHORT, CUT, CUT, SHORT) as (origin, script):
+        await whole(origin)
+        with pytest.raises(OriginUnavailable, match=r"connection failed \(Broken\)"):
+            await whole(origin)
+        assert script.connections == 2
+
+
+async def test_an_error_document_is_read_chunked_or_to_the_end(serving):
+    document = b"<Error><Code>NoSuchKey</Code><Message>gone</Message></Error>"
+    chunked = b"HTTP/1.1 404 X\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+        len(document),
+        document,
+    )
+    async with serving(chunked, chunked, b"HTTP/1.1 404 X\r\n\r\n" + document + CUT) as (origin, script):
+        for _ in range(3):
+            with pytest.raises(OriginAnswer, match="404 NoSuchKey: gone"):
+                await whole(origin)
+        assert script.connections == 1
+
+
+async def test_leaving_early_closes_the_connection(serving):
+    big = HEAD % len(BODY) + BODY
+    async with serving(big, big, SHORT) as (origin, script):
+        async with origin.open(REF):
+            pass
+        async with origin.open(REF) as reading:
+            await anext(reading.chunks)
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 3
+
+
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+async def test_cancelled_at_any_await_no_connection_stays_in_use(serving, turns):
+    big = HEAD % len(BODY) + BODY
+    async with serving(big, big, big) as (origin, _):
+        task = asyncio.create_task(whole(origin))
+        for _ in range(turns):
+            await asyncio.sleep(0.001 if turns > 12 else 0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            assert await task == BODY
+        assert origin._pages.pool.in_use == 0
+        assert await whole(origin) == BODY
+
+
+async def test_a_cancelled_receive_never_writes_into_the_buffer_again(serving):
+    async with serving(HEAD % len(BODY) + BODY[:20_000] + WAIT) as (origin, _):
+        buffer, half = bytearray(len(BODY)), asyncio.Event()
+
+        async def receive():
+            async with origin.open(REF) as reading:
+                await reading.read_into(memoryview(buffer), lambda _count: half.set())
+
+        task = asyncio.create_task(receive())
+        await half.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        del task  # its traceback holds the frames that held the buffer
+        buffer.clear()  # raises BufferError while anybody could still write into it
+
+
+async def test_connections_are_limited_and_handed_on(serving):
+    async with serving(*[SHORT] * 12, max_connections=2) as (origin, script):
+        assert await asyncio.gather(*(whole(origin) for _ in range(12))) == [b"0123456789"] * 12
+        assert script.connections == 2
+
+
+async def test_the_wait_for_a_connection_ends(serving):
+    timeouts = Timeouts(pool_s=0.05)
+    async with serving(HEAD % 10 + WAIT, SHORT, max_connections=1, timeouts=timeouts) as (origin, script):
+        holder = asyncio.create_task(whole(origin))
+        await script.asked.wait()
+        with pytest.raises(
+            OriginUnavailable, match=r"no connection in time; .*raise origin\.max_connections"
+        ):
+            await whole(origin)
+        waiter = asyncio.create_task(whole(origin))
+        await asyncio.sleep(0)
+        holder.cancel()
+        assert await waiter == b"0123456789"
+        await asyncio.wait({holder})
+
+
+async def test_an_untrusted_certificate_names_the_setting(certificate, new_s3_origin):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    script = Script()
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=context)
+    origin = new_s3_origin(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(OriginUnavailable, match=r"certificate was not accepted: .*; set origin\.ca_file"):
+        await whole(origin)
+    assert origin._pages.pool.open_now == 0
+    await origin.aclose()
+    await script.end()
+    server.close()
+
+
+async def test_a_range_is_received_straight_and_a_slice_by_copy(serving):
+    ranged = b'HTTP/1.1 206 P\r\nETag: "e"\r\nContent-Range: bytes 3-5/10\r\nContent-Length: 3\r\n\r\n345'
+    async with serving(ranged, SHORT) as (origin, _):
+        for straight in (True, False):
+            async with origin.open(REF, span=Span(3, 6)) as reading:
+                assert (reading.receive is not None) is straight
+                assert await into(reading, 3) == b"345"
+
+
+async def test_a_buffer_longer_than_the_span_is_refused(serving):
+    async with serving(SHORT) as (origin, _):
+        with pytest.raises(BodyCutShort, match="10 bytes where 11 were expected"):
+            async with origin.open(REF) as reading:
+                await into(reading, 11)
