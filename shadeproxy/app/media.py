@@ -30,6 +30,7 @@ class Media:
             cache.ram.capacity,
             min_free_bytes=cache.ram.min_free,
             contents=contents,
+            lend=True,
             group_id=group_id,
         )
         self.media = [Medium(ram, Source.RAM)]
@@ -46,6 +47,7 @@ class Media:
                 cache.disk.capacity,
                 min_free_bytes=cache.disk.min_free,
                 contents=contents,
+                lend=True,
                 group_id=group_id,
                 submit=submit,
             )

@@ -6,7 +6,7 @@ status and span from ``reading.meta``; then ``reading.body(span)`` yields the by
 releases everything, whatever was read.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
-from shadeproxy.tiers.base import Location, Place, Tier
+from shadeproxy.tiers.base import Lender, Location, Place, Tier
 
 NO_CONDITIONS = Conditions()
 
@@ -68,12 +68,13 @@ class Resident:
     ``stamp``: good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is the
     page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
     the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
-    ``tier.is_hot`` first. ``place``: where a process on this host finds it, once somebody asked.
+    ``tier.is_hot`` first. ``lender``: the file that may send it. ``place``: where a process on this host
+    finds it, once somebody asked.
     """
 
     __slots__ = (
-        "can_wait", "first", "fresh_until_s", "location", "meta", "object_hash", "place", "ref", "slot",
-        "source", "stamp", "start", "stop", "tier", "window",
+        "can_wait", "first", "fresh_until_s", "lender", "location", "meta", "object_hash", "place", "ref",
+        "slot", "source", "stamp", "start", "stop", "tier", "window",
     )  # fmt: skip
 
     def __init__(
@@ -108,12 +109,27 @@ class Resident:
         self.window = window
         self.start = start
         self.stop = stop
+        self.lender: Lender | None = None
         self.place: Place | None = None
 
     @property
     def whole(self) -> bool:
         """Whether the page is all of its object."""
         return self.stop - self.start == self.meta.size
+
+
+class Loan(NamedTuple):
+    """Bytes ``[start, stop)`` of a file, which are also those of ``window``.
+
+    Of them only whole 4-KiB blocks of the file may be sent by sendfile, now; what is to leave later, or by
+    another way, must be of the view that ``pin`` makes.
+    """
+
+    lender: Lender
+    window: memoryview
+    start: int
+    stop: int
+    pin: Callable[[], memoryview]
 
 
 class Located(NamedTuple):
@@ -193,6 +209,12 @@ class ReadPath(Protocol):
 
         Of a page of at most 16 KiB they must be copied before anything else runs; else they are pinned.
         """
+        ...
+
+    def lend(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> Loan | None:
+        """As ``take``, for sendfile; None also where the page is short or its medium cannot lend."""
         ...
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:

@@ -30,7 +30,7 @@ from shadeproxy.core.types import (
     Source,
     Span,
 )
-from shadeproxy.engine.base import Hit, Located, ReadRequest, Resident
+from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits, Taken
@@ -139,6 +139,12 @@ class Engine:
     ) -> memoryview | None:
         """See ``ReadPath.take``."""
         return self._hits.take(ticket, job, now_s, span)
+
+    def lend(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> Loan | None:
+        """See ``ReadPath.lend``."""
+        return self._hits.lend(ticket, job, now_s, span)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """See ``ReadPath.place``."""

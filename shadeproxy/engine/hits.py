@@ -7,6 +7,7 @@ costs what noting ten one by one does; whoever decides by them, or shows them, c
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +16,15 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
-from shadeproxy.engine.base import Hit, Located, Resident
+from shadeproxy.engine.base import Hit, Loan, Located, Resident
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
 """More are streamed with back-pressure: their pins would hold memory for as long as a client likes."""
 
 MOST_LOCATED_PAGES = 256
-COPY_BYTES = 16 * 1024
-"""Up to here copying a body beside its head costs less than pinning it and writing two pieces."""
-
 _NOTED_TOGETHER = 1024
 # A ticket and its key take about 500 bytes.
 _MOST_TICKETS = 32_768
@@ -149,6 +148,29 @@ class Hits:
             self._flush_soon()
         return body
 
+    def lend(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> Loan | None:
+        """As ``take``, for sendfile."""
+        lender = ticket.lender
+        if (
+            lender is None
+            or self._residents.stamps[ticket.slot] != ticket.stamp
+            or ticket.fresh_until_s <= now_s
+            or (ticket.can_wait and not ticket.tier.is_hot(ticket.location))
+        ):
+            return None
+        start, stop = ticket.start, ticket.stop
+        if span is not None:
+            stop = start + span.stop - ticket.first
+            start += span.start - ticket.first
+        lender.lend(start, stop)
+        taken = self._taken
+        taken.append((ticket, job, stop - start))
+        if self._timer is None or len(taken) >= _NOTED_TOGETHER:
+            self._flush_soon()
+        return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
+
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """As ``take``, but where the page's record is: that it is not in the page cache is no hindrance."""
         if not self._is_good(ticket, now_s):
@@ -209,3 +231,8 @@ class Hits:
     def _source(self, pieces: list[_Piece]) -> Source:
         sources = [self._cache.source(piece.slot) for piece in pieces]
         return Source.DISK if Source.DISK in sources else Source.RAM
+
+
+def _pinned(ticket: Resident, start: int, stop: int) -> memoryview:
+    """The bytes ``[start, stop)`` of the ticket's window, pinned."""
+    return ticket.tier.pin(ticket.location)[start - ticket.start : stop - ticket.start]

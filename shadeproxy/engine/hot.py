@@ -13,6 +13,9 @@ from shadeproxy.engine.residents import NO_TIER, Residents
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 
+COPY_BYTES = 16 * 1024
+"""Up to here copying a body beside its head costs less than pinning or lending it."""
+
 
 class HotPages:
     """The readable pages of ``residents``, for who cannot wait."""
@@ -53,7 +56,7 @@ class HotPages:
         except TierError:
             return None
         table = self._residents
-        return Resident(
+        ticket = Resident(
             ref,
             meta,
             fresh_until_s,
@@ -69,6 +72,9 @@ class HotPages:
             start=start,
             stop=stop,
         )
+        if stop - start > COPY_BYTES:
+            ticket.lender = medium.tier.lender(location)
+        return ticket
 
     def header(self, slot: int) -> RecordHeader | None:
         """The record's proven header; the body need not be verified for that."""

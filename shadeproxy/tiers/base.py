@@ -50,6 +50,21 @@ class Place(NamedTuple):
     body_bytes: int
 
 
+class Lender(Protocol):
+    """A file whose bytes may be sent without copying them."""
+
+    @property
+    def descriptor(self) -> int:
+        """The open file."""
+        ...
+
+    def lend(self, start: int, stop: int) -> None:
+        """To be called before the whole 4-KiB blocks within bytes ``[start, stop)`` of the file are sent by
+        sendfile. Bytes outside of these blocks must be copied.
+        """
+        ...
+
+
 class Tier(Protocol):
     """Storage of page bodies."""
 
@@ -134,6 +149,12 @@ class Tier(Protocol):
         """The mapped bytes that the body lies in, its start and its end; not pinned: what is sliced out of
         it must be copied or pinned before anything else runs, and only as long as the location is not
         released. Raises as ``pin``, and faults as it.
+        """
+        ...
+
+    def lender(self, location: Location) -> Lender | None:
+        """The file behind ``window``, whose offsets are the file's; None when this medium cannot lend, or
+        the pages of a file are changed under who has them.
         """
         ...
 

@@ -7,7 +7,7 @@ process. So nothing is unlinked while the store runs.
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
@@ -35,6 +35,14 @@ def check_segment_bytes(segment_bytes: int | None, capacity_bytes: int) -> int:
             f"at most {MOST_SEGMENT_BYTES}"
         )
     return segment_bytes
+
+
+Submit = Callable[[Callable[[], None]], object]
+
+
+def run_inline(action: Callable[[], None]) -> None:
+    """Run I/O at once: the ``submit`` of a RAM tier."""
+    action()
 
 
 class SegmentFiles:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
+from shadeproxy.tiers.lending import interior
 from shadeproxy.tiers.medium import is_resident, punch_hole
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
@@ -79,6 +80,13 @@ class Segment:
         self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
         self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
+        # Whose pages a socket may still hold (tiers/lending.py): of an earlier process nobody knows.
+        self._lent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
+
+    @property
+    def descriptor(self) -> int:
+        """The open file; -1 once closed."""
+        return self._fd
 
     @property
     def units(self) -> int:
@@ -154,6 +162,22 @@ class Segment:
             position = first + length
             self._blocks[first:position] = bytes(length)
             runs.append((first, position))
+        return runs
+
+    def lend(self, start: int, stop: int) -> None:
+        """The whole blocks within bytes ``[start, stop)`` are about to be sent without being copied."""
+        first, last = (at // BLOCK_BYTES for at in interior(start, stop))
+        self._lent[first:last] = b"\x01" * (last - first)
+
+    def give_back_lent(self, blocks: BlockRange) -> list[BlockRange]:
+        """As ``give_back``, for those blocks of a range that were lent: they may not be overwritten."""
+        runs: list[BlockRange] = []
+        position, stop = blocks
+        while (first := self._lent.find(1, position, stop)) >= 0:
+            end = self._lent.find(0, first, stop)
+            position = stop if end < 0 else end
+            self._lent[first:position] = bytes(position - first)
+            runs += self.give_back((first, position))
         return runs
 
     def holes(self) -> list[BlockRange]:

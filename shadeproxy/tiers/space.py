@@ -134,8 +134,8 @@ class Space:
             return Extent(extent.start, taken)
         return None
 
-    def free(self, address: int, units: int) -> Segment:
-        """Give the room of a record back; answers its segment."""
+    def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
+        """Give the room of a record back; answers its segment, and what is to be punched in any case."""
         segment = self.segments[number_of(address)]
         blocks = segment.vacate(unit_of(address), units)
         freed_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
@@ -143,9 +143,12 @@ class Space:
         self.used_bytes -= freed_bytes
         self.slack_bytes += freed_bytes
         self.empty_segments += segment.records == 0
-        if freed_bytes:
+        lent = segment.give_back_lent(blocks)
+        lent_bytes = sum(stop - start for start, stop in lent) * BLOCK_BYTES
+        self.slack_bytes -= lent_bytes
+        if freed_bytes > lent_bytes:
             self._slack.append(Punch(segment, blocks))
-        return segment
+        return segment, [Punch(segment, run) for run in lent]
 
     def trim(self) -> list[Punch]:
         """Turn slack to holes until the laws hold; answers what is to be punched, oldest first."""

@@ -16,10 +16,11 @@ from pathlib import Path
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
-from shadeproxy.tiers.base import Location, Place, RecordHeader
-from shadeproxy.tiers.directory import Claim, check_medium, claim
-from shadeproxy.tiers.files import SegmentFiles, check_segment_bytes
+from shadeproxy.tiers.base import Lender, Location, Place, RecordHeader
+from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
+from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
+from shadeproxy.tiers.lending import lends
 from shadeproxy.tiers.location import (
     MOST_RECORD_UNITS,
     NUMBERS,
@@ -54,20 +55,15 @@ _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 # A header with its meta fits into this nearly always.
 _PEEK_BYTES = 512
 
-Submit = Callable[[Callable[[], None]], object]
-
-
-def run_inline(action: Callable[[], None]) -> None:
-    """Run I/O at once: the ``submit`` of a RAM tier."""
-    action()
-
 
 class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
-    ``min_free_bytes``: what stays free on the file system. ``path`` is created if need be. ``contents``: of what it is a cache; what an earlier process kept of something else is given up.
-    ``group_id``: a group whose members may read the files; None leaves them to their owner.
+    ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
+    earlier process kept of something else is given up. ``path`` is created if need be.
+    ``group_id``: a group whose members may read the files; None leaves them to their owner. ``lend``: let
+    bytes be sent without copying them, where the medium proves fit for it.
     """
 
     def __init__(
@@ -80,6 +76,7 @@ class SegmentStore:
         min_free_bytes: int = 0,
         contents: str = "",
         group_id: int | None = None,
+        lend: bool = False,
         submit: Submit = run_inline,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
@@ -102,6 +99,7 @@ class SegmentStore:
         self._claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
+        self._lends = lend
         self._encoded: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
 
     # ------------------------------------------------------------------ owner's thread: facts
@@ -143,11 +141,6 @@ class SegmentStore:
         """Why the tier takes nothing more, or None."""
         return self._health.disabled_reason
 
-    @property
-    def failures(self) -> int:
-        """I/O calls that failed since the start."""
-        return self._health.failures
-
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
@@ -157,6 +150,7 @@ class SegmentStore:
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
+            self._lends = self._lends and lends(self.path / PROBE_NAME)
             self._await_segments(held, setting)
         except BaseException:
             held.release(clean=False)
@@ -175,7 +169,6 @@ class SegmentStore:
                 f"needs up to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
             ) from error
 
-    # See ``Tier`` for these.
     def arrivals(self) -> Iterator[Arrival]:
         return self._awaited.arrivals()
 
@@ -248,6 +241,10 @@ class SegmentStore:
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
+    def lender(self, location: Location) -> Lender | None:
+        """See ``Tier.lender``."""
+        return self._resolve(location)[0] if self._lends else None
+
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
@@ -256,7 +253,8 @@ class SegmentStore:
             self._free(location)
 
     def _free(self, location: Location) -> None:
-        segment = self._space.free(*unpack(location))
+        segment, lent = self._space.free(*unpack(location))
+        self._punch(lent)
         if segment.records == 0 and self._space.empty_segments > 1:
             self._punch(self._space.remove_segment(segment))
             self._files.ready.append(segment)

@@ -11,10 +11,9 @@ from shadeproxy.core.errors import (
     OriginAnswer,
     OriginUnavailable,
     RangeNotSatisfiable,
-    ShuttingDown,
 )
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
+from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Gate, MemoryOrigin
@@ -365,86 +364,3 @@ async def test_conditions_that_end_in_304_fetch_no_page(make_bench):
     async with bench.engine.open(request) as reading:
         assert reading.meta.etag == etag
     assert (bench.origin.heads, bench.origin.gets) == (1, 0)
-
-
-async def test_a_hit_is_authorised_like_a_miss(make_bench):
-    bench = await make_bench(verdicts=True)
-    bench.origin.put("b", "k", b"secret")
-    alice, mallory = Upstream("alice"), Upstream("mallory")
-    bench.origin.denied.add(mallory)
-    assert (await bench.get("k", upstream=alice))[0] == b"secret"
-    with pytest.raises(OriginAnswer) as caught:
-        await bench.get("k", upstream=mallory)
-    assert caught.value.status == 403
-    assert await bench.get("k", upstream=alice) == (b"secret", Source.RAM)
-    # Her right is asked again when the verdict is old, and after a write that could have changed it.
-    bench.origin.denied.add(alice)
-    assert (await bench.get("k", upstream=alice))[0] == b"secret"
-    bench.clock.advance(61)
-    with pytest.raises(OriginAnswer):
-        await bench.get("k", upstream=alice)
-
-
-async def test_verdicts_fall_with_a_write(make_bench):
-    bench = await make_bench(verdicts=True)
-    bench.origin.put("b", "k", b"secret")
-    await bench.get("k", upstream=SHARED)
-    bench.origin.denied.add(SHARED)
-    async with bench.engine.writing([ObjectRef("b", "k")]):
-        pass
-    with pytest.raises(OriginAnswer):
-        await bench.get("k", upstream=SHARED)
-
-
-async def test_purge_counts_first_and_then_drops(make_bench):
-    bench = await make_bench()
-    for n in range(10):
-        bench.origin.put("b", f"p/{n}", b"12345")
-        bench.origin.put("b", f"q/{n}", b"12345")
-        await bench.get(f"p/{n}")
-        await bench.get(f"q/{n}")
-    assert await bench.engine.purge("b", "p/", dry_run=True) == (10, 10, 50)
-    assert (await bench.get("p/1"))[1] is Source.RAM
-    assert await bench.engine.purge("b", "p/", dry_run=False) == (10, 10, 50)
-    assert (await bench.get("p/1"))[1] is Source.ORIGIN
-    assert (await bench.get("q/1"))[1] is Source.RAM
-
-
-async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):
-    bench = await make_bench()
-    bench.origin.put("b", "k", b"z" * 2000)
-    bench.origin.gate = gate = Gate()
-    reader = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
-    closing = asyncio.create_task(bench.engine.aclose())
-    await asyncio.sleep(0)
-    with pytest.raises(ShuttingDown):
-        await bench.get("k")
-    gate.release()
-    assert (await reader)[0] == b"z" * 2000
-    await closing
-
-
-async def test_hits_and_misses_are_counted_once_per_get(make_bench):
-    bench = await make_bench()
-    bench.origin.put("b", "k", BODY)
-    await bench.get("k")
-    await bench.get("k")
-    await bench.get("k", range=RangeSpec(0, 9))
-    totals = bench.stats.snapshot()["totals"]
-    assert totals["requests"] == 3
-    assert totals["hit_ratio"] == pytest.approx(2 / 3)
-    assert totals["byte_hit_ratio"] == pytest.approx((len(BODY) + 10) / (2 * len(BODY) + 10))
-
-
-async def test_a_get_whose_head_was_refused_without_a_word_gets_the_origins_words(make_bench):
-    bench = await make_bench()
-    bench.origin.put("b", "other", b"")
-
-    async def bare(*_args, **_kwargs):
-        raise OriginAnswer(404, "")
-
-    bench.origin.head = bare
-    with pytest.raises(OriginAnswer) as caught:
-        await bench.get("k", conditions=Conditions(if_none_match='"x"'))
-    assert caught.value.code == "NoSuchKey"

@@ -9,7 +9,6 @@ import pytest
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import (
     BodyCutShort,
-    ConfigError,
     InvalidRequest,
     NotSupported,
     ObjectChanged,
@@ -18,7 +17,6 @@ from shadeproxy.core.errors import (
     OriginUnavailable,
 )
 from shadeproxy.core.types import SHARED, ObjectRef, Span, Upstream
-from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.credentials import AnonymousCredentials, ChainCredentials
 from shadeproxy.origin.pool import Timeouts
@@ -344,42 +342,6 @@ async def test_a_refused_connection_names_the_setting(new_s3_origin):
         ):
             await origin.head(REF)
         await origin.aclose()
-
-
-@pytest.mark.parametrize(
-    "url", ["example.org", "ftp://example.org", "http://key:secret@example.org", "http://"]
-)
-def test_an_endpoint_that_is_none_is_a_configuration_error(url):
-    with pytest.raises(ConfigError, match=r"origin\.endpoint must be a URL such as") as raised:
-        Endpoint(url, region="us-east-1")
-    assert "secret" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "addressing", "bucket", "expected"),
-    [
-        ("http://h:9000", "path", "b1", ("http://h:9000", "h:9000", "/b1/k%20%2B")),
-        ("http://h:80/", "path", "b1", ("http://h:80", "h", "/b1/k%20%2B")),
-        ("https://h/base", "path", "b1", ("https://h", "h", "/base/b1/k%20%2B")),
-        ("http://h:9000", "virtual", "b1x", ("http://b1x.h:9000", "b1x.h:9000", "/k%20%2B")),
-        ("http://h:9000", "auto", "b1x", ("http://h:9000", "h:9000", "/b1x/k%20%2B")),
-        (
-            None,
-            "auto",
-            "b1x",
-            ("https://b1x.s3.eu-west-1.amazonaws.com", "b1x.s3.eu-west-1.amazonaws.com", "/k%20%2B"),
-        ),
-        (
-            None,
-            "auto",
-            "b.1",
-            ("https://s3.eu-west-1.amazonaws.com", "s3.eu-west-1.amazonaws.com", "/b.1/k%20%2B"),
-        ),
-    ],
-)
-def test_addressing(url, addressing, bucket, expected):
-    endpoint = Endpoint(url, region="eu-west-1", addressing=addressing)
-    assert tuple(endpoint.target(ObjectRef(bucket, "k +"))) == expected
 
 
 async def test_an_s3_server_of_our_own_cannot_do_everything():

@@ -58,7 +58,7 @@ def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, tim
         with pytest.raises(TierError, match="cannot write"):
             store.write(location, page.header, page.body)
     assert store.disabled_reason == f"tier disk takes no more pages: {os.strerror(code)}"
-    assert store.failures == times
+    assert store._health.failures == times
     with pytest.raises(TierError, match="takes no more pages"):
         store.reserve(100)
     assert bytes(store.pin(kept)) == page.body

@@ -22,7 +22,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import Hit, ReadRequest, Resident
-from shadeproxy.engine.hits import COPY_BYTES
+from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.origin.base import OriginRead
 

@@ -16,6 +16,7 @@ from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
 from shadeproxy.api.s3.lane import FastLane, Unanswered
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.sender import Sender
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
@@ -49,6 +50,7 @@ class S3Protocol(web.RequestHandler):
         "_left_bytes",
         "_read_task",
         "_s3",
+        "_sender",
         "_stopped",
     )
 
@@ -69,6 +71,7 @@ class S3Protocol(web.RequestHandler):
         self._fast = fast
         self._lane = _OURS
         self._held = b""
+        self._sender: Sender | None = None
         self._left_bytes = 0
         """Of the body of the request that aiohttp has."""
         self._read_task: asyncio.Task[None] | None = None
@@ -83,7 +86,7 @@ class S3Protocol(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
         if self._lane == _OURS and data:
-            if self._held or self._read_task is not None:
+            if self._held or self._busy:
                 self._hold(self._held + data)
                 self._go_on()
             else:
@@ -92,6 +95,12 @@ class S3Protocol(web.RequestHandler):
             self._lend(data)
         else:
             super().data_received(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        super().connection_made(transport)
+        assert self.transport is not None, "aiohttp keeps what it was given"
+        self._sender = Sender(self.transport, self._go_on)
 
     def resume_writing(self) -> None:
         """The client took enough of what was written."""
@@ -104,6 +113,8 @@ class S3Protocol(web.RequestHandler):
         self._held = b""
         if self._read_task is not None:
             self._read_task.cancel()
+        if self._sender is not None:
+            self._sender.close()
         super().connection_lost(exc)
 
     async def drained(self) -> None:
@@ -130,17 +141,22 @@ class S3Protocol(web.RequestHandler):
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
         """Let the read under way end, then close."""
         self._ending = True
-        if self._read_task is not None:
-            await asyncio.wait({self._read_task}, timeout=timeout)
-        if self._read_task is not None:
-            self._read_task.cancel()
+        try:
+            async with asyncio.timeout(timeout):
+                if self._read_task is not None:
+                    await asyncio.wait({self._read_task})
+                if self._sender is not None:
+                    await self._sender.idle()
+        except TimeoutError:
+            if self._read_task is not None:
+                self._read_task.cancel()
             if self.transport is not None:
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
 
     def _process_keepalive(self) -> None:
         writing = self.transport is not None and self.transport.get_write_buffer_size() > 0
-        if self._active or writing or self._read_task is not None:
+        if self._active or writing or self._busy:
             self._active = False
             self._keepalive_handle = self._loop.call_later(self.keepalive_timeout, self._process_keepalive)
         else:
@@ -151,18 +167,18 @@ class S3Protocol(web.RequestHandler):
     def _serve(self, data: bytes) -> None:
         """Answer the requests in ``data``, as far as they are whole and the client keeps up."""
         while data:
-            if self._paused or self._read_task is not None:
+            if self._busy:
                 self._hold(data)
                 return
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 self._hold(data)
                 return
-            transport = self.transport
-            if transport is None or self._over:
+            sender = self._sender
+            if sender is None or self._over:
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
-            outcome = self._fast.answer(raw, transport)
+            outcome = self._fast.answer(raw, sender)
             if outcome is True:
                 self._active = True
             elif outcome is None:
@@ -173,6 +189,12 @@ class S3Protocol(web.RequestHandler):
                 return
             else:
                 self._read_task = self._loop.create_task(self._read(outcome))
+
+    @property
+    def _busy(self) -> bool:
+        """Whether the next request has to wait: for an answer, or for a client that does not take one."""
+        sender = self._sender
+        return self._paused or self._read_task is not None or (sender is not None and sender.busy)
 
     @property
     def _over(self) -> bool:
@@ -194,8 +216,7 @@ class S3Protocol(web.RequestHandler):
 
     def _hold(self, data: bytes) -> None:
         self._held = data
-        waiting = self._paused or self._read_task is not None
-        if not waiting and len(data) > _MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
+        if not self._busy and len(data) > _MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
             self._give()
             return
         if len(data) > _MOST_HELD_BYTES and not self._stopped and self.transport is not None:
@@ -204,7 +225,7 @@ class S3Protocol(web.RequestHandler):
 
     def _go_on(self) -> None:
         """Serve what was held, if it can be."""
-        if self._lane != _OURS or self._read_task is not None or self._paused:
+        if self._lane != _OURS or self._busy:
             return
         held, self._held = self._held, b""
         if self._stopped and self.transport is not None:

@@ -21,8 +21,8 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.types import JobContext, ObjectRef, Source
-from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, ReadPath, Resident
-from shadeproxy.engine.hits import COPY_BYTES
+from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadPath, Resident
+from shadeproxy.engine.hot import COPY_BYTES
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
@@ -32,11 +32,13 @@ _OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
 
 
 class Writer(Protocol):
-    """What the lane needs of a transport."""
+    """What the lane needs of a connection (sender.py)."""
 
     def write(self, data: bytes) -> None: ...
 
-    def writelines(self, pieces: "tuple[bytes | memoryview, ...]") -> None: ...
+    def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
+
+    def send(self, head: bytes, loan: Loan) -> None: ...
 
 
 class JobObserver(Protocol):
@@ -88,6 +90,7 @@ class FastLane:
     ) -> None:
         self._engine = engine
         self._take = engine.take
+        self._lend = engine.lend
         self._handler = handler
         self._now_s = clock.now_s
         self._jobs = jobs
@@ -118,7 +121,9 @@ class FastLane:
             return None
         if not isinstance(found, Found):
             return found
-        self._send(out, found.answer, found.hit, method=found.head.method, keep=found.head.keep_alive)
+        answer, hit, asked = found.answer, found.hit, found.head
+        head = self._rendered(answer, hit.source, method=asked.method, keep=asked.keep_alive)
+        out.writelines((head, *hit.pieces))
         self._handler.report_hit(found.call, found.answer.status, found.hit.source, found.answer.body.length)
         if self._remembers and found.answer.status in {200, 206} and found.head.method == "GET":
             self._remember(raw, found)
@@ -135,11 +140,16 @@ class FastLane:
             return cut is not None and self._answer_range(known, *cut, out)
         if known.resident is None:
             return False
-        body = self._take(known.resident, plan.job, now_s)
-        if body is None:
-            self._known.drop(target)
-            return False
-        self._write(out, known.head, known.resident.source, body, now_s)
+        resident = known.resident
+        loan = None if resident.lender is None else self._lend(resident, plan.job, now_s)
+        if loan is not None:
+            out.send(self._head(known.head, resident.source, now_s), loan)
+        else:
+            body = self._take(resident, plan.job, now_s)
+            if body is None:
+                self._known.drop(target)
+                return False
+            self._write(out, known.head, resident.source, body, now_s)
         if plan.job is not None:
             self._touch(plan.job, now_s)
         return True
@@ -161,26 +171,35 @@ class FastLane:
         wanted = answer.body
         if wanted.start < ticket.first or wanted.stop > ticket.first + ticket.stop - ticket.start:
             return False
-        body = self._take(ticket, plan.job, now_s, wanted)
-        if body is None:
-            return False
-        pieces = (memoryview(bytes(body)),) if ticket.stop - ticket.start <= COPY_BYTES else (body,)
-        self._send(out, answer, Hit(ticket.source, pieces))
+        loan = None if ticket.lender is None else self._lend(ticket, plan.job, now_s, wanted)
+        if loan is not None:
+            out.send(self._rendered(answer, ticket.source), loan)
+        else:
+            body = self._take(ticket, plan.job, now_s, wanted)
+            if body is None:
+                return False
+            pieces = (memoryview(bytes(body)),) if ticket.stop - ticket.start <= COPY_BYTES else (body,)
+            out.writelines((self._rendered(answer, ticket.source), *pieces))
         if plan.job is not None:
             self._touch(plan.job, now_s)
         return True
 
     def _write(self, out: Writer, start: bytes, source: Source, body: memoryview, now_s: float) -> None:
-        tail = self._tails.get(source) if now_s < self._tails_until_s else None
-        if tail is None:
-            tail = self._new_tail(source, int(now_s))
         if len(body) <= COPY_BYTES:
+            tail = self._tail(source, now_s)
             out.write(b"".join((start, next_request_id().encode(), tail, body)))
         else:
-            out.writelines((b"".join((start, next_request_id().encode(), tail)), body))
+            out.writelines((self._head(start, source, now_s), body))
+
+    def _head(self, start: bytes, source: Source, now_s: float) -> bytes:
+        return b"".join((start, next_request_id().encode(), self._tail(source, now_s)))
+
+    def _tail(self, source: Source, now_s: float) -> bytes:
+        """What follows the request id in this second."""
+        tail = self._tails.get(source) if now_s < self._tails_until_s else None
+        return self._new_tail(source, int(now_s)) if tail is None else tail
 
     def _new_tail(self, source: Source, second: int) -> bytes:
-        """What follows the request id in this second."""
         if second + 1 != self._tails_until_s:
             self._tails.clear()
             self._tails_until_s = second + 1
@@ -218,14 +237,14 @@ class FastLane:
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
         return Unanswered(call, head) if hit is None else Found(call, head, answer, hit)
 
-    def _send(self, out: Writer, answer: Answer, hit: Hit, *, method: str = "GET", keep: bool = True) -> None:
+    def _rendered(self, answer: Answer, source: Source, *, method: str = "GET", keep: bool = True) -> bytes:
         fields, _, _ = connection_fields(
-            with_own(answer.headers, request_id=next_request_id(), now_s=self._now_s(), source=hit.source),
+            with_own(answer.headers, request_id=next_request_id(), now_s=self._now_s(), source=source),
             has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
             keep=keep,
             http_11=True,
         )
-        out.writelines((render_head(answer.status, fields), *hit.pieces))
+        return render_head(answer.status, fields)
 
     def _remember(self, raw: bytes, found: Found) -> None:
         """What a plain GET showed: its object, whole or not, and its client."""

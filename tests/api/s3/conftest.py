@@ -144,10 +144,14 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = 1 << 20,
         lane: type[FastLane] = FastLane,
+        page_size: int = PAGE,
+        ram: Path | None = None,
     ) -> Proxy:
+        """``ram``: a directory of its own for the RAM tier, which may then lend."""
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
-        tier = SegmentStore("ram", tmp_path / f"ram{len(made)}", 1 << 22, segment_bytes=1 << 22)
+        directory = tmp_path / f"ram{len(made)}" if ram is None else ram
+        tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, lend=ram is not None)
         cache = PageCache(
             [Medium(tier, Source.RAM)],
             policy=get_policy("default"),
@@ -159,7 +163,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         await asyncio.to_thread(cache.recover)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine = Engine(
-            origin, cache, rules=Rules(rules), ledger=ledger, stats=stats, clock=clock, page_size=PAGE
+            origin, cache, rules=Rules(rules), ledger=ledger, stats=stats, clock=clock, page_size=page_size
         )
         seen, log = Recorder(), EventLog()
         handler = S3Handler(

@@ -1,0 +1,132 @@
+"""The writing side of a connection for the fast lane: through its transport, or straight from a file.
+
+Laws: bytes leave in the order in which they were given; the file is only used while nothing of the transport
+waits, and the transport only when nothing of the file does (``busy``); of a file only whole blocks are sent
+without a copy (tiers/lending.py), the rest is copied.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+from shadeproxy.engine.base import Loan
+from shadeproxy.tiers.lending import interior
+
+LEAST_BYTES = 16 * 1024
+"""Fewer are copied: that takes one system call instead of three."""
+
+_MORE = socket.MSG_DONTWAIT | socket.MSG_MORE
+
+
+class Sender:
+    """For one transport. ``on_idle``: called when a file that had to wait for the client is sent."""
+
+    __slots__ = ("_direct", "_keep", "_loan", "_on_idle", "_position", "_transport", "_waiters")
+
+    def __init__(self, transport: asyncio.Transport, on_idle: Callable[[], None]) -> None:
+        self._transport = transport
+        self._on_idle = on_idle
+        self._direct: socket.socket | None = None
+        self._loan: Loan | None = None
+        self._keep: memoryview | None = None
+        self._position = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a file is being sent that the client does not take fast enough."""
+        return self._loan is not None
+
+    def write(self, data: bytes) -> None:
+        """Through the transport, which keeps what the client does not take now."""
+        self._transport.write(data)
+
+    def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """As ``write``."""
+        self._transport.writelines(pieces)
+
+    def send(self, head: bytes, loan: Loan) -> None:
+        """``head``, then the bytes of ``loan``. Not while ``busy``."""
+        direct = self._direct or self._open()
+        first, last = interior(loan.start, loan.stop)
+        if direct is None or last - first < LEAST_BYTES or self._transport.get_write_buffer_size():
+            self._transport.writelines((head, loan.pin()))
+            return
+        lead = b"".join((head, loan.window[loan.start : first]))
+        try:
+            sent = direct.send(lead, _MORE)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._transport.abort()
+            return
+        if sent < len(lead):
+            rest = loan.pin()[first - loan.start :]
+            self._transport.writelines((lead[sent:], rest))
+            return
+        self._loan, self._position = loan, first
+        self._send_on(direct)
+        if self._loan is not None:
+            # The page must stay as it is until the kernel has taken the rest of it.
+            self._keep = loan.pin()
+            asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
+
+    async def idle(self) -> None:
+        """Wait until not ``busy``."""
+        if self._loan is not None:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """The connection is over."""
+        if self._direct is not None:
+            if self._keep is not None:
+                asyncio.get_running_loop().remove_writer(self._direct.fileno())
+            self._direct.close()
+        self._end()
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self) -> socket.socket | None:
+        """A socket object of our own: the transport's has no send. None where bytes have to be encrypted."""
+        own = self._transport.get_extra_info("socket")
+        if own is None or self._transport.get_extra_info("sslcontext") is not None:
+            return None
+        self._direct = socket.socket(fileno=os.dup(own.fileno()))
+        self._direct.setblocking(False)
+        return self._direct
+
+    def _send_on(self, direct: socket.socket) -> None:
+        """Send until the client's buffers are full, or all is sent."""
+        loan = self._loan
+        assert loan is not None, "something is to be sent"
+        _, last = interior(loan.start, loan.stop)
+        try:
+            while self._position < last:
+                self._position += os.sendfile(
+                    direct.fileno(), loan.lender.descriptor, self._position, last - self._position
+                )
+            while self._position < loan.stop:
+                self._position += direct.send(loan.window[self._position : loan.stop], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            # Reset by the client, or a file that cannot be read: either way it must not look like an end.
+            self._transport.abort()
+        self._loan = None
+
+    def _continue(self, direct: socket.socket) -> None:
+        self._send_on(direct)
+        if self._loan is None:
+            asyncio.get_running_loop().remove_writer(direct.fileno())
+            self._end()
+            self._on_idle()
+
+    def _end(self) -> None:
+        self._loan = self._keep = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,63 @@
+"""Whether bytes of a file may be sent without copying them (sendfile), and which blocks were.
+
+What sendfile takes is not copied: the socket's queue, and on loopback the receiver's, holds the file's own
+pages until the receiver reads, which nobody can wait for. So a block that was lent is never overwritten
+where it is. Returned to the file system (a hole is punched) its page is only taken out of the file, and who
+still has it sees the old bytes; but where a page is part of a larger folio, as with ext4 since Linux 6.16
+or a tmpfs with huge pages, punching zeroes it in place. ``lends`` finds out by trying. See docs/adr/0007.
+"""
+
+import os
+import socket
+from pathlib import Path
+
+from shadeproxy.tiers.medium import punch_hole
+
+_PROBE_BYTES = 4 << 20
+_BLOCK_BYTES = 4096
+# Of the probe file: what is sent, then punched and overwritten. Not at the edge of any larger page.
+_LENT_START, _LENT_STOP = 37 * _BLOCK_BYTES, 61 * _BLOCK_BYTES
+_TIMEOUT_S = 2.0
+
+
+def lends(probe: Path) -> bool:
+    """Whether a receiver that has not read yet keeps the bytes of a block that is punched and written anew.
+
+    ``probe``: a file to make and remove, on the medium in question. Blocking; some milliseconds.
+    """
+    probe.unlink(missing_ok=True)
+    descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # Written at once, so that a file system that makes larger pages makes them.
+        os.pwrite(descriptor, b"\xaa" * _PROBE_BYTES, 0)
+        received = _lend_and_change(descriptor)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+        probe.unlink(missing_ok=True)
+    return received == b"\xaa" * (_LENT_STOP - _LENT_START)
+
+
+def interior(start: int, stop: int) -> tuple[int, int]:
+    """The whole blocks within bytes ``[start, stop)`` of a file, as bytes; empty where there is none."""
+    first, last = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES, stop // _BLOCK_BYTES * _BLOCK_BYTES
+    return first, max(first, last)
+
+
+def _lend_and_change(descriptor: int) -> bytes:
+    length = _LENT_STOP - _LENT_START
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=_TIMEOUT_S) as receiver,
+    ):
+        sender, _ = server.accept()
+        with sender:
+            sender.settimeout(_TIMEOUT_S)
+            if os.sendfile(sender.fileno(), descriptor, _LENT_START, length) == length:
+                punch_hole(descriptor, _LENT_START, length)
+                os.pwrite(descriptor, b"\x55" * length, _LENT_START)
+        received = bytearray()
+        while piece := receiver.recv(length):
+            received += piece
+        return bytes(received)

@@ -1,0 +1,108 @@
+"""Bodies that leave the RAM tier without being copied, and clients that take their time."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.core.types import ObjectRef
+
+from .test_lane import Watched, answers, request, talk
+
+SIZE = 1_000_000
+RANGE = "bytes=5000-904999"
+
+
+@pytest.fixture
+def tmpfs():
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("this machine has no /dev/shm")
+    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def proxy(tmpfs, make_proxy):
+    proxy = await make_proxy(lane=Watched, page_size=1 << 20, ram=tmpfs / "ram")
+    proxy.bodies = {key: os.urandom(size) for key, size in (("k", SIZE), ("small", 20_000))}
+    for key, body in proxy.bodies.items():
+        proxy.origin.put("b", key, body)
+        for _ in range(3):
+            await talk(proxy.port, request(f"/b/{key}", close=False), count=1)
+    await talk(proxy.port, request("/b/k", f"Range: {RANGE}", close=False), count=1)
+    return proxy
+
+
+async def test_whole_and_ranged_bodies_come_right_and_from_the_file(proxy, monkeypatch):
+    lent = []
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", lambda *args: lent.append(args[3]) or sendfile(*args))
+    before = proxy.lane.known
+    for _ in range(3):
+        ((_, body),) = answers(await talk(proxy.port, request("/b/k", close=False), count=1))
+        assert body == proxy.bodies["k"]
+        data = request("/b/k", f"Range: {RANGE}", close=False)
+        ((head, body),) = answers(await talk(proxy.port, data, count=1))
+        assert head.startswith(b"HTTP/1.1 206")
+        assert body == proxy.bodies["k"][5000:905000]
+    assert proxy.lane.known == before + 6
+    assert len(lent) >= 6
+
+
+async def test_pipelined_requests_to_a_slow_client_keep_their_order(proxy):
+    keys = ["k", "small", "k", "small", "small", "k"] * 3
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(b"".join(request(f"/b/{key}", close=False) for key in keys))
+    received = bytearray()
+    while len(answers(bytes(received))) < len(keys):
+        await asyncio.sleep(0.001)
+        received += await reader.read(200_000)
+    writer.close()
+    assert [body for _, body in answers(bytes(received))] == [proxy.bodies[key] for key in keys]
+
+
+async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was(proxy):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(request("/b/k", close=False))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"x-shade-cache: ram" in head
+    proxy.engine.cache.drop_object(ObjectRef("b", "k"), "test")
+    for number in range(6):  # more than the tier holds
+        proxy.origin.put("b", f"other{number}", bytes([number]) * SIZE)
+        await talk(proxy.port, request(f"/b/other{number}", close=False), count=1)
+    assert await reader.readexactly(SIZE) == proxy.bodies["k"]
+    writer.close()
+
+
+async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
+    for _ in range(5):
+        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(request("/b/k", close=False) * 8)
+        await asyncio.sleep(0.02)
+        writer.transport.abort()
+    async with asyncio.timeout(5):
+        while proxy.server.connections:
+            await asyncio.sleep(0.01)
+    ((_, body),) = answers(await talk(proxy.port, request("/b/k", close=False), count=1))
+    assert body == proxy.bodies["k"]
+
+
+async def test_shutdown_waits_for_a_file_that_is_being_sent(proxy):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(request("/b/k", close=False) * 6)
+    await asyncio.sleep(0.05)
+    (connection,) = proxy.server.connections
+    assert connection._busy
+    ending = asyncio.create_task(proxy.runner.cleanup())
+    received = bytearray()
+    while piece := await reader.read(1 << 20):
+        received += piece
+    await ending
+    writer.close()
+    bodies = [body for _, body in answers(bytes(received))]
+    assert bodies
+    assert set(bodies) == {proxy.bodies["k"]}

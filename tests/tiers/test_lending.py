@@ -1,0 +1,132 @@
+"""Bytes that were lent to a socket stay what they were, whatever becomes of the record."""
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
+from shadeproxy.tiers import lending
+from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.lending import interior, lends
+from shadeproxy.tiers.store import SegmentStore
+
+LENGTH = 300_000
+
+
+@pytest.fixture
+def tmpfs():
+    """A directory on a tmpfs without huge pages, where lending is safe."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("this machine has no /dev/shm")
+    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_a_medium_that_keeps_lent_pages_lends(tmpfs):
+    assert lends(tmpfs / "probe")
+    assert not list(tmpfs.iterdir())
+
+
+def test_a_medium_that_changes_lent_pages_does_not(tmpfs, monkeypatch):
+    """As ext4 does since it has large folios: punching a part of one zeroes it in place."""
+    monkeypatch.setattr(lending, "punch_hole", lambda fd, start, length: os.pwrite(fd, bytes(length), start))
+    assert not lends(tmpfs / "probe")
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [((0, 8192), (0, 8192)), ((1, 8192), (4096, 8192)), ((1, 8191), (4096, 4096)), ((10, 20), (4096, 4096))],
+)
+def test_only_whole_blocks_are_lent(span, expected):
+    assert interior(*span) == expected
+
+
+def opened(path, capacity_bytes=1 << 20):
+    store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, lend=True)
+    store.open()
+    for arrival in store.arrivals():
+        list(store.take_in(arrival))
+    return store
+
+
+def write(store, key, body):
+    page = Page(ObjectRef("b", key), '"e"', 0)
+    meta = ObjectMeta('"e"', len(body), ())
+    location = store.reserve(store.record_bytes(page, meta, len(body)))
+    store.write(location, RecordHeader(page, meta, len(body), 1.0), body)
+    return location
+
+
+@pytest.fixture
+def sockets():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=5) as receiver,
+    ):
+        sender, _ = server.accept()
+        with sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            yield sender, receiver
+
+
+def send_interior(store, location, sender):
+    """Send the whole blocks of a body without a copy; what they were."""
+    lender, (window, start, stop) = store.lender(location), store.window(location)
+    lender.lend(start, stop)
+    first, last = interior(start, stop)
+    expected = bytes(window[first:last])
+    assert os.sendfile(sender.fileno(), lender.descriptor, first, last - first) == last - first
+    return expected
+
+
+def received(receiver, length):
+    got = bytearray()
+    while len(got) < length:
+        got += receiver.recv(length - len(got))
+    return bytes(got)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_receiver_has_not_read_survives_release_and_reuse(tmpfs, sockets, restarted):
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram")
+    location = write(store, "old", os.urandom(LENGTH))
+    expected = send_interior(store, location, sender)
+    if restarted:
+        # The sockets of an earlier process may still hold its pages.
+        store.close()
+        store = opened(tmpfs / "ram")
+    store.release(location)
+    for number in range(3):
+        write(store, f"new{number}", b"\x55" * LENGTH)
+    assert received(receiver, len(expected)) == expected
+    store.close()
+
+
+def test_what_was_not_lent_is_reused_without_asking_the_file_system(tmpfs):
+    store = opened(tmpfs / "ram")
+    store.release(write(store, "k", bytes(LENGTH)))
+    assert store.slack_bytes > LENGTH - 8192
+    store.close()
+
+
+def test_books_balance_when_lent_blocks_are_freed(tmpfs, sockets):
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram")
+    store.release(write(store, "first", bytes(5000)))
+    empty = store.used_bytes  # with what a segment costs
+    locations = [write(store, f"k{number}", bytes(100_000)) for number in range(5)]
+    for location in locations[::2]:
+        received(receiver, len(send_interior(store, location, sender)))
+    for location in locations:
+        store.release(location)
+    assert store.used_bytes == empty
+    assert 0 <= store.slack_bytes <= 3 * 100_000
+    write(store, "again", bytes(500_000))
+    assert store.used_bytes <= store.capacity_bytes
+    store.close()
