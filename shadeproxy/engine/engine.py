@@ -92,7 +92,7 @@ class Engine:
             outdated=self._outdated,
         )
         self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._count_many)
-        cache.before_deciding = self._hits.flush
+        cache.before_deciding = self._hits.flush_many
         stats.before_showing = self._hits.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
