@@ -130,6 +130,7 @@ class Proxy:
             observer=observer,
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+            verbose=settings.telemetry.log_level == "debug",
         )
         # What is remembered is not reported one by one.
         one_by_one = settings.telemetry.access_log or settings.telemetry.log_level == "debug"

@@ -55,16 +55,18 @@ class S3Handler:
         log: EventLog,
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = TRAILED_BUDGET_BYTES,
+        verbose: bool = True,
     ) -> None:
         """``base_domains``: lower-case names under which virtual-host addressing is served.
 
-        ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py).
+        ``verbose``: log each request for debugging. ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py).
         """
         self._engine = engine
         self._authenticator = authenticator
         self._clock = clock
         self._observer = observer
         self._log = log
+        self._verbose = verbose
         self._base_domains = base_domains
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
@@ -117,16 +119,17 @@ class S3Handler:
             duration_s=0.0,
             job=request.job,
         )
-        self._log.debug(
-            "s3_request",
-            operation=call.operation.name,
-            method=request.method,
-            path=request.raw_path,
-            query=mask_text(request.raw_query),
-            status=status,
-            source=str(source),
-            bytes_sent=bytes_sent,
-        )
+        if self._verbose:
+            self._log.debug(
+                "s3_request",
+                operation=call.operation.name,
+                method=request.method,
+                path=request.raw_path,
+                query=mask_text(request.raw_query),
+                status=status,
+                source=str(source),
+                bytes_sent=bytes_sent,
+            )
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
         """The answer to bytes that are no HTTP request, and the end of the connection."""
@@ -218,6 +221,8 @@ class S3Handler:
             duration_s=duration_s,
             job=request.job if request else None,
         )
+        if not self._verbose:
+            return
         self._log.debug(
             "s3_request",
             request_id=exchange.request_id,
