@@ -59,7 +59,8 @@ class S3Handler:
     ) -> None:
         """``base_domains``: lower-case names under which virtual-host addressing is served.
 
-        ``verbose``: log each request for debugging. ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py).
+        ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
+        each request for debugging.
         """
         self._engine = engine
         self._authenticator = authenticator
