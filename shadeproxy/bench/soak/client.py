@@ -22,7 +22,6 @@ from shadeproxy.bench.soak.tally import Tally
 from shadeproxy.bench.soak.versions import Versions
 
 _FAST, _SLOW = 5, 3
-_SIP_BYTES = 16 * 1024
 _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
 
 
@@ -53,7 +52,7 @@ class Client:
         return Session(self.s3, self.data, self.versions, self.tally, chosen, link)
 
     def _repeating(self, step: Callable[[Session], None], turn: int) -> Callable[[], None]:
-        session = self._session(turn, _SIP_BYTES if step is reads.slow else 0)
+        session = self._session(turn, reads.SIP_BYTES if step is reads.slow else 0)
 
         def repeat() -> None:
             while not self.stop.is_set():

@@ -13,6 +13,9 @@ _EDGES = (PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 2 * PAGE_BYTES + 1)
 _BIG = (2 * PAGE_BYTES + 1, LARGEST_BYTES)
 _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
+_SLOW_S = 3.0
+SIP_BYTES = 16 * 1024
+"""What a slow client takes at a time; its receive buffer is no larger, so that the proxy has to wait."""
 
 
 def whole(session: Session) -> None:
@@ -81,11 +84,11 @@ def pipelined(session: Session) -> None:
 
 
 def slow(session: Session) -> None:
-    """A client that takes a big object in small sips, for seconds."""
+    """A client that takes a big object in small sips, for three seconds."""
     number = session.pick(1_000_000, *_EDGES, *_BIG)
     size_bytes = session.data.sizes[number]
     asked = session.asked("slow", number, (0, size_bytes), 200)
-    pace = Pace(max(4096, size_bytes // 100), 0.03)
+    pace = Pace(SIP_BYTES, _SLOW_S / (size_bytes // SIP_BYTES))
     session.exchange(asked, session.request("GET", number), pace=pace)
 
 

@@ -46,8 +46,9 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
     passed = all(check.passed is not False for check in checks)
     sources = sum(counts.sources.values()) or 1
     about = (
-        f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. {plan.seconds / 60:.0f} minutes of load from "
-        f"three processes on the same machine; {len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.1f} GB, "
+        f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. {plan.seconds / 60:.0f} minutes of load "
+        f"from three processes on the same machine; {len(plan.data):,} objects, "
+        f"{plan.data.total_bytes / 1e9:.1f} GB, "
         f"0 B to 20 MB, behind tiers of {plan.ram_bytes / MIB:.0f} MiB RAM and "
         f"{plan.disk_bytes / MIB:.0f} MiB disk. This page is written by the run; "
         "[measurements](../measurements.md#soak) says what the load is."
