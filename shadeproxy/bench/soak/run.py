@@ -47,7 +47,8 @@ class _LogLine(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``seconds`` of load after ``warm_s`` of it; a look at the proxy each ``look_s``, a line each
-    ``line_s``. After a load the proxy gets ``rest_s`` to come to rest.
+    ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up (idle connections to an origin are
+    closed within that time); after the load the proxy gets ``rest_s`` to come back to them.
     """
 
     seconds: float
@@ -55,6 +56,7 @@ class Plan:
     ram_bytes: int = 256 * MIB
     disk_bytes: int = 512 * MIB
     warm_s: float = 60.0
+    settle_s: float = 90.0
     rest_s: float = 90.0
     look_s: float = 5.0
     line_s: float = 60.0
@@ -85,7 +87,7 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
         watch = Watch(served, work)
         with _load(plan, work, served, "warm") as children:
             _hold(children, plan.warm_s)
-        idle = _rest(watch, plan.rest_s, None)
+        idle = _rest(watch, plan.settle_s, None)
         samples: list[Sample] = []
         with _load(plan, work, served, "load") as children, (out / "samples.jsonl").open("wb") as file:
             began_s = said_s = time.monotonic()
