@@ -1,8 +1,8 @@
 """The soak's origin, ``python -m shadeproxy.bench.soak.origin``: an S3 server that stores versions only.
 
 GET and HEAD (whole, one range, If-Match), PutObject (``x-amz-meta-version`` says which version the body must
-be; another body is refused, so that writes are checked too), ListObjectsV2. Prints its port on the first
-line.
+be; another body is refused, so that writes are checked too), ListObjectsV2, ListBuckets. Prints its port on
+the first line.
 """
 
 import argparse
@@ -19,6 +19,10 @@ from shadeproxy.bench.soak.bodies import BUCKET, DataSet
 _DATE = "2026-01-01T00:00:00.000Z"
 _PATH = f"/{BUCKET}"
 _MOST_KEYS = 1000
+_BUCKETS = (
+    f'<?xml version="1.0" encoding="UTF-8"?><ListAllMyBucketsResult><Buckets><Bucket><Name>{BUCKET}</Name>'
+    f"<CreationDate>{_DATE}</CreationDate></Bucket></Buckets></ListAllMyBucketsResult>"
+).encode()
 Fields = dict[str, str]
 
 
@@ -99,8 +103,9 @@ class OriginConnection(asyncio.Protocol):
         """Head and body of the answer to one request."""
         path, _, query = target.partition("?")
         origin = self._origin
-        if path in {_PATH, _PATH + "/"}:
-            return _answer("200 OK", origin.listing(query), {"Content-Type": "application/xml"})
+        if path in {"/", _PATH, _PATH + "/"}:
+            listing = _BUCKETS if path == "/" else origin.listing(query)
+            return _answer("200 OK", listing, {"Content-Type": "application/xml"})
         number = origin.data.number_of(unquote(path.removeprefix(_PATH + "/")))
         if number is None:
             return _error("404 Not Found", "NoSuchKey", method)
