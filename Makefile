@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ROUNDS ?= 200
+MINUTES ?= 60
+SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -17,7 +19,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw crash clean
+.PHONY: help demo test check format bench test-rgw crash soak clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,8 +53,12 @@ test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (rados
 crash: $(VENV)/.dev ## kill -9 during writes, ROUNDS times (default 200), every object compared
 	@SHADEPROXY_KILL_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q --timeout=1800 tests/tiers/test_crash.py tests/e2e/test_kill.py
 
+soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \
+	  $(if $(WRITE),--write docs/reliability)
+
 clean: ## Remove .venv, caches and reports
-	@rm -rf $(VENV) demo-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

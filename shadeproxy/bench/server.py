@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -72,15 +72,17 @@ def proxy(
     ram_bytes: int,
     disk_bytes: int = 0,
     signed: bool = False,
+    rules: Sequence[Mapping[str, Any]] = (),
     name: str = "proxy",
 ) -> Iterator[Served]:
     """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
 
-    ``signed``: signatures are demanded and verified.
+    ``signed``: signatures are demanded and verified. ``rules``: how fresh which objects are.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "s3", "endpoint": behind.url, "credentials": {"source": "anonymous"}},
         "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
+        "rules": [dict(rule) for rule in rules],
     }
     # Stock clients sign whether or not they must.
     secret = work / f"{name}.secret"

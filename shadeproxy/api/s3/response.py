@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from typing import cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -67,8 +68,8 @@ def reset_on_close(transport: asyncio.BaseTransport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    assert isinstance(transport, asyncio.WriteTransport)
-    transport.abort()
+    # Not asserted: uvloop's transports are no instances of asyncio's classes.
+    cast(asyncio.WriteTransport, transport).abort()
 
 
 class WireResponse(web.StreamResponse):

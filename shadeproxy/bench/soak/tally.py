@@ -1,0 +1,88 @@
+"""What a client saw: counts that add up, and the first faults in words. Thread-safe; a JSON file between
+processes.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+_MOST_FAULTS = 20
+
+
+class Counts(msgspec.Struct):
+    """``outcomes``: "ok", "slow down", "cut beside a write", "wrong", "error"; ``sources``: values of
+    x-shade-cache of object reads; ``faults``: the first wrong answers and errors, described.
+    """
+
+    kinds: dict[str, int] = {}
+    outcomes: dict[str, int] = {}
+    sources: dict[str, int] = {}
+    compared_bytes: int = 0
+    faults: list[str] = []
+
+    @property
+    def requests(self) -> int:
+        return sum(self.kinds.values())
+
+
+class Tally:
+    """Of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
+        self._sources: Counter[str] = Counter()
+        self._compared_bytes = 0
+        self._faults: list[str] = []
+
+    def answered(self, kind: str, compared_bytes: int = 0, source: str = "", count: int = 1) -> None:
+        """``count`` answers came and were right."""
+        with self._lock:
+            self._kinds[kind] += count
+            self._outcomes["ok"] += count
+            self._compared_bytes += compared_bytes
+            if source:
+                self._sources[source] += 1
+
+    def failed(self, kind: str, outcome: str, what: str = "") -> None:
+        """One request did not end well; ``what`` describes a fault."""
+        with self._lock:
+            self._kinds[kind] += 1
+            self._outcomes[outcome] += 1
+            if what and len(self._faults) < _MOST_FAULTS:
+                self._faults.append(f"{outcome}: {kind}: {what}")
+
+    def write(self, path: Path) -> None:
+        """Whoever reads ``path`` finds one whole state."""
+        with self._lock:
+            counts = Counts(
+                dict(self._kinds),
+                dict(self._outcomes),
+                dict(self._sources),
+                self._compared_bytes,
+                list(self._faults),
+            )
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.encode(counts))
+        draft.replace(path)
+
+
+def read_counts(paths: Iterable[Path]) -> Counts:
+    """The sum of what the clients wrote so far."""
+    kinds: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    sources: Counter[str] = Counter()
+    compared_bytes, faults = 0, []
+    for path in paths:
+        if path.exists():
+            one = msgspec.json.decode(path.read_bytes(), type=Counts)
+            kinds.update(one.kinds)
+            outcomes.update(one.outcomes)
+            sources.update(one.sources)
+            compared_bytes += one.compared_bytes
+            faults += one.faults
+    return Counts(dict(kinds), dict(outcomes), dict(sources), compared_bytes, faults)

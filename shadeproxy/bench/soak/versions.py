@@ -1,0 +1,35 @@
+"""Which versions of an object may be read now: two numbers an object, in a file that all clients map.
+
+The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy said 200. A
+read that began when ``acknowledged`` was a, and ended when ``started`` was b, must give a version a .. b.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+
+class Versions:
+    """``path``: a file of uint32[2, count], made by ``create``."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._columns = np.memmap(path, np.uint32, "r+", shape=(2, count))
+
+    @classmethod
+    def create(cls, path: Path, count: int) -> "Versions":
+        np.zeros((2, count), np.uint32).tofile(path)
+        return cls(path, count)
+
+    def acknowledged(self, number: int) -> int:
+        return int(self._columns[0, number])
+
+    def started(self, number: int) -> int:
+        return int(self._columns[1, number])
+
+    def start(self, number: int) -> int:
+        """The next version of ``number``, about to be sent."""
+        self._columns[1, number] += 1
+        return self.started(number)
+
+    def acknowledge(self, number: int, version: int) -> None:
+        self._columns[0, number] = version

@@ -1,0 +1,19 @@
+"""The soak's origin, but for one wrong byte in every twentieth body of 1 KB or more."""
+
+import itertools
+
+from shadeproxy.bench.soak.origin import OriginConnection, main
+
+_TURNS = itertools.count(1)
+
+
+class FlippingConnection(OriginConnection):
+    def _write(self, parts):
+        if len(parts) == 2 and len(parts[1]) > 1000 and next(_TURNS) % 20 == 0:
+            wrong = bytearray(parts[1])
+            wrong[len(wrong) // 2] ^= 1
+            parts = [parts[0], wrong]
+        super()._write(parts)
+
+
+main(FlippingConnection)

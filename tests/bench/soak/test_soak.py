@@ -1,0 +1,58 @@
+"""A short soak with small tiers: it passes as the product is, and fails for a wrong byte or a descriptor."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.bench.soak.bodies import MIB
+from shadeproxy.bench.soak.report import markdown, minute_line, plot
+from shadeproxy.bench.soak.run import Plan, soak
+from shadeproxy.bench.soak.verdict import judge
+from shadeproxy.demo import servers
+
+_HERE = Path(__file__).parent
+_SMALL = {
+    "ram_bytes": 24 * MIB,
+    "disk_bytes": 48 * MIB,
+    "warm_s": 2.0,
+    "settle_s": 2.0,
+    "look_s": 0.5,
+    "line_s": 1.0,
+}
+
+
+def failures(run):
+    return {check.name for check in judge(run) if check.passed is False}
+
+
+@pytest.mark.slow
+def test_a_sound_proxy_passes(tmp_path):
+    plan, lines = Plan(5.0, seed=3, rest_s=30.0, **_SMALL), []
+    run = soak(plan, tmp_path, lambda sample, counts: lines.append(minute_line(sample, counts)))
+    assert failures(run) == set(), (run.counts, run.complaints)
+    assert len(lines) >= 3
+    asked = {"get", "range", "head", "if-match", "pipelined", "304", "412", "416", "slow", "hang up", "put"}
+    assert asked | {"locate", "batch", "scores"} <= set(run.counts.kinds)
+    assert {"ram", "disk", "origin"} <= set(run.counts.sources)
+    assert len((tmp_path / "samples.jsonl").read_bytes().splitlines()) == len(run.samples)
+    plot(run.samples, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").stat().st_size > 10_000
+    assert "**Passed**" in markdown(plan, run, judge(run), "soak.png")
+
+
+@pytest.mark.slow
+def test_one_wrong_byte_is_noticed(tmp_path):
+    origin = (sys.executable, str(_HERE / "flipping_origin.py"))
+    run = soak(Plan(3.0, seed=4, rest_s=5.0, origin=origin, **_SMALL), tmp_path, lambda *_: None)
+    assert "wrong bytes" in failures(run)
+    assert any("wrong bytes for version" in fault for fault in run.counts.faults)
+
+
+@pytest.mark.slow
+def test_a_descriptor_that_stays_open_is_noticed(tmp_path, monkeypatch):
+    command = (sys.executable, str(_HERE / "leaking_proxy.py"), "serve", "--config")
+    monkeypatch.setattr(servers, "_SERVE", command)
+    run = soak(Plan(3.0, seed=5, rest_s=2.0, **_SMALL), tmp_path, lambda *_: None)
+    assert run.rested.others > run.idle.others
+    assert "descriptors, idle before and after" in failures(run)
