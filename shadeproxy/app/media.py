@@ -47,7 +47,6 @@ class Media:
                 cache.disk.capacity,
                 min_free_bytes=cache.disk.min_free,
                 contents=contents,
-                lend=True,
                 group_id=group_id,
                 submit=submit,
             )

@@ -1,7 +1,6 @@
 """``shadeproxy serve``: a proxy in the foreground until SIGTERM or SIGINT."""
 
 import asyncio
-import gc
 import resource
 import signal
 
@@ -30,19 +29,10 @@ async def _run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     proxy = Proxy(settings)
     await proxy.start()
-    _collect_less_often()
     await stop.wait()
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
     await proxy.stop()
     _log.info("stopped")
-
-
-def _collect_less_often() -> None:
-    """Collecting garbage was 8 % of the time of a miss: with Python's own thresholds it looks at everything
-    that lives, which are mostly remembered tickets and no garbage, every 70,000 allocations.
-    """
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def _raise_descriptor_limit() -> None:

@@ -62,7 +62,7 @@ class Hits:
         self._slots: list[int] = []
         self._taken: list[Taken] = []
         self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     # ------------------------------------------------------------------ any span
 
@@ -147,7 +147,7 @@ class Hits:
             body = body[span.start - ticket.first : span.stop - ticket.first]
         taken = self._taken
         taken.append((ticket, job, len(body)))
-        if self._timer is None or len(taken) >= _NOTED_TOGETHER:
+        if self._timer is None or len(taken) == _NOTED_TOGETHER:
             self._flush_soon()
         return body
 
@@ -170,7 +170,7 @@ class Hits:
         lender.lend(start, stop)
         taken = self._taken
         taken.append((ticket, job, stop - start))
-        if self._timer is None or len(taken) >= _NOTED_TOGETHER:
+        if self._timer is None or len(taken) == _NOTED_TOGETHER:
             self._flush_soon()
         return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
 
@@ -217,10 +217,14 @@ class Hits:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
+        """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
+        loop = asyncio.get_running_loop()
         if len(self._slots) + len(self._taken) >= _NOTED_TOGETHER:
-            self.flush()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_soon(self.flush)
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_AFTER_S, self.flush)
+            self._timer = loop.call_later(_FLUSH_AFTER_S, self.flush)
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
         numbers = pages_of(span, self._page_size)

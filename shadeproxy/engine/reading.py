@@ -132,15 +132,20 @@ class EngineReading:
         return (await self._flight(number)).meta or self.meta
 
     async def _flight(self, number: int) -> Flight:
-        """The opened flight of a page; one more try when it failed by another client's rights."""
+        """The opened flight of a page; one more try when it failed by another client's rights, or because
+        another reader had asked for an older version.
+        """
         flight = self._joined.get(number)
         if flight is None:
-            flight, _ = self._join(number)
+            flight, coalesced = self._join(number)
             self._joined[number] = flight
+        else:
+            coalesced = True
         try:
             meta = await flight.opened()
-        except OriginAnswer:
-            if flight.upstream == self.request.upstream:
+        except (OriginAnswer, ObjectChanged) as error:
+            others = flight.upstream != self.request.upstream or isinstance(error, ObjectChanged)
+            if not (others and coalesced):
                 raise
             self.done(number)
             flight, _ = self._join(number)

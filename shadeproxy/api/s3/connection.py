@@ -45,6 +45,7 @@ class S3Protocol(web.RequestHandler):
         "_active",
         "_ending",
         "_fast",
+        "_half_closed",
         "_held",
         "_lane",
         "_left_bytes",
@@ -78,6 +79,7 @@ class S3Protocol(web.RequestHandler):
         self._active = False
         """Whether a request was answered since the keep-alive timer last looked."""
         self._ending = False
+        self._half_closed = False
         self._stopped = False
         """Whether the transport was told not to read, because too much is held."""
 
@@ -107,6 +109,13 @@ class S3Protocol(web.RequestHandler):
         super().resume_writing()
         if self._held:
             self._loop.call_soon(self._go_on)
+
+    def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
+        """The client sends no more. The transport closes when what it holds is sent; of a file it knows
+        nothing, so it is kept until that is, and what was asked before is answered.
+        """
+        self._half_closed = self._sender is not None and self._sender.busy
+        return self._half_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone, and with it what it asked for."""
@@ -199,7 +208,9 @@ class S3Protocol(web.RequestHandler):
     @property
     def _over(self) -> bool:
         """Whether no further request is to be answered."""
-        return self._ending or self._force_close or self._close
+        transport = self.transport
+        gone = transport is None or transport.is_closing()
+        return gone or self._ending or self._force_close or self._close
 
     async def _read(self, asked: Unanswered) -> None:
         keep = False
@@ -232,6 +243,8 @@ class S3Protocol(web.RequestHandler):
             self._stopped = False
             self.transport.resume_reading()
         self._serve(held)
+        if self._half_closed and not self._busy:
+            self.force_close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 

@@ -26,6 +26,9 @@ from shadeproxy.engine.hot import COPY_BYTES
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
+# What is remembered is bounded by number; so that it is also by bytes, only ordinary sizes are.
+_MOST_BLOCK_BYTES = 2048
+_MOST_TARGET_CHARS = 1200
 _TOUCH_EVERY_S = 1.0
 _ID_MARK = "0123456789ABCDEF"
 _OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
@@ -250,7 +253,7 @@ class FastLane:
         """What a plain GET showed: its object, whole or not, and its client."""
         call, head, answer = found.call, found.head, found.answer
         request, plan = call.request, plain_plan(head, call)
-        if plan is None or request.raw_query:
+        if plan is None or request.raw_query or len(head.target) > _MOST_TARGET_CHARS:
             return
         resident, start = None, b""
         if answer.status == 200 and not any(name.lower() in _OWN_FIELDS for name, _ in answer.headers):
@@ -265,6 +268,10 @@ class FastLane:
         cut = cut_range(block)
         if cut is not None:
             block = cut[0]
+        elif "range" in request.fields:
+            return  # not cut out, so it would be remembered as part of the block
+        if len(block) > _MOST_BLOCK_BYTES:
+            return
         if "authorization" not in request.fields and "amz-sdk-invocation-id" not in request.fields:
             self._plans.put(block, plan)
         elif self._templates.plan(block, path, "" if cut is None else cut[1], self._now_s()) is None:

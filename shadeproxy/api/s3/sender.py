@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.engine.base import Loan
 from shadeproxy.tiers.lending import interior
 
@@ -59,7 +60,7 @@ class Sender:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._transport.abort()
+            reset_on_close(self._transport)
             return
         if sent < len(lead):
             rest = loan.pin()[first - loan.start :]
@@ -94,7 +95,10 @@ class Sender:
         own = self._transport.get_extra_info("socket")
         if own is None or self._transport.get_extra_info("sslcontext") is not None:
             return None
-        self._direct = socket.socket(fileno=os.dup(own.fileno()))
+        try:
+            self._direct = socket.socket(fileno=os.dup(own.fileno()))
+        except OSError:
+            return None  # out of descriptors: copying needs none
         self._direct.setblocking(False)
         return self._direct
 
@@ -105,16 +109,21 @@ class Sender:
         _, last = interior(loan.start, loan.stop)
         try:
             while self._position < last:
-                self._position += os.sendfile(
+                count = os.sendfile(
                     direct.fileno(), loan.lender.descriptor, self._position, last - self._position
                 )
+                if not count:  # the file ends before the record does
+                    reset_on_close(self._transport)
+                    self._loan = None
+                    return
+                self._position += count
             while self._position < loan.stop:
                 self._position += direct.send(loan.window[self._position : loan.stop], socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
             # Reset by the client, or a file that cannot be read: either way it must not look like an end.
-            self._transport.abort()
+            reset_on_close(self._transport)
         self._loan = None
 
     def _continue(self, direct: socket.socket) -> None:

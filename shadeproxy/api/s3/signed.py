@@ -15,7 +15,7 @@ from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, canonical_request, sign_canonical
+from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, canonical_request, sign_canonical
 from shadeproxy.core.types import JobContext, Upstream
 
 # Fields that change nothing of what a GET means. A token is compared with what identify accepted.
@@ -41,7 +41,7 @@ _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
 _INVOCATION = re.compile(rb"(?:\r\n|^)amz-sdk-invocation-id: ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE)
-_RANGE_NAMES = (b"\r\nRange: bytes=", b"\r\nrange: bytes=")
+_RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
 _SPEC = re.compile(r"[0-9-]{2,41}")
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
@@ -86,10 +86,11 @@ class _Template(NamedTuple):
 def cut_range(block: bytes) -> tuple[bytes, str] | None:
     """``block`` without its Range, and the value of that; None when there is none that is plain."""
     for name in _RANGE_NAMES:
-        start = block.find(name)
-        if start >= 0:
-            stop = block.index(b"\r\n", start + 2)
-            value = block[start + len(name) : stop].decode("latin-1")
+        # As the first field too; what is cut out is a line with its end.
+        start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
+        if start != 1:
+            stop = block.index(b"\r\n", start) + 2
+            value = block[start + len(name) : stop - 2].decode("latin-1")
             return (block[:start] + block[stop:], f"bytes={value}") if _SPEC.fullmatch(value) else None
     return None
 
@@ -171,6 +172,8 @@ def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
     invocation = _hole(_INVOCATION, block)
     if "authorization" not in call.request.fields:
         return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, "", None, plan)
+    if not call.request.fields["authorization"].startswith(f"{ALGORITHM} "):
+        return None
     claim = sigv4.parse_header(call.request)
     time, signature = _hole(_TIME, block), _hole(_SIGNATURE, block)
     usual = _MUST_BE_SIGNED.issubset(claim.signed) and claim.payload_hash in _PAYLOADS

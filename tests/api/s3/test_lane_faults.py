@@ -1,0 +1,136 @@
+"""Odd requests, broken files and clients that the fast lane must not be wrong about."""
+
+import asyncio
+import base64
+import errno
+import hashlib
+import hmac
+import os
+from email.utils import formatdate
+
+import pytest
+
+from .conftest import ACCESS, PAGE, SECRET
+from .test_lane import answers, request, same, talk, two
+from .test_lane_lending import SIZE, proxy, tmpfs
+
+__all__ = ["proxy", "tmpfs", "two"]  # fixtures
+
+RANGES = [
+    "Range: bytes=0-0",
+    "range: bytes=0-0",
+    "range:bytes=0-0",
+    "RANGE: bytes=0-0",
+    "Range: Bytes=0-0",
+    "Range: bytes= 0-0",
+    "Range:  bytes=0-0",
+    "Range: bytes=0-0 ",
+]
+
+
+@pytest.mark.parametrize("field", RANGES)
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_range_is_honoured_however_it_is_written(two, field, first):
+    for _ in range(2):
+        await talk(two.port, request("/b/page", close=False), count=1)
+    fields = ["Host: s3.local", "Connection: close"]
+    fields.insert(0 if first else 1, field)
+    data = "\r\n".join(["GET /b/page HTTP/1.1", *fields, "", ""]).encode()
+    general = same(await talk(two.general_port, data))
+    assert general.startswith(b"HTTP/1.1 206")
+    for _ in range(3):
+        assert same(await talk(two.port, data)) == general
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_ranges_of_clients_that_keep_the_connection_come_from_memory(two, first):
+    lines = ["Host: s3.local", "User-Agent: x"]
+    lines.insert(0 if first else 2, "range: bytes={}-9")
+    template = "\r\n".join(["GET /b/page HTTP/1.1", *lines, "", ""])
+    await talk(two.port, template.format(1).encode(), count=1)
+    before = two.lane.known
+    for start in (2, 3):
+        ((head, body),) = answers(await talk(two.port, template.format(start).encode(), count=1))
+        assert (head[9:12], len(body)) == (b"206", 10 - start)
+    assert two.lane.known == before + 2
+
+
+async def test_a_request_signed_with_version_2_leaves_its_connection_alone(two):
+    date = formatdate(usegmt=True)
+    to_sign = f"GET\n\n\n\nx-amz-date:{date}\n/b/page"
+    signature = base64.b64encode(hmac.new(SECRET.encode(), to_sign.encode(), hashlib.sha1).digest()).decode()
+    data = request("/b/page", f"x-amz-date: {date}", f"Authorization: AWS {ACCESS}:{signature}", close=False)
+    assert [head[9:12] for head, _ in answers(await talk(two.port, data * 2, count=2))] == [b"200", b"200"]
+
+
+async def test_what_is_remembered_is_bounded_in_bytes(two):
+    await talk(two.port, request("/b/page", close=False), count=1)
+    long = "x" * 4000
+    for number in range(3):
+        await talk(two.port, request("/b/page", f"User-Agent: {number}{long}", close=False), count=1)
+    assert len(two.lane._plans) == 1
+
+
+async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one(proxy, monkeypatch):
+    sendfile, calls = os.sendfile, []
+
+    def broken(out, descriptor, offset, count):
+        calls.append(count)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "I/O error")
+        return sendfile(out, descriptor, offset, 10 * PAGE if len(calls) == 1 else count)
+
+    monkeypatch.setattr(os, "sendfile", broken)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(request("/b/k", close=False) * 4)
+    received = bytearray()
+    try:
+        async with asyncio.timeout(5):
+            while piece := await reader.read(1 << 20):
+                received += piece
+    except ConnectionError:
+        pass
+    writer.close()
+    assert received.count(b"HTTP/1.1 200") <= 1
+    assert len(received) < SIZE
+
+
+async def test_out_of_descriptors_a_body_is_copied(proxy, monkeypatch):
+    def refused(_descriptor):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", refused)
+    ((_, body),) = answers(await talk(proxy.port, request("/b/k", close=False), count=1))
+    assert body == proxy.bodies["k"]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(proxy, count):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(request("/b/k", close=False) * count)
+    writer.write_eof()
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        received = await reader.read(-1)
+    writer.close()
+    assert [body for _, body in answers(received)] == [proxy.bodies["k"]] * count
+    async with asyncio.timeout(5):
+        while proxy.server.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
+    """Noting may promote and evict; who reads has bytes that nothing holds yet."""
+    hits = proxy.engine._hits
+    hits.flush()
+    noted = []
+    flush = hits.flush
+    monkeypatch.setattr(hits, "flush", lambda: noted.append(len(hits._taken)) or flush())
+    monkeypatch.setattr("shadeproxy.engine.hits._NOTED_TOGETHER", 4)
+    ticket = proxy.engine.ticket(("b", "k"), 0, proxy.clock.now_s())
+    for _ in range(9):
+        assert proxy.engine.lend(ticket, None, proxy.clock.now_s()) is not None
+        assert proxy.engine.take(ticket, None, proxy.clock.now_s()) is not None
+    assert noted == []
+    await asyncio.sleep(0.01)
+    assert noted == [18]
