@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import Hit, Located, Resident
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.residents import Slots
 
 MOST_PAGES = 2
 """More are streamed with back-pressure: their pins would hold memory for as long as a client likes."""
@@ -125,6 +127,11 @@ class Hits:
         return body
 
     # ------------------------------------------------------------------ notes
+
+    def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
+        """Reads of pages by another process, of which those that changed hands since are left out."""
+        self._slots += slots[self._residents.stamp[slots] == stamps].tolist()
+        self._flush_soon()
 
     def flush(self) -> None:
         """Let recency, reuse and statistics know of every read so far."""
