@@ -7,6 +7,7 @@ state is flushed, then the control listener and everything else close (design se
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.media import Media
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.readers import Readers
+from shadeproxy.app.rules import build_rules
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -36,9 +39,10 @@ from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginAnswer, OriginError, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
@@ -55,6 +59,8 @@ _CONTROL_DRAIN_S = 5.0
 # Handlers that were told to end get so long; aiohttp waits for it twice.
 _ABORT_S = 0.1
 _CONTROL_THREADS = 4
+# The reader process closes what it does not need: from this side an end could cross a request.
+_RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
@@ -66,6 +72,9 @@ class Proxy:
         self.s3_address = self.control_address = ""
         self._clock = clock or SystemClock()
         self._status = "starting"
+        self._share: Share | None = None
+        self._listener: socket.socket | None = None
+        self.readers: Readers | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -137,9 +146,18 @@ class Proxy:
         fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=not one_by_one)
         s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
+        if self._share is not None:
+            self._listener = _bind("s3.listen", settings.s3.listen)
         self.s3_address = await _listen(
-            "s3.listen", s3, settings.s3.listen, tls.context if tls is not None else None
+            "s3.listen",
+            s3,
+            settings.s3.listen,
+            tls.context if tls is not None else None,
+            bound=self._listener,
         )
+        if self._share is not None:
+            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S)
+            await self._start_readers(engine, relay, observer)
         if tls is not None:
             watch = asyncio.create_task(tls.watch(clock), name="certificate")
             self._stack.callback(watch.cancel)
@@ -167,11 +185,27 @@ class Proxy:
             raise
         return opened.path
 
+    async def _start_readers(self, engine: Engine, relay: S3Server, observer: Observer) -> None:
+        """Processes that accept beside this one, and pass on to ``relay`` what is no hit."""
+        assert self._share is not None, "made for more than one worker"
+        assert self._listener is not None, "bound before readers start"
+
+        def note(uses: Uses, kinds: list[Kind]) -> None:
+            engine.note_reads(uses, kinds)
+            for job in {kind.job for kind in kinds if kind.job is not None}:
+                observer.on_job(job)
+
+        self.readers = Readers(
+            self.settings, engine.cache.media, share=self._share, listener=self._listener, noted=note
+        )
+        await self.readers.start(relay)
+
     async def _drain_s3(
         self, runner: web.ServerRunner, persistence: Persistence, knowledge: Knowledge
     ) -> None:
         # State first of all: who waits for our end may lose patience and kill.
-        await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S))
+        readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
+        await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
     async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[Persistence, Knowledge]:
         state = StateStore(self.settings.state.path, clock=self._clock)
@@ -189,12 +223,14 @@ class Proxy:
         media = Media(settings)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         ledger = Ledger(settings.cache.inflight)
+        self._share = Share.create() if settings.s3.workers > 1 else None
         cache = PageCache(
             media.media,
             policy=get_policy(settings.policy.name, settings.policy.objective),
             weights=knowledge,
             stats=stats,
             ledger=ledger,
+            share=self._share,
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
@@ -207,7 +243,7 @@ class Proxy:
         engine = Engine(
             origin,
             cache,
-            rules=_rules(settings),
+            rules=build_rules(settings),
             ledger=ledger,
             stats=stats,
             clock=clock,
@@ -220,21 +256,45 @@ class Proxy:
         return engine
 
 
-async def _listen(key: str, runner: web.BaseRunner, address: Address, tls: ssl.SSLContext | None) -> str:
+async def _listen(
+    key: str,
+    runner: web.BaseRunner,
+    address: Address,
+    tls: ssl.SSLContext | None,
+    *,
+    bound: socket.socket | None = None,
+) -> str:
     """Open a listener; where it listens. Raises ShadeProxyError when the address is taken."""
     await runner.setup()
-    site = web.TCPSite(
-        runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
-    )
+    site: web.BaseSite
+    if bound is None:
+        site = web.TCPSite(
+            runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
+        )
+    else:
+        site = web.SockSite(runner, bound, ssl_context=tls, backlog=_BACKLOG)
     try:
         await site.start()
     except OSError as error:
-        raise ShadeProxyError(
-            f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
-            f" (another shadeproxy?), or set {key} to another address"
-        ) from error
+        raise _taken(key, address, error) from error
     host, port = runner.addresses[0][:2]
     return str(Address(host, port))
+
+
+def _bind(key: str, address: Address) -> socket.socket:
+    """A socket that several processes can accept from. Raises ShadeProxyError when the address is taken."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise _taken(key, address, error) from error
+
+
+def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
+    return ShadeProxyError(
+        f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
+        f" (another shadeproxy?), or set {key} to another address"
+    )
 
 
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
@@ -264,15 +324,6 @@ async def _probe(origin: Origin) -> None:
 def _reason(error: OSError) -> str:
     # asyncio's own text repeats the address.
     return os.strerror(error.errno) if error.errno else str(error)
-
-
-def _rules(settings: Settings) -> Rules:
-    return Rules(
-        [
-            Rule(rule.bucket, rule.prefix, Freshness(rule.freshness), rule.ttl, rule.cache)
-            for rule in settings.rules
-        ]
-    )
 
 
 def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:

@@ -1,12 +1,12 @@
 """``shadeproxy serve``: a proxy in the foreground until SIGTERM or SIGINT."""
 
 import asyncio
-import resource
 import signal
 
 import structlog
 import uvloop
 
+from shadeproxy.app.limits import raise_descriptor_limit
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.log import configure_logging
@@ -18,7 +18,7 @@ def serve(settings: Settings) -> None:
     """Run until told to stop; requests under way are finished. Raises ConfigError before it listens."""
     telemetry = settings.telemetry
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     uvloop.run(_run(settings))
 
 
@@ -33,9 +33,3 @@ async def _run(settings: Settings) -> None:
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
     await proxy.stop()
     _log.info("stopped")
-
-
-def _raise_descriptor_limit() -> None:
-    """Segments and connections are descriptors; the soft limit is often 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

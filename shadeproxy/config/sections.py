@@ -43,6 +43,9 @@ def _state_directory() -> Path:
     return _cache_home() / "state"
 
 
+MOST_WORKERS = 64
+
+
 class Tls(Section):
     cert: str = ""
     key: str = ""
@@ -57,15 +60,8 @@ class Tls(Section):
 class S3Listener(Section):
     listen: Listen = Address("127.0.0.1", 9000)
     domains: tuple[str, ...] = ()
-    workers: int = 1
+    workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
     tls: Tls = Tls()
-
-    @field_validator("workers")
-    @classmethod
-    def _one(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError("this version runs one worker: write 1")
-        return value
 
 
 NO_SOCKET = "off"

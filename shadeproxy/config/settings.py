@@ -1,5 +1,6 @@
 """The whole configuration, checked as a whole. ``Settings.load`` raises ConfigError and nothing else."""
 
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -88,6 +89,28 @@ class Settings(BaseSettings):
             )
         if s3 == control and s3.port:
             raise ValueError(f"s3.listen and control.listen are both {s3}: give each its own port")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_can_answer(self) -> Self:
+        if self.s3.workers == 1:
+            return self
+        reasons = {
+            "s3.tls: connections with TLS cannot be relayed; end TLS in front of the proxy": self.s3.tls.cert,
+            "telemetry.access_log = true: hits of other processes are counted, not logged; write false":
+                self.telemetry.access_log,
+            'telemetry.log_level = "debug": hits of other processes are not logged; write "info"':
+                self.telemetry.log_level == "debug",
+            'auth.clients whose rights the origin decides; write upstream = "shared"':
+                any(not client.upstream.is_shared for client in self.auth.clients),
+            f"this machine is {platform.machine()}: only x86-64 shows stores to other cores in their order":
+                platform.machine() not in {"x86_64", "AMD64"},
+        }  # fmt: skip
+        for reason, stands in reasons.items():
+            if stands:
+                raise ValueError(
+                    f"s3.workers = {self.s3.workers} does not go with {reason}, or write s3.workers = 1"
+                )
         return self
 
     @model_validator(mode="after")

@@ -167,18 +167,8 @@ class Reading(Protocol):
         ...
 
 
-class ReadPath(Protocol):
-    """The engine, as listeners use it."""
-
-    def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
-        """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
-        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known).
-        """
-        ...
-
-    async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Metadata only (HeadObject), from the cache where the freshness rule allows."""
-        ...
+class ReadsNow(Protocol):
+    """What is answered without waiting: the engine, or a process beside it (reader.py)."""
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Metadata that may answer without asking anybody; None: ``open`` or ``stat`` must be asked."""
@@ -221,6 +211,24 @@ class ReadPath(Protocol):
         """As ``take``, but where the page's record is."""
         ...
 
+    def cacheable(self, ref: ObjectRef) -> bool:
+        """Whether the rules let ``ref`` be cached; False means forward its reads."""
+        ...
+
+
+class ReadPath(ReadsNow, Protocol):
+    """The engine, as listeners use it."""
+
+    def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
+        """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
+        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known).
+        """
+        ...
+
+    async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
+        """Metadata only (HeadObject), from the cache where the freshness rule allows."""
+        ...
+
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """Whether ``hit`` would answer now; nothing is pinned, noted or counted."""
         ...
@@ -243,8 +251,4 @@ class ReadPath(Protocol):
         leave it before the client sees success. An empty key stands for the bucket itself (its rights,
         its existence): what is cached of it is checked against the origin before it is served again.
         """
-        ...
-
-    def cacheable(self, ref: ObjectRef) -> bool:
-        """Whether the rules let ``ref`` be cached; False means forward its reads."""
         ...

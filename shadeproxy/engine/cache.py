@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.columns import Share
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
@@ -50,9 +51,10 @@ class PageCache:
         stats: Stats,
         ledger: Ledger,
         rng: np.random.Generator | None = None,
+        share: Share | None = None,
     ) -> None:
         self.media = media
-        self.residents = Residents(len(media))
+        self.residents = Residents(len(media), share=share)
         self.before_deciding: Callable[[], None] = lambda: None
         """Called before pages are ranked: to note the reads that were not noted yet."""
         self.hot = HotPages(self.residents, media)
@@ -91,7 +93,7 @@ class PageCache:
                 header = await self._load(place, verify=verify)
                 self._require(slot, place)
                 self.residents.prove(slot, header)
-                self.residents.unverified[slot] = False
+                self.residents.trust(slot)
             return medium.tier.pin(place.location)
         except TierError as error:
             if self._is_at(slot, place):

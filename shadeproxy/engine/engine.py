@@ -6,6 +6,7 @@ way; else read it from the origin.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -36,6 +37,7 @@ from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits, Taken
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.verdicts import Verdicts
@@ -189,6 +191,23 @@ class Engine:
         finally:
             self._invalidate(touched)
             self._versions.end_write(touched)
+
+    def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
+        """Demand reads that a reader process answered (reader.py): used, and counted."""
+        self._hits.note(uses["slot"], uses["stamp"])
+        reads = uses[uses["reads"] > 0]
+        names = self._jobs_of(reads["object_hash"])
+        sums = Counter[tuple[int, str | None]]()
+        counts = Counter[tuple[int, str | None]]()
+        for number, size_bytes, name in zip(
+            reads["kind"].tolist(), reads["size_bytes"].tolist(), names, strict=True
+        ):
+            sums[number, name] += size_bytes
+            counts[number, name] += 1
+        for (number, name), count in counts.items():
+            bucket, source, job = kinds[number]
+            whose = job if job is not None or name is None else JobContext(name)
+            self._stats.record_reads(bucket, source, count, sums[number, name], whose)
 
     async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
         """A page of the origin's listing, with the proxy's own credentials."""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.memo import Memo
@@ -19,6 +20,7 @@ from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Sourc
 from shadeproxy.engine.base import Hit, Loan, Located, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.engine.residents import Slots
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
@@ -196,6 +198,11 @@ class Hits:
         """``flush``, if there is enough to be worth it."""
         if len(self._slots) + len(self._taken) >= _WORTH_NOTING:
             self.flush()
+
+    def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
+        """Reads of pages by another process, of which those that changed hands since are left out."""
+        self._slots += slots[self._residents.stamp[slots] == stamps].tolist()
+        self._flush_soon()
 
     def flush(self) -> None:
         """Let recency, reuse and statistics know of every read so far."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import etag_hash, object_hash
+from shadeproxy.engine.columns import COLUMN_CAPACITY, NO_TIER, Share, private_columns
 from shadeproxy.engine.index import PageIndex, page_hash
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
@@ -20,45 +21,13 @@ from shadeproxy.tiers.rows import Rows
 __all__ = ["NO_TIER", "Members", "Residents", "Slots", "etag_hash", "page_hash"]
 
 Slots = NDArray[np.int64]
-NO_TIER = -1
-# What finding a page and ranking it asks, in one cache line: facts of 1,024 pages drawn from a million come
-# from memory once instead of seven times.
-_PAGE = np.dtype(
-    [
-        ("object_hash", np.uint64),
-        ("etag", np.uint64),
-        ("number", np.uint32),
-        ("group", np.int32),
-        ("location", np.int64),
-        ("record_bytes", np.int64),
-        ("last_use", np.float64),
-        ("admitted", np.float64),
-        ("uses", np.float32),
-    ],
-    align=True,
-)
-_REST = np.dtype(
-    [
-        ("body_bytes", np.int64),
-        ("validated_s", np.float64),
-        ("generation", np.int64),  # of the slot: one more for every page it holds
-        # Of the slot: another number whenever its page comes, moves, leaves or loses trust.
-        ("stamp", np.int64),
-        ("position", np.int32),  # in its tier's members
-        ("unverified", np.bool_),  # body hash not checked since recovery
-    ],
-    align=True,
-)
-# Memory that was never written is not resident: room for two million pages costs nothing until they come,
-# and moving a million rows to a longer column would block the event loop for 30 ms.
-_COLUMN_CAPACITY = 1 << 21
 
 
 class Members:
     """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency."""
 
     def __init__(self) -> None:
-        self._slots = np.zeros(_COLUMN_CAPACITY, dtype=np.int64)
+        self._slots = np.zeros(COLUMN_CAPACITY, dtype=np.int64)
         self.count = 0
         self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
         self.staged_bytes = 0
@@ -96,17 +65,19 @@ class Members:
 
 
 class Residents:
-    """Every page that is in a tier or being written to one."""
+    """Every page that is in a tier or being written to one. ``share``: lets other processes find them."""
 
-    def __init__(self, tiers: int) -> None:
+    def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = PageIndex()
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
         self.members = [Members() for _ in range(tiers)]
         self._next_slot = 0
-        self._pages = np.zeros(_COLUMN_CAPACITY, _PAGE)
-        self.tier: NDArray[np.int8] = np.full(_COLUMN_CAPACITY, NO_TIER, np.int8)
-        self._rest = np.zeros(_COLUMN_CAPACITY, _REST)
+        self._share = share
+        columns = private_columns() if share is None else share.columns
+        self._pages, self._rest = columns.pages, columns.rest
+        self.tier: NDArray[np.int8] = columns.tier
+        self.tier[:] = NO_TIER
         self._bind()
 
     def _bind(self) -> None:
@@ -218,10 +189,12 @@ class Residents:
     ) -> None:
         """The page can be read from ``location`` of ``tier`` from now on."""
         assert self.tier[slot] == NO_TIER, "placed twice"
-        self.tier[slot] = tier
-        self.stamp[slot] += 1
+        # The location before the tier that makes it count (columns.py).
         self.location[slot] = location
         self.record_bytes[slot] = record_bytes
+        self.stamp[slot] += 1
+        self.tier[slot] = tier
+        self._show(slot)
         members = self.members[tier]
         if staged:
             self._position[slot] = -1
@@ -255,7 +228,14 @@ class Residents:
                 self._position[moved] = self._position[slot]
         self.tier[slot] = NO_TIER
         self.stamp[slot] += 1
+        if self._share is not None:
+            self._share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
         return tier, location
+
+    def trust(self, slot: int) -> None:
+        """The body was checked."""
+        self.unverified[slot] = False
+        self._show(slot)
 
     def distrust(self, slots: Slots) -> None:
         """What these slots hold must be checked against the origin before it is served again."""
@@ -313,6 +293,10 @@ class Residents:
             self.members[int(self.tier[slot])].staged.move_to_end(slot)
         return distance
 
+    def _show(self, slot: int) -> None:
+        if self._share is not None and not self.unverified[slot]:
+            self._share.show(slot, int(self.object_hash[slot]), int(self.number[slot]))
+
     def _grow(self, count: int) -> int:
         """The first of ``count`` new slots in a row."""
         first = self._next_slot
@@ -324,5 +308,8 @@ class Residents:
                 setattr(self, name, longer)
             self.tier = np.concatenate([self.tier, np.full_like(self.tier, NO_TIER)])
             self._bind()
+            if self._share is not None:
+                self._share.retire()
+                self._share = None
         self._next_slot += count
         return first

@@ -45,6 +45,11 @@ def run_inline(action: Callable[[], None]) -> None:
     action()
 
 
+def segment_name(number: int) -> str:
+    """Name of the file of a segment."""
+    return f"{number:06d}{SUFFIX}"
+
+
 class SegmentFiles:
     """Files named by number in ``directory``, each of ``segment_bytes``, for ``group_id`` to read."""
 
@@ -84,7 +89,7 @@ class SegmentFiles:
 
     def create(self, number: int) -> None:
         """Make a file and append it to ``ready``. Raises OSError."""
-        path = self._directory / f"{number:06d}{SUFFIX}"
+        path = self._directory / segment_name(number)
         try:
             self.ready.append(Segment(path, number, size_bytes=self._segment_bytes, group_id=self.group_id))
         except OSError:

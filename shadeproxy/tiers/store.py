@@ -96,7 +96,7 @@ class SegmentStore:
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
         self._sequence = itertools.count(secrets.randbits(62))
-        self._claim: Claim | None = None
+        self.claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
         self._lends = lend
@@ -155,7 +155,7 @@ class SegmentStore:
         except BaseException:
             held.release(clean=False)
             raise
-        self._claim = held
+        self.claim = held
         self._store_id = held.store_id
         self._measure()
 
@@ -190,16 +190,16 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
-        if pages is not None and self._claim is not None:
-            write_catalogues(pages, list(self._space.segments.values()), self._claim)
+        if pages is not None and self.claim is not None:
+            write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
             segment.close()
         self._awaited.close()
         self._space.segments.clear()
         self._files.ready.clear()
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        if self.claim is not None:
+            self.claim.release()
+            self.claim = None
 
     # ------------------------------------------------------------------ owner's thread: decisions
 
@@ -393,6 +393,6 @@ class SegmentStore:
         self._health.note_failure(error, used_bytes=self._space.claimed_bytes)
 
     def _measure(self) -> None:
-        if self._claim is not None:
+        if self.claim is not None:
             held_bytes = self._space.claimed_bytes + self._space.slack_bytes
-            self._attempt(partial(self._health.measure, self._claim.descriptor, held_bytes=held_bytes))
+            self._attempt(partial(self._health.measure, self.claim.descriptor, held_bytes=held_bytes))

@@ -108,7 +108,6 @@ UNREADABLE = [
     ('[s3]\nlisten = "9000"', '{file}: s3.listen = "9000": write it as "host:port"'),
     ('[s3]\nlisten = "a:99999"', '{file}: s3.listen = "a:99999": write it as "host:port"'),
     ('[s3]\ndomains = "a"', '{file}: s3.domains = "a": write a list, as in ["a", "b"]'),
-    ("[s3]\nworkers = 4", "{file}: s3.workers = 4: this version runs one worker: write 1"),
     ('[s3.tls]\ncert = "a"', "{file}: s3.tls: write both cert and key, or neither"),
     ("s3 = 3", "{file}: s3 = 3: is a table: write its keys below a [section] line"),
     (
@@ -133,7 +132,7 @@ def test_a_bad_file_is_explained(refused, text, expected):
 
 
 def test_every_error_is_told_at_once(refused):
-    assert len(refused("[s3]\nworkers = 2\nlisten = 5\n[nope]\na = 1").splitlines()) == 3
+    assert len(refused("[s3]\nworkers = 0\nlisten = 5\n[nope]\na = 1").splitlines()) == 3
 
 
 def test_bad_environment_names_the_variable(monkeypatch):
@@ -206,3 +205,22 @@ def test_written_settings_read_back_the_same(write):
     assert Settings.load(write(text)).model_dump() == settings.model_dump()
     assert tomllib.loads(text)["cache"]["ram"]["capacity"] == "1234567 B"
     assert 'delay = "1.5 s"  # --set origin.delay' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('tls = {cert = "a", key = "b"}', "s3.workers = 2 does not go with s3.tls"),
+        ("[telemetry]\naccess_log = true", "s3.workers = 2 does not go with telemetry.access_log = true"),
+        ('[telemetry]\nlog_level = "debug"', 's3.workers = 2 does not go with telemetry.log_level = "debug"'),
+    ],
+)
+def test_what_several_workers_cannot_do_is_refused(refused, text, expected):
+    told = refused(f"[s3]\nworkers = 2\n{text}")
+    assert expected in told
+    assert told.endswith("or write s3.workers = 1")
+
+
+def test_several_workers_need_a_machine_that_keeps_the_order_of_stores(refused, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert "this machine is aarch64: only x86-64 shows stores" in refused("[s3]\nworkers = 2")

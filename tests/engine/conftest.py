@@ -16,6 +16,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
@@ -94,6 +95,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         verdicts: bool = False,
         name: str = "one",
         segment_bytes: int = 1 << 20,
+        share: Share | None = None,
     ) -> Bench:
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
@@ -114,6 +116,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             stats=stats,
             ledger=ledger,
             rng=np.random.default_rng(7),
+            share=share,
         )
         await asyncio.to_thread(cache.recover)
         origin = origin or MemoryOrigin(clock=clock)

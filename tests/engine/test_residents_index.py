@@ -42,7 +42,7 @@ def rows_of(hashes, first_unit=0) -> np.ndarray:
 
 
 def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
-    monkeypatch.setattr(module, "_COLUMN_CAPACITY", 64)
+    monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
     table = Residents(2)
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):

@@ -164,7 +164,7 @@ def test_closing_after_the_executor_is_shut_down(bench):
 
     store = SegmentStore("disk", bench.path, 1 << 20, submit=submit)
     claim = directory.claim(bench.path, setting="cache.disk.path")
-    store._claim = claim
+    store.claim = claim
     store.close()
     bench.open()
 

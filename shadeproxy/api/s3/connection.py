@@ -21,8 +21,8 @@ from shadeproxy.api.s3.sender import Sender
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
 # A head that is longer than this is aiohttp's to refuse.
-_MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
-_MOST_HELD_BYTES = 256 * 1024
+MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
+MOST_HELD_BYTES = 256 * 1024
 # aiohttp takes two steps of the loop from the end of an answer to the next request.
 _STEPS_TO_IDLE = 8
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
@@ -227,10 +227,10 @@ class S3Protocol(web.RequestHandler):
 
     def _hold(self, data: bytes) -> None:
         self._held = data
-        if not self._busy and len(data) > _MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
+        if not self._busy and len(data) > MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
             self._give()
             return
-        if len(data) > _MOST_HELD_BYTES and not self._stopped and self.transport is not None:
+        if len(data) > MOST_HELD_BYTES and not self._stopped and self.transport is not None:
             self._stopped = True
             self.transport.pause_reading()
 
@@ -250,7 +250,7 @@ class S3Protocol(web.RequestHandler):
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
         """Lend aiohttp the request with the head ``raw``, or give it the connection."""
-        length = _body_bytes(raw)
+        length = body_bytes(raw)
         if length is None:
             self._held = raw + rest
             self._give()
@@ -302,7 +302,7 @@ class S3Server(web.Server):
         return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s)
 
 
-def _body_bytes(raw: bytes) -> int | None:
+def body_bytes(raw: bytes) -> int | None:
     """Length of the body that follows the head ``raw``; None when only aiohttp can tell."""
     framing = len(_FRAMING.findall(raw))
     if not framing:

@@ -5,44 +5,31 @@ accepted, and nothing is asked of the engine before the client's rights are chec
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
-from urllib.parse import unquote
 
 from aiohttp import web
 
-from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
-from shadeproxy.api.s3.auth.clients import ANONYMOUS
+from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
-from shadeproxy.api.s3.headers import settle_presigned
-from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.gate import EventLog, Gate
 from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
-from shadeproxy.api.s3.request import S3Request, parse_request
+from shadeproxy.api.s3.request import parse_request
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.types import Headers, Source
+from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.log import mask_text
 
 TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
 
 
-class EventLog(Protocol):
-    """What the handler needs of a structlog logger."""
-
-    def debug(self, event: str, **fields: object) -> object: ...
-
-    def exception(self, event: str, **fields: object) -> object: ...
-
-
-class S3Handler:
+class S3Handler(Gate):
     """Callable for ``aiohttp.web.Server``; one for all connections."""
 
     def __init__(
@@ -62,13 +49,11 @@ class S3Handler:
         ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
         each request for debugging.
         """
+        super().__init__(
+            engine, authenticator, observer=observer, log=log, base_domains=base_domains, verbose=verbose
+        )
         self._engine = engine
-        self._authenticator = authenticator
         self._clock = clock
-        self._observer = observer
-        self._log = log
-        self._verbose = verbose
-        self._base_domains = base_domains
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
@@ -84,19 +69,6 @@ class S3Handler:
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
-    def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
-        """What is asked and by whom, with the right to ask it. Raises RequestError.
-
-        The one way to a ``Call``, whatever lane the request takes.
-        """
-        request = parse_request(method, target, headers, base_domains=self._base_domains)
-        return self._identify(request)
-
-    def reads_cache(self, call: Call) -> bool:
-        """Whether the cache may answer this call; else it is forwarded."""
-        request = call.request
-        return call.operation.cached and not bypasses(request) and self._engine.cacheable(request.ref)
-
     async def serve_read(self, port: Port, call: Call) -> bool:
         """Serve a call that ``reads_cache`` as ``__call__`` does; True when the connection goes on."""
         exchange = Exchange(port, now_s=self._clock.now_s())
@@ -107,30 +79,6 @@ class S3Handler:
 
         await self._complete(exchange, serve)
         return exchange.response is not None and bool(exchange.response.keep_alive)
-
-    def report_hit(self, call: Call, status: int, source: Source, bytes_sent: int) -> None:
-        """Report a read that was answered without ``serve_read``."""
-        request = call.request
-        self._observer.on_request(
-            operation=call.operation.name,
-            bucket=request.bucket,
-            status=status,
-            source=source,
-            bytes_sent=bytes_sent,
-            duration_s=0.0,
-            job=request.job,
-        )
-        if self._verbose:
-            self._log.debug(
-                "s3_request",
-                operation=call.operation.name,
-                method=request.method,
-                path=request.raw_path,
-                query=mask_text(request.raw_query),
-                status=status,
-                source=str(source),
-                bytes_sent=bytes_sent,
-            )
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
         """The answer to bytes that are no HTTP request, and the end of the connection."""
@@ -190,25 +138,9 @@ class S3Handler:
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
 
-    def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        authenticated = self._authenticate(request)
-        request = settle_presigned(request)
-        operation = resolve(request)
-        if exchange is not None:
-            exchange.operation = operation.name
-        call = Call(request, operation, authenticated.identity)
-        authorise(call)
-        return call, authenticated
-
     async def _read(self, exchange: Exchange, call: Call) -> None:
         serve = serve_head if call.request.method == "HEAD" else serve_get
         await serve(self._engine, exchange, call)
-
-    def _authenticate(self, request: S3Request) -> Authenticated:
-        if request.method == "OPTIONS":
-            # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
-            return Authenticated(ANONYMOUS, UNSIGNED_PAYLOAD)
-        return self._authenticator.authenticate(request)
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request
@@ -237,32 +169,6 @@ class S3Handler:
             duration_s=round(duration_s, 6),
             error=exchange.failure,
         )
-
-
-def authorise(call: Call) -> None:
-    """Raises AccessDenied unless the client may do what it asks.
-
-    The keys of a DeleteObjects are checked one by one when its body has been read.
-    """
-    request, operation, identity = call
-    permission, bucket = operation.permission, request.bucket
-    if request.key:
-        identity.check(permission, bucket, request.key)
-        if (source := request.fields.get("x-amz-copy-source")) is not None:
-            identity.check(Permission.READ, *_copy_source(source))
-    elif operation.name.startswith("List"):
-        identity.check(permission, bucket, request.query.get("prefix", ""))
-    elif permission is Permission.LIST or operation.touches is Touches.LISTED:
-        identity.check_bucket(permission, bucket)
-    else:
-        identity.check(permission, bucket, "")
-
-
-def _copy_source(field: str) -> tuple[str, str]:
-    bucket, separator, key = unquote(field.partition("?")[0]).removeprefix("/").partition("/")
-    if not separator or not bucket or not key:
-        raise InvalidRequest("x-amz-copy-source must be of the form bucket/key")
-    return bucket, key
 
 
 def _decoded(raw_headers: Iterable[tuple[bytes, bytes]]) -> Headers:

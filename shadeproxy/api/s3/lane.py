@@ -1,7 +1,7 @@
 """The fast lane: hits answered in the connection's own protocol, without a task and without aiohttp.
 
 Laws: the lane decides nothing itself. What a request means, who asks, what may be read and what the answer
-is come from the functions that the general lane uses (``S3Handler.identify``, ``answer_for``, ``with_own``);
+is come from the functions that the general lane uses (``Gate.identify``, ``answer_for``, ``with_own``);
 what the lane remembers are their results, under the exact bytes that led to them. What it cannot answer it
 leaves untouched: nothing is written, nothing counted.
 """
@@ -9,7 +9,7 @@ leaves untouched: nothing is written, nothing counted.
 from typing import NamedTuple, Protocol
 
 from shadeproxy.api.s3.exchange import Call, next_request_id, with_own
-from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
@@ -21,7 +21,7 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.types import JobContext, ObjectRef, Source
-from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadPath, Resident
+from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 
 _MOST_TARGETS = 32_768
@@ -84,8 +84,8 @@ class FastLane:
 
     def __init__(
         self,
-        engine: ReadPath,
-        handler: S3Handler,
+        engine: ReadsNow,
+        handler: Gate,
         *,
         clock: Clock,
         jobs: JobObserver,

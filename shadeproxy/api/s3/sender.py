@@ -20,6 +20,27 @@ LEAST_BYTES = 16 * 1024
 _MORE = socket.MSG_DONTWAIT | socket.MSG_MORE
 
 
+class Copying:
+    """Writes through a transport, which keeps what the client does not take now."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Whole answers, or parts of one."""
+        self._transport.write(data)
+
+    def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """As ``write``."""
+        self._transport.writelines(pieces)
+
+    def send(self, head: bytes, loan: Loan) -> None:
+        """``head``, then the bytes of ``loan``."""
+        self._transport.writelines((head, loan.pin()))
+
+
 class Sender:
     """For one transport. ``on_idle``: called when a file that had to wait for the client is sent."""
 

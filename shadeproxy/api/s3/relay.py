@@ -1,0 +1,326 @@
+"""One client connection of a reader process: hits here, all else through the process that owns the cache.
+
+Laws: a request belongs to one process; the next one is looked at only when the answer to the last is
+complete, told by its Content-Length. What has a body, or an answer whose end only its reader can tell, gives
+the connection to the owner for good. An answer that breaks off breaks off the client's connection.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES, body_bytes
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.sender import Copying
+
+_HEAD_END = b"\r\n\r\n"
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
+_NO_BODY = frozenset({204, 304})
+# An origin may think for minutes about a big upload, with not a byte either way.
+_GIVEN_KEEPALIVES = 12
+
+_OURS = 0
+"""Between two requests."""
+_LENT = 1
+"""The owner answers one request; what follows it is held."""
+_GIVEN = 2
+"""Bytes go through until the connection ends."""
+
+Connect = Callable[[asyncio.Protocol], Awaitable[None]]
+
+
+class ReaderProtocol(asyncio.Protocol):
+    """``connect`` opens a connection to the owner for a protocol.
+
+    ``others``: the open connections of this process, for who has to end them.
+    """
+
+    def __init__(
+        self, fast: FastLane, connect: Connect, others: "set[ReaderProtocol]", *, keepalive_s: float
+    ) -> None:
+        self._fast = fast
+        self._connect = connect
+        self._others = others
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._lane = _OURS
+        self._held = b""
+        self._paused = False
+        self._active = False
+        """Whether anything was answered or relayed since the timer last looked."""
+        self._silent = 0
+        self._stopped = False
+        self._ending = False
+        self._client: asyncio.Transport | None = None
+        self._owner: _Owner | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._answer = Answering(b"")
+
+    # ------------------------------------------------------------------ what the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's own kind, which is no subclass.
+        self._client = cast("asyncio.Transport", transport)
+        self._others.add(self)
+        self._timer = self._loop.call_later(self._keepalive_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._client = None
+        self._held = b""
+        self._others.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._owner is not None:
+            self._owner.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lane == _GIVEN and self._owner is not None:
+            self._active = True
+            self._owner.write(data)
+            return
+        self._hold(self._held + data)
+        if self._lane == _OURS:
+            self._go_on()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._owner is not None:
+            self._owner.pause()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._owner is not None:
+            self._owner.resume()
+        if (self._held or self._ending) and self._lane == _OURS:
+            self._loop.call_soon(self._go_on)
+
+    # ------------------------------------------------------------------ life
+
+    def end(self) -> None:
+        """Close as soon as nothing is under way."""
+        self._ending = True
+        if self._lane == _OURS and not self._paused:
+            self._close()
+
+    def cut(self) -> None:
+        """Close now, so that the client sees a failure."""
+        if self._client is not None:
+            reset_on_close(self._client)
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _look(self) -> None:
+        busy = self._active or self._paused or self._lane == _LENT
+        self._active, self._silent = False, 0 if busy else self._silent + 1
+        if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):
+            self._close()
+            return
+        self._timer = self._loop.call_later(self._keepalive_s, self._look)
+
+    # ------------------------------------------------------------------ requests
+
+    def _hold(self, data: bytes) -> None:
+        self._held = data
+        if len(data) > MOST_HELD_BYTES and not self._stopped:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._client is not None:
+            self._stopped = True
+            self._client.pause_reading()
+
+    def read_on(self) -> None:
+        """What kept from reading the client is over."""
+        if self._stopped and self._client is not None:
+            self._stopped = False
+            self._client.resume_reading()
+
+    def _go_on(self) -> None:
+        """Answer what is held, as far as it is whole, the client keeps up, and it is a hit."""
+        while self._lane == _OURS and not self._paused and self._client is not None:
+            if self._ending:
+                self._close()
+                return
+            end = self._held.find(_HEAD_END) + len(_HEAD_END)
+            if end < len(_HEAD_END):
+                if len(self._held) > MOST_HEAD_BYTES:
+                    self._pass_on(self._held, lent=False)
+                return
+            raw, self._held = self._held[:end], self._held[end:]
+            outcome = self._fast.answer(raw, Copying(self._client))
+            self._active = True
+            if outcome is True:
+                continue
+            if outcome is False:
+                self._close()
+                return
+            lent = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+            self._pass_on(raw, lent=lent and raw.startswith((b"GET ", b"HEAD ")))
+        if self._lane == _OURS and not self._paused:
+            self.read_on()
+
+    def _pass_on(self, raw: bytes, *, lent: bool) -> None:
+        self._lane = _LENT if lent else _GIVEN
+        self._answer = Answering(raw)
+        if not lent:
+            raw, self._held = raw + self._held if raw is not self._held else raw, b""
+        if self._owner is not None:
+            self._owner.write(raw)
+        else:
+            self._opening = self._loop.create_task(self._open(raw))
+
+    async def _open(self, raw: bytes) -> None:
+        owner = _Owner(self)
+        try:
+            await self._connect(owner)
+        except OSError:
+            self.cut()
+            return
+        finally:
+            self._opening = None
+        self._owner = owner
+        if self._paused:
+            owner.pause()
+        owner.write(raw)
+        if self._lane == _GIVEN:
+            # What came meanwhile was held.
+            held, self._held = self._held, b""
+            if held:
+                owner.write(held)
+            self.read_on()
+
+    # ------------------------------------------------------------------ answers
+
+    def owner_sent(self, data: bytes) -> None:
+        """Bytes of an answer, or of more than one."""
+        if self._client is None:
+            return
+        if self._lane == _OURS:
+            self.cut()  # an answer that nobody asked for
+            return
+        self._client.write(data)
+        self._active = True
+        if self._lane == _GIVEN:
+            self._answer.take(data)
+        else:
+            left = self._answer.take(data)
+            if left is None:
+                self._lane = _GIVEN
+                held, self._held = self._held, b""
+                if held and self._owner is not None:
+                    self._owner.write(held)
+                self.read_on()
+            elif left < 0:
+                self.cut()
+            elif self._answer.complete:
+                self._lane = _OURS
+                self._loop.call_soon(self._go_on)
+
+    def owner_lost(self) -> None:
+        """The owner closed, or is no more."""
+        self._owner = None
+        if self._lane == _LENT or self._answer.may_seem_complete:
+            self.cut()
+        else:
+            self._close()
+
+    def owner_full(self, *, full: bool) -> None:
+        """The owner does not take what the client sends, or does again."""
+        if full:
+            self._stop_reading()
+        else:
+            self.read_on()
+
+
+class Answering:
+    """Where the answer to the request with the head ``raw`` ends."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._has_body = not raw.startswith(b"HEAD ")
+        self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+        self._head = b""
+        self._left_bytes = -1
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it was taken."""
+        return self._left_bytes == 0
+
+    @property
+    def may_seem_complete(self) -> bool:
+        """Whether a client of HTTP/1.0 could take the end of the connection for the end of the body: such an
+        answer is not let end well, since it cannot be told from one that was cut short.
+        """
+        return self._ends_by_closing and self._left_bytes != 0
+
+    def take(self, data: bytes) -> int | None:
+        """Bytes that are still to come: 0 also while that is unknown, negative when there were too many.
+        None: only who reads the answer can tell.
+        """
+        if self._left_bytes >= 0:
+            self._left_bytes -= len(data)
+            return self._left_bytes
+        self._head += data
+        end = self._head.find(_HEAD_END) + len(_HEAD_END)
+        if end < len(_HEAD_END):
+            return 0
+        status, length = _STATUS.match(self._head), _LENGTH.search(self._head, 0, end)
+        if status is None or status[1].startswith(b"1"):
+            return None
+        if not self._has_body or int(status[1]) in _NO_BODY:
+            body = 0
+        elif length is not None:
+            body = int(length[1])
+        else:
+            return None
+        self._left_bytes = body - (len(self._head) - end)
+        return self._left_bytes
+
+
+class _Owner(asyncio.Protocol):
+    """The connection to the owner that belongs to one client connection."""
+
+    def __init__(self, reader: ReaderProtocol) -> None:
+        self._reader = reader
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's own kind, which is no subclass.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._reader.owner_lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.owner_sent(data)
+
+    def pause_writing(self) -> None:
+        self._reader.owner_full(full=True)
+
+    def resume_writing(self) -> None:
+        self._reader.owner_full(full=False)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,156 @@
+"""A reader process: ``python -m shadeproxy.app.reader DESCRIPTOR``, started by ``readers.py`` alone.
+
+It answers hits and relays everything else. Without its owner it ends at once: what is cached may be written
+over by the next one. Signals are the owner's to hear; it says when to end.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import structlog
+import uvloop
+
+from shadeproxy.api.s3.gate import Gate
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.relay import ReaderProtocol
+from shadeproxy.app.channel import END, Channel, Opening, pack_reads, unpack_opening
+from shadeproxy.app.clients import build_authenticator
+from shadeproxy.app.limits import raise_descriptor_limit
+from shadeproxy.app.rules import build_rules
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.types import JobContext
+from shadeproxy.engine.columns import Share
+from shadeproxy.engine.reader import Kind, Reader, Uses
+from shadeproxy.telemetry.log import configure_logging
+
+_FLUSH_S = 0.05
+_KEEPALIVE_S = 75.0
+_BACKLOG = 1024
+_CONNECT_TRIES = 20
+_CONNECT_AGAIN_S = 0.01
+
+
+class ReaderProcess:
+    """Serves what ``opening`` says until the owner ends it or is gone."""
+
+    def __init__(self, opening: Opening) -> None:
+        settings, clock = opening.settings, SystemClock()
+        self._opening = opening
+        self._channel: Channel | None = None
+        self._server: asyncio.Server | None = None
+        self._over = asyncio.Event()
+        self._connections: set[ReaderProtocol] = set()
+        self._reader = Reader(
+            Share(opening.share),
+            opening.tiers,
+            rules=build_rules(settings),
+            clock=clock,
+            page_size=settings.cache.page_size,
+            noted=self._tell,
+        )
+        gate = Gate(
+            self._reader,
+            build_authenticator(settings, clock),
+            observer=_Nobody(),
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+        )
+        self._fast = FastLane(self._reader, gate, clock=clock, jobs=_Nobody())
+
+    async def run(self, end: socket.socket) -> None:
+        """Accept connections until told to end, then let the open ones finish."""
+        self._channel = await Channel.open(end, self._hear, self._die)
+        listener = socket.socket(fileno=os.dup(self._opening.listener))
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol, sock=listener, backlog=_BACKLOG
+        )
+        while not self._over.is_set() or self._connections:
+            await asyncio.sleep(_FLUSH_S)
+            self._reader.flush()
+        self._reader.flush()
+        self._channel.leave()
+
+    def _protocol(self) -> ReaderProtocol:
+        return ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=_KEEPALIVE_S)
+
+    async def _connect(self, owner: asyncio.Protocol) -> None:
+        for left in reversed(range(_CONNECT_TRIES)):
+            link = socket.socket(socket.AF_UNIX)
+            link.setblocking(False)
+            try:
+                link.connect(self._opening.relay)
+            except OSError:
+                link.close()
+                if not left:
+                    raise
+                # The owner is behind with accepting.
+                await asyncio.sleep(_CONNECT_AGAIN_S)
+            else:
+                await asyncio.get_running_loop().create_unix_connection(lambda: owner, sock=link)
+                return
+
+    def _hear(self, frame: bytes) -> None:
+        assert frame == END, "the owner says nothing else"
+        self._over.set()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.end()
+
+    def _die(self) -> NoReturn:
+        try:
+            for connection in list(self._connections):
+                connection.cut()
+        finally:
+            os._exit(1)
+
+    def _tell(self, uses: Uses, kinds: list[Kind]) -> None:
+        assert self._channel is not None, "nothing is read before the channel is open"
+        try:
+            self._channel.say(pack_reads(uses, kinds))
+        except UnicodeEncodeError:
+            return  # somebody's job is no text: those 50 ms are not counted
+
+
+class _Nobody:
+    """Hits are counted by the owner, from what the reader notes; nothing else ends here."""
+
+    def on_job(self, job: JobContext) -> None: ...
+
+    def on_request(self, **facts: object) -> None: ...
+
+
+def main() -> None:
+    """Serve; the argument is the descriptor of the channel."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    opening = unpack_opening(_first_frame(end))
+    telemetry = opening.settings.telemetry
+    configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
+    raise_descriptor_limit()
+    uvloop.run(_serve(opening, end))
+
+
+async def _serve(opening: Opening, end: socket.socket) -> None:
+    await ReaderProcess(opening).run(end)
+
+
+def _first_frame(end: socket.socket) -> bytes:
+    length = int.from_bytes(_exactly(end, 4), "little")
+    return _exactly(end, length)
+
+
+def _exactly(end: socket.socket, length: int) -> bytes:
+    data = end.recv(length, socket.MSG_WAITALL)
+    if len(data) < length:
+        sys.exit(1)  # the owner is gone already
+    return data
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The reader processes of a proxy: started, watched, started again, ended in order.
+
+Laws: a reader never outlives its engine unnoticed: it ends when its channel closes, and it inherits the locks
+of the cache directories, so that the next engine cannot start there before the last reader is gone. What dies
+with a reader is its connections and the counts of its last 50 ms.
+"""
+
+import asyncio
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+import structlog
+from aiohttp import web
+
+from shadeproxy.api.s3.connection import S3Server
+from shadeproxy.app.channel import END, Channel, Opening, nothing, pack_opening, unpack_reads
+from shadeproxy.config import Settings
+from shadeproxy.engine.columns import Share
+from shadeproxy.engine.reader import Kind, TierFiles, Uses
+from shadeproxy.engine.transfers import Medium
+from shadeproxy.tiers.store import SegmentStore
+
+_log = structlog.get_logger(__name__)
+_RESTART_S = 1.0
+_BACKLOG = 1024
+# Its connections are gone by then.
+_RELAY_END_S = 0.1
+
+
+class Readers:
+    """All workers but this one accept from ``listener`` too. ``noted``: is told what they read."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        media: Sequence[Medium],
+        *,
+        share: Share,
+        listener: socket.socket,
+        noted: Callable[[Uses, list[Kind]], None],
+    ) -> None:
+        self._count = settings.s3.workers - 1
+        # Of no file system, and gone with the process.
+        relay = f"\0shadeproxy-{secrets.token_hex(16)}"
+        claims, tiers = [], []
+        for medium in media:
+            assert isinstance(medium.tier, SegmentStore)
+            assert medium.tier.claim is not None, "tiers are opened before readers"
+            claim = medium.tier.claim
+            claims.append(claim.descriptor)
+            tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
+        self._opening = Opening(settings, tuple(tiers), share.descriptor, listener.fileno(), relay)
+        self._inherited = (share.descriptor, listener.fileno(), *claims)
+        self._noted = noted
+        self._relay: web.ServerRunner | None = None
+        self._stopping = False
+        self._channels: set[Channel] = set()
+        self._processes: set[asyncio.subprocess.Process] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def processes(self) -> list[int]:
+        """Process ids of the readers."""
+        return [process.pid for process in self._processes]
+
+    async def start(self, relay: S3Server) -> None:
+        """Start them; they serve within a second or so. ``relay`` gets what they pass on."""
+        self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
+        await self._relay.setup()
+        link = socket.socket(socket.AF_UNIX)
+        link.bind(self._opening.relay)
+        await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
+        self._tasks = [asyncio.create_task(self._keep(), name="reader") for _ in range(self._count)]
+
+    async def stop(self, limit_s: float) -> None:
+        """Let them finish what they do, and end those that have not after ``limit_s``."""
+        self._stopping = True
+        for channel in self._channels:
+            channel.say(END)
+        # Connections that were given to us and idle are ours to end; without the first call the second waits.
+        server = None if self._relay is None else self._relay.server
+        if server is not None:
+            server.pre_shutdown()
+        ending = None if server is None else asyncio.create_task(server.shutdown(limit_s))
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+            for process in self._processes if late else ():
+                process.kill()
+            await asyncio.gather(*self._tasks)
+        if ending is not None:
+            await ending
+        if self._relay is not None:
+            await self._relay.cleanup()
+
+    async def _keep(self) -> None:
+        while not self._stopping:
+            code = await self._run()
+            if not self._stopping:
+                _log.warning("a reader process ended; another one is started", code=code)
+                await asyncio.sleep(_RESTART_S)
+
+    async def _run(self) -> int:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            channel = await Channel.open(ours, self._hear, nothing)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "shadeproxy.app.reader",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(), *self._inherited),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        self._channels.add(channel)
+        self._processes.add(process)
+        channel.say(pack_opening(self._opening))
+        if self._stopping:
+            channel.say(END)
+        try:
+            return await process.wait()
+        finally:
+            self._processes.discard(process)
+            self._channels.discard(channel)
+            channel.close()
+
+    def _hear(self, frame: bytes) -> None:
+        self._noted(*unpack_reads(frame))

@@ -1,0 +1,288 @@
+"""Hits in another process: the engine's table and segments, read only.
+
+Laws: nothing is written; bytes leave only after the stamp that led to them was found unchanged behind the
+copy (columns.py); whatever is not a plain, fresh hit is None, and the engine is asked. Bodies are copied by
+system calls: a mapping would allocate what was punched meanwhile, and die where a medium fails.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.memo import Memo
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.engine.base import Hit, ReadRequest, Resident
+from shadeproxy.engine.columns import NO_TIER, Share
+from shadeproxy.engine.hits import MOST_PAGES
+from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.files import segment_name
+from shadeproxy.tiers.location import number_of, unit_of, unpack
+from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
+
+_MOST_KNOWN = 65_536
+# Header and meta of nearly every record.
+_PEEK_BYTES = 512
+USE = np.dtype(
+    [
+        ("slot", np.int64),
+        ("stamp", np.int64),
+        ("object_hash", np.uint64),
+        ("size_bytes", np.int64),
+        ("kind", np.int32),  # index of a ``Kind``
+        ("reads", np.int32),  # 1, or 0 for the second page of a read
+    ]
+)
+Uses = NDArray[np.void]
+
+
+class Kind(NamedTuple):
+    """What reads have in common that are counted together."""
+
+    bucket: str
+    source: Source
+    job: JobContext | None
+
+
+class TierFiles(NamedTuple):
+    """A tier as a reader needs it. ``can_wait``: what is not in the page cache is the engine's to read."""
+
+    path: Path
+    store_id: int
+    source: Source
+    can_wait: bool
+
+
+class Shown(Resident):
+    """A ticket for one page. ``header``: its proven first bytes, at ``offset`` of ``descriptor``."""
+
+    __slots__ = ("descriptor", "header", "offset")
+
+    descriptor: int
+    header: bytes
+    offset: int
+
+
+class Reader:
+    """Implements engine/base.py ``ReadsNow`` for clients that share the origin's credentials.
+
+    ``noted``: is given what was read, when ``flush`` is called.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        tiers: Sequence[TierFiles],
+        *,
+        rules: Rules,
+        clock: Clock,
+        page_size: int,
+        noted: Callable[[Uses, list[Kind]], None],
+    ) -> None:
+        pages, rest, tier = share.columns
+        self._share = share
+        self._hashes, self._numbers = pages["object_hash"].data, pages["number"].data
+        self._locations, self._tiers_of = pages["location"].data, tier.data
+        self._stamps, self._validated = rest["stamp"].data, rest["validated_s"].data
+        self._unverified = rest["unverified"].data
+        self._tiers = tiers
+        self._rules = rules
+        self._now_s = clock.now_s
+        self._page_size = page_size
+        self._noted = noted
+        self._files: dict[tuple[int, int], int] = {}
+        self._known: Memo[tuple[ObjectRef, int], Shown] = Memo(_MOST_KNOWN)
+        self._uses: list[tuple[int, int, int, int, int, int]] = []
+        self._kinds: dict[Kind, int] = {}
+
+    # ------------------------------------------------------------------ see ReadsNow
+
+    def cacheable(self, ref: ObjectRef) -> bool:
+        return self._rules.of(ref).cache
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        if request.force_check or request.upstream != SHARED:
+            return None
+        shown = self._find(request.ref, 0)
+        return None if shown is None else shown.meta
+
+    def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
+        shown = self._find(ref, 0)
+        return Source.RAM if shown is None or shown.meta.etag != meta.etag else shown.source
+
+    def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
+        numbers = pages_of(span, self._page_size)
+        if len(numbers) > MOST_PAGES:
+            return None
+        pieces: list[memoryview] = []
+        used: list[Shown] = []
+        for number in numbers:
+            shown = self._find(request.ref, number)
+            if shown is None or shown.meta.etag != meta.etag:
+                return None
+            page = page_span(number, self._page_size, meta.size)
+            start = shown.start + max(span.start, page.start) - page.start
+            body = self._copy(shown, start, shown.start + min(span.stop, page.stop) - page.start)
+            if body is None:
+                return None
+            pieces.append(body)
+            used.append(shown)
+        source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
+        # Of all pieces once more: together they are one version.
+        if any(self._stamps[one.slot] != one.stamp for one in used):
+            return None
+        for number, one in enumerate(used):
+            self._note(one, source, request.job, 0 if number else span.length, reads=0 if number else 1)
+        return Hit(source, tuple(pieces))
+
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:  # noqa: ARG002 - as ReadsNow
+        number = first // self._page_size
+        shown = self._find(ref, number)
+        if shown is None or not number:
+            return shown
+        # How old the object is, the first page says.
+        front = self._find(ref, 0)
+        if front is None or front.meta.etag != shown.meta.etag:
+            return None
+        shown.fresh_until_s = front.fresh_until_s
+        return shown
+
+    def take(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> memoryview | None:
+        assert isinstance(ticket, Shown)
+        if self._stamps[ticket.slot] != ticket.stamp or ticket.fresh_until_s <= now_s:
+            return None
+        start, stop = ticket.start, ticket.stop
+        if span is not None:
+            stop = start + span.stop - ticket.first
+            start += span.start - ticket.first
+        body = self._copy(ticket, start, stop)
+        if body is not None:
+            self._note(ticket, ticket.source, job, len(body), reads=1)
+        return body
+
+    def lend(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None) -> None:
+        """A reader cannot: it neither marks blocks as lent nor pins a page until it is sent."""
+
+    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> None:
+        """Where a page is the engine tells, on the control listener."""
+
+    # ------------------------------------------------------------------ notes
+
+    def flush(self) -> None:
+        """Hand over what was read since the last time."""
+        if self._uses:
+            uses, self._uses = np.array(self._uses, USE), []
+            kinds, self._kinds = list(self._kinds), {}
+            self._noted(uses, kinds)
+
+    def _note(
+        self, shown: Shown, source: Source, job: JobContext | None, size_bytes: int, *, reads: int
+    ) -> None:
+        kind = self._kinds.setdefault(Kind(shown.ref.bucket, source, job), len(self._kinds))
+        self._uses.append((shown.slot, shown.stamp, shown.object_hash, size_bytes, kind, reads))
+
+    # ------------------------------------------------------------------ pages
+
+    def _find(self, ref: ObjectRef, number: int) -> Shown | None:
+        """A ticket that is good now, and fresh by the object's rule."""
+        shown = self._known.get((ref, number))
+        if (
+            shown is not None
+            and self._stamps[shown.slot] == shown.stamp
+            and (number or shown.fresh_until_s > self._now_s())
+        ):
+            return shown
+        hashed = object_hash(ref)
+        for slot in self._share.candidates(hashed, number):
+            if self._hashes[slot] == hashed and self._numbers[slot] == number:
+                shown = self._prove(slot, ref, number)
+                if shown is not None:
+                    shown.object_hash = hashed
+                    self._known.put((ref, number), shown)
+                return shown
+        return None
+
+    def _prove(self, slot: int, ref: ObjectRef, number: int) -> Shown | None:
+        """A ticket for what lies in a slot, if it is that page. The stamp is read first and last."""
+        stamp = self._stamps[slot]
+        index, location = self._tiers_of[slot], self._locations[slot]
+        validated_s, rule = self._validated[slot], self._rules.of(ref)
+        if index == NO_TIER or self._unverified[slot]:
+            return None
+        # Of the pages behind the first one nobody asks how old they are: their ETag says it.
+        if not number and rule.age(validated_s, self._now_s()) is not Age.FRESH:
+            return None
+        address, units = unpack(Location(location))
+        tier, offset = self._tiers[index], unit_of(address) * UNIT_BYTES
+        descriptor = self._open(index, number_of(address))
+        raw = (
+            b""
+            if descriptor < 0
+            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, _PEEK_BYTES))
+        )
+        if not raw:
+            return None
+        try:
+            if (length := read_layout(raw).body_start) > len(raw):
+                raw = self._read(tier, descriptor, offset, length)
+            header, layout = unpack_header(raw, store_id=tier.store_id, address=address)
+        except TierError:
+            return None
+        if header.page.ref != ref or header.page.number != number or self._stamps[slot] != stamp:
+            return None
+        shown = Shown.__new__(Shown)
+        shown.ref, shown.meta = header.page.ref, header.meta
+        shown.fresh_until_s = rule.fresh_until_s(validated_s)
+        shown.first, shown.lender, shown.place = number * self._page_size, None, None
+        shown.slot, shown.stamp, shown.source, shown.can_wait = slot, stamp, tier.source, tier.can_wait
+        shown.descriptor, shown.offset, shown.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
+        shown.start, shown.stop = layout.body_start, layout.body_start + layout.body_bytes
+        return shown
+
+    def _copy(self, shown: Shown, start: int, stop: int) -> memoryview | None:
+        """Bytes of a record; None unless they were the page's from beginning to end."""
+        first = 0 if start == shown.start else start
+        raw = _pread(shown.descriptor, shown.offset + first, stop - first, nowait=shown.can_wait)
+        if (
+            len(raw) != stop - first
+            or self._stamps[shown.slot] != shown.stamp
+            or not (first or raw.startswith(shown.header))
+        ):
+            return None
+        return memoryview(raw).toreadonly()[start - first :]
+
+    def _read(self, tier: TierFiles, descriptor: int, offset: int, length: int) -> bytes | bytearray:
+        return _pread(descriptor, offset, length, nowait=tier.can_wait)
+
+    def _open(self, index: int, number: int) -> int:
+        """Descriptor of a segment; -1 when it cannot be had. Files stay while the engine runs."""
+        descriptor = self._files.get((index, number), -1)
+        if descriptor < 0:
+            try:
+                path = self._tiers[index].path / segment_name(number)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return -1
+            self._files[index, number] = descriptor
+        return descriptor
+
+
+def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
+    """What can be read; with ``nowait`` only what is in the page cache."""
+    try:
+        if not nowait:
+            return os.pread(descriptor, length, offset)
+        buffer = bytearray(length)
+        return buffer[: os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)]
+    except OSError:
+        return b""

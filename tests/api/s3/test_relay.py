@@ -1,0 +1,49 @@
+"""Where an answer ends, as who relays it sees it."""
+
+import pytest
+
+from shadeproxy.api.s3.relay import Answering
+
+GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
+
+
+def head(status: int, *fields: bytes) -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 %d Text" % status, *fields, b"", b""])
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (GET, head(200, b"Content-Length: 5", b"X: y") + b"12345"),
+        (GET, head(404, b"X: y", b"content-length: 2") + b"no"),
+        (GET, head(200, b"Content-Length: 0")),
+        (HEAD, head(200, b"Content-Length: 500")),
+        (GET, head(304, b"Content-Length: 500")),
+        (GET, head(204)),
+    ],
+)
+def test_the_end_is_found_however_the_bytes_arrive(asked, answer):
+    for step in (1, 7, len(answer)):
+        answering = Answering(asked)
+        for start in range(0, len(answer), step):
+            assert not answering.complete
+            assert answering.take(answer[start : start + step]) is not None
+        assert answering.complete
+        assert answering.take(b"x") < 0
+
+
+@pytest.mark.parametrize(
+    "answer", [head(200, b"Transfer-Encoding: chunked") + b"1\r\nx\r\n", head(100), b"SSH-2.0\r\n\r\n"]
+)
+def test_what_cannot_be_told_is_given_away(answer):
+    assert Answering(GET).take(answer) is None
+
+
+def test_an_old_client_is_not_let_take_a_broken_end_for_a_good_one():
+    answering = Answering(OLD)
+    answering.take(head(200) + b"some")
+    assert answering.may_seem_complete
+    whole = Answering(OLD)
+    whole.take(head(200, b"Content-Length: 4") + b"some")
+    assert not whole.may_seem_complete
+    assert not Answering(GET).may_seem_complete

@@ -1,0 +1,279 @@
+"""Several processes that serve: the same answers, and never a wrong byte, whoever dies."""
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+KEYS = 40
+SIZE = 60_000
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # of a process, or of a moment
+
+
+def body_of(key: str, version: int, size: int = SIZE) -> bytes:
+    """Every 32 bytes say which object and which version they are of."""
+    return f"{key}:{version:08d};".ljust(32, ".").encode() * (size // 32)
+
+
+def version_of(key: str, body: bytes) -> int:
+    """Raises AssertionError for a body that is not all of one version of that object."""
+    version = int(body[len(key) + 1 : len(key) + 9])
+    assert body == body_of(key, version, len(body))
+    return version
+
+
+def readers(served) -> list[int]:
+    """Process ids of what the proxy started."""
+    pid = served.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def wait_for(condition, limit_s: float = 20.0):
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
+    return found
+
+
+@contextmanager
+def connect(served) -> Iterator[http.client.HTTPConnection]:
+    connection = http.client.HTTPConnection(served.s3.removeprefix("http://"), timeout=20)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def ask(served, path: str, method: str = "GET", **headers: str):
+    with connect(served) as connection:
+        return get(connection, path, method, **headers)
+
+
+def get(connection, path: str, method: str = "GET", **headers: str):
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read()
+
+
+def put(served, path: str, body: bytes) -> None:
+    urllib.request.urlopen(urllib.request.Request(served.s3 + path, body, method="PUT"), timeout=20).close()
+
+
+def plain(answer):
+    status, headers, body = answer
+    return status, {name: value for name, value in headers.items() if name.lower() not in OWN}, body
+
+
+def listens(pid: int) -> bool:
+    """Whether a reader process got as far as its event loop."""
+    with suppress(OSError):
+        return any("eventpoll" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+@pytest.fixture
+def workers(serve, bucket_directory):
+    def start(count: int = 2, **settings: str):
+        served = serve(
+            origin__kind="file", origin__path=str(bucket_directory), s3__workers=str(count), **settings
+        )
+        wait_for(lambda: len(readers(served)) == count - 1 and all(map(listens, readers(served))))
+        time.sleep(0.3)
+        return served
+
+    return start
+
+
+@pytest.fixture
+def alone(workers):
+    """A proxy whose owner can be stopped, so that whoever answers is a reader."""
+    served = workers()
+    for n in range(3):
+        put(served, f"/data/{n}", body_of(str(n), 1))
+        for _ in range(2):
+            assert ask(served, f"/data/{n}")[0] == 200
+    yield served
+    if served.process.poll() is None:
+        served.process.send_signal(signal.SIGCONT)
+
+
+ASKED = [
+    ("GET", "/data/0", {}),
+    ("GET", "/data/1", {"Range": "bytes=10-99"}),
+    ("GET", "/data/1", {"Range": "bytes=-7"}),
+    ("GET", "/data/2", {"If-None-Match": "*"}),
+    ("HEAD", "/data/2", {}),
+]
+
+
+def test_a_reader_answers_hits_as_the_owner_does(alone):
+    expected = [plain(ask(alone, path, method, **fields)) for method, path, fields in ASKED]
+    # Two of each object by the fixture, three whole or in part here.
+    wait_for(lambda: alone.stats()["totals"]["requests"] == 9)
+    before = alone.stats()["totals"]
+    alone.process.send_signal(signal.SIGSTOP)
+    with connect(alone) as connection:
+        for _ in range(3):
+            for (method, path, fields), answer in zip(ASKED, expected, strict=True):
+                assert plain(get(connection, path, method, **fields)) == answer
+    alone.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: alone.stats()["totals"]["requests"] == 18)
+    after = alone.stats()["totals"]
+    assert after["hits_ram"] == before["hits_ram"] + 9
+    assert after["bytes"] == before["bytes"] + 3 * (SIZE + 90 + 7)
+
+
+def test_what_is_no_hit_goes_through_the_owner_on_the_same_connection(alone):
+    alone.process.send_signal(signal.SIGSTOP)
+    with connect(alone) as connection:
+        assert get(connection, "/data/0")[2] == body_of("0", 1)
+        alone.process.send_signal(signal.SIGCONT)
+        for n in range(3):
+            assert get(connection, f"/data/none{n}")[0] == 404
+            assert get(connection, f"/data/{n}")[2] == body_of(str(n), 1)
+            assert get(connection, f"/data/none{n}", "HEAD")[0] == 404
+            assert get(connection, f"/data/{n}", **{"Cache-Control": "no-cache"})[0] == 200
+        status, _, listing = get(connection, "/data?list-type=2")
+        assert (status, listing.count(b"<Key>")) == (200, 3)
+        connection.request("PUT", "/data/0", body_of("0", 2))
+        assert connection.getresponse().read() == b""
+        assert get(connection, "/data/0")[2] == body_of("0", 2)
+
+
+class Load:
+    """Threads that read and threads that write, and check every byte that a complete answer brought."""
+
+    def __init__(self, served, *, reading: int = 6, writing: int = 2) -> None:
+        self.served, self.over = served, threading.Event()
+        self.versions = Counter({str(n): 1 for n in range(KEYS)})
+        self.read, self.failures, self.wrong = Counter(), 0, []
+        for n in range(KEYS):
+            put(served, f"/data/{n}", body_of(str(n), 1))
+        jobs = [(self._read, n) for n in range(reading)] + [(self._write, n) for n in range(writing)]
+        self.writing = writing
+        self.threads = [threading.Thread(target=self._run, args=job) for job in jobs]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, work, number: int) -> None:
+        rng = np.random.default_rng(number)
+        while not self.over.is_set():
+            try:
+                with connect(self.served) as connection:
+                    while not self.over.is_set():
+                        work(connection, number, rng)
+            except (OSError, http.client.HTTPException):
+                self.failures += 1
+                time.sleep(0.02)
+            except Exception as error:  # noqa: BLE001 - shown by the test
+                self.wrong.append(repr(error)[:300])
+                return
+
+    def _read(self, connection, _number, rng) -> None:
+        for _ in range(50):
+            key = str(int(rng.integers(KEYS)))
+            least = self.versions[key]
+            first = int(rng.integers(SIZE // 64)) * 32
+            ranged = rng.random() < 0.3
+            fields = {"Range": f"bytes={first}-{first + 32 * 900 - 1}"} if ranged else {}
+            status, headers, body = get(connection, f"/data/{key}", **fields)
+            assert status in {200, 206, 503}, status
+            if status != 503:
+                assert len(body) in {SIZE, 32 * 900}
+                assert version_of(key, body) >= least, f"stale {key}"
+                self.read[headers["x-shade-cache"], headers["x-amz-request-id"][:4]] += 1
+
+    def _write(self, connection, number, rng) -> None:
+        key = str(int(rng.integers(KEYS // self.writing)) * self.writing + number)
+        version = self.versions[key] + 1
+        connection.request("PUT", f"/data/{key}", body_of(key, version))
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:
+            self.versions[key] = version
+        time.sleep(0.002)
+
+    def end(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join(30)
+        assert self.wrong == []
+
+
+@pytest.mark.parametrize("disk", ["0", "4 MiB"])
+def test_overwriting_and_eviction_never_show_an_old_or_a_torn_body(workers, disk):
+    served = workers(3, cache__ram__capacity="1 MiB", cache__disk__capacity=disk)
+    load = Load(served)
+    time.sleep(6)
+    load.end()
+    hits = {who for (source, who), _ in load.read.items() if source in {"ram", "disk"}}
+    assert len(hits) > 1, load.read
+    assert not load.failures
+
+
+def test_a_reader_that_is_killed_loses_its_connections_only_and_is_replaced(workers):
+    served = workers(3)
+    load = Load(served)
+    first = readers(served)
+    for _ in range(3):
+        time.sleep(0.5)
+        os.kill(readers(served)[0], signal.SIGKILL)
+        wait_for(lambda: len(readers(served)) == 2)
+    load.end()
+    assert set(readers(served)) != set(first)
+    assert ask(served, "/data/0")[0] == 200
+
+
+def test_a_killed_owner_takes_its_readers_along_and_a_new_one_starts_at_once(workers):
+    served = workers(3)
+    load = Load(served)
+    for _ in range(2):
+        time.sleep(1)
+        old = readers(served)
+        served.stop(signal.SIGKILL)
+        wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in old))  # noqa: B023 - called here
+        served.start()
+        wait_for(lambda: len(readers(served)) == 2)
+    # Threads go on with the new address by themselves: they connect anew.
+    time.sleep(2)
+    load.end()
+
+
+def test_no_owner_starts_while_a_reader_of_the_last_one_lives(alone):
+    (old,) = readers(alone)
+    os.kill(old, signal.SIGSTOP)
+    alone.stop(signal.SIGKILL)
+    with pytest.raises(AssertionError, match=r"is in use by process"):
+        alone.start()
+    os.kill(old, signal.SIGCONT)
+    wait_for(lambda: not Path(f"/proc/{old}/exe").exists())
+    alone.start()
+    assert ask(alone, "/data/0")[2] == body_of("0", 1)
+
+
+def test_stopping_ends_idle_connections_and_leaves_no_process(alone):
+    old = readers(alone)
+    with ExitStack() as open_ones:
+        for n in range(20):
+            connection = open_ones.enter_context(connect(alone))
+            get(connection, "/data/0")
+            if n % 2:
+                connection.request("PUT", f"/data/new{n}", b"x")
+                connection.getresponse().read()
+        began = time.monotonic()
+        assert alone.stop() == 0
+    assert time.monotonic() - began < 20, "idle connections were waited for"
+    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in old)
+    assert "reader process ended" not in json.dumps(alone.log.read_text())

@@ -1,0 +1,193 @@
+"""Hits read beside the engine: the same bytes, or None; never those of a page that moved meanwhile."""
+
+import os
+
+import pytest
+
+from shadeproxy.core.ranges import parse_range
+from shadeproxy.core.types import JobContext, ObjectRef, Source, Span, Upstream
+from shadeproxy.engine import columns
+from shadeproxy.engine import reader as module
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.columns import Share
+from shadeproxy.engine.reader import Reader, TierFiles
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+
+from .conftest import PAGE
+
+SMALL = ObjectRef("b", "small")
+BIG = ObjectRef("b", "big")
+BODIES = {SMALL: bytes(range(250)) * 10, BIG: bytes(range(251)) * 50}
+PLAIN = ReadRequest(SMALL)
+
+
+@pytest.fixture
+def beside(make_bench):
+    """An engine that has two objects, and a reader beside it."""
+
+    async def make(*, rules=(), warm=True, **kwargs):
+        share = Share.create()
+        bench = await make_bench(share=share, rules=rules, **kwargs)
+        for ref, body in BODIES.items():
+            bench.origin.put(ref.bucket, ref.key, body)
+            if warm:
+                await bench.get(ref.key)
+        await bench.settle()
+        tiers = [
+            TierFiles(m.tier.path, m.tier.claim.store_id, m.source, m.load is not None)
+            for m in bench.cache.media
+        ]
+        bench.noted = []
+        reader = Reader(
+            Share(os.dup(share.descriptor)),
+            tiers,
+            rules=Rules(rules),
+            clock=bench.clock,
+            page_size=PAGE,
+            noted=lambda *what: bench.noted.append(what),
+        )
+        return bench, reader
+
+    return make
+
+
+def hit(reader, ref=SMALL, span=None, **kwargs):
+    request = ReadRequest(ref, **kwargs)
+    meta = reader.usable_now(request)
+    found = None if meta is None else reader.hit(request, meta, span or Span(0, meta.size))
+    return None if found is None else b"".join(found.pieces)
+
+
+async def test_it_has_what_the_engine_has(beside):
+    bench, reader = await beside()
+    assert reader.usable_now(PLAIN) == bench.engine.usable_now(PLAIN)
+    assert hit(reader) == BODIES[SMALL]
+    for span in (Span(0, 1), Span(PAGE - 5, PAGE + 5), Span(2 * PAGE, 3 * PAGE)):
+        assert hit(reader, BIG, span) == BODIES[BIG][span.start : span.stop]
+    assert hit(reader, BIG) is None  # of so many pages the engine streams
+    assert hit(reader, ObjectRef("b", "none")) is None
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    assert reader.take(ticket, None, bench.clock.now_s()) == BODIES[SMALL]
+    assert not reader.ticket(BIG, 0, bench.clock.now_s()).whole
+
+
+@pytest.mark.parametrize("kwargs", [{"force_check": True}, {"upstream": Upstream("other")}])
+async def test_what_the_origin_decides_is_not_for_it(beside, kwargs):
+    _, reader = await beside()
+    assert hit(reader, **kwargs) is None
+
+
+@pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.REVALIDATE])
+async def test_what_is_not_fresh_is_for_the_engine(beside, freshness):
+    bench, reader = await beside(rules=(Rule(freshness=freshness, ttl_s=10.0),))
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    assert (ticket is not None) == (freshness is Freshness.TTL)
+    bench.clock.advance(11)
+    assert hit(reader) is None
+    assert ticket is None or reader.take(ticket, None, bench.clock.now_s()) is None
+    await bench.engine._versions.check(SMALL, PLAIN.upstream)
+    assert (hit(reader) is not None) == (freshness is Freshness.TTL)
+
+
+async def overwrite(bench):
+    async with bench.engine.writing([SMALL]):
+        bench.origin.put("b", "small", b"new" * 800)
+    await bench.get("small")
+    await bench.settle()
+
+
+async def purge(bench):
+    await bench.engine.purge("b", "", dry_run=False)
+
+
+async def touch_bucket(bench):
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        pass
+
+
+@pytest.mark.parametrize("change", [overwrite, purge, touch_bucket])
+async def test_a_change_counts_from_the_moment_it_is_decided(beside, change):
+    bench, reader = await beside()
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    assert hit(reader) == BODIES[SMALL]
+    await change(bench)
+    assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert hit(reader) == (b"new" * 800 if change is overwrite else None)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("when", ["proving", "copying"])
+async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, before, when):
+    """The page leaves and another one takes its place, just before or after its bytes are read."""
+    bench, reader = await beside()
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s()) if when == "copying" else None
+    read = module._pread
+
+    def disturbed(*args, **kwargs):
+        monkeypatch.setattr(module, "_pread", read)
+        found = b"" if before else read(*args, **kwargs)
+        residents = bench.cache.residents
+        (slot,) = residents.pages_of(module.object_hash(SMALL))
+        # Not even the header betrays it: only the stamp does.
+        _, location = residents.displace(slot)
+        residents.place(slot, 0, location, int(residents.record_bytes[slot]))
+        return read(*args, **kwargs) if before else found
+
+    monkeypatch.setattr(module, "_pread", disturbed)
+    if ticket is None:
+        assert reader.usable_now(PLAIN) is None
+    else:
+        assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert hit(reader) == BODIES[SMALL]
+
+
+async def test_a_header_that_is_another_s_is_not_believed(beside):
+    bench, reader = await beside()
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    (slot,) = bench.cache.residents.pages_of(module.object_hash(SMALL))
+    bench.cache.media[0].tier.erase(int(bench.cache.residents.location[slot]))
+    assert reader.take(ticket, None, bench.clock.now_s()) is None
+
+
+async def test_an_unverified_page_is_shown_when_its_body_was_checked(beside):
+    bench, reader = await beside()
+    residents = bench.cache.residents
+    (slot,) = residents.pages_of(module.object_hash(SMALL))
+    # As the recovery leaves it.
+    residents.displace(slot)
+    residents.unverified[slot] = True
+    residents.place(slot, 0, residents.location[slot], int(residents.record_bytes[slot]))
+    assert hit(reader) is None
+    assert (await bench.get("small"))[1] is Source.RAM
+    assert hit(reader) == BODIES[SMALL]
+
+
+async def test_a_table_that_outgrew_its_place_is_no_longer_read(beside, monkeypatch):
+    monkeypatch.setattr(columns, "SHARED_CAPACITY", 8)
+    bench, reader = await beside()
+    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    assert hit(reader) == BODIES[SMALL]
+    bench.origin.put("b", "more", b"more" * 6000)
+    await bench.get("more")
+    await bench.settle()
+    assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert hit(reader) is None
+    assert await bench.get("small") == (BODIES[SMALL], Source.RAM)
+
+
+async def test_reads_arrive_in_the_statistics_and_in_the_order_of_use(beside):
+    bench, reader = await beside()
+    before, job = bench.stats.totals(), JobContext("j", 1, 0)
+    reader.take(reader.ticket(PLAIN.ref, 0, bench.clock.now_s()), job, bench.clock.now_s())
+    hit(reader, BIG, Span(PAGE - 5, PAGE + 5), range=parse_range("bytes=1-2"))
+    reader.flush()
+    reader.flush()
+    (noted,) = bench.noted
+    (slot,) = bench.cache.residents.pages_of(module.object_hash(SMALL))
+    used = float(bench.cache.residents.uses[slot])
+    bench.engine.note_reads(*noted)
+    after = bench.stats.totals()
+    assert after.hits_ram == before.hits_ram + 2
+    assert after.bytes == before.bytes + len(BODIES[SMALL]) + 10
+    assert bench.stats.jobs["j"].epochs[1].requests == 1
+    assert bench.cache.residents.uses[slot] == used + 1
