@@ -11,9 +11,11 @@ another run may have registered anew; a key is always itself.
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import numpy as np
 
 from shadeproxy_sdk import frames, locate
 from shadeproxy_sdk.channel import Channel
@@ -28,6 +30,9 @@ from shadeproxy_sdk.ways import Offers
 _LOG = logging.getLogger("shadeproxy_sdk")
 MOST_ITEMS = 4096
 """In one call: with the longest keys of S3 its body stays below the 8 MiB that the proxy takes."""
+STEP = 128
+"""Items that are looked for while those before are copied. Measured with 256 x 100 KB: 6 % more samples/s
+than all at once; smaller steps cost the CPU time of more calls and bring nothing."""
 _MOST_RECORDS_BYTES = 256 << 20
 _MOST_REFUSAL_BYTES = 1 << 20
 
@@ -59,13 +64,30 @@ class Request:
         rest = f", {json.dumps(fields)[1:-1]}" if fields else ""
         return b'{"items": [%b]%b}' % (items, rest.encode())
 
+    def known(self, positions: Sequence[int] = (), lengths: Iterable[int] = ()) -> list[int]:
+        """The length of each sample as well as it is known: ``lengths`` were found for ``positions``."""
+        guess = self.guess.length
+        known = [guess if length == UNKNOWN else length for length in self.lengths]
+        for position, length in zip(positions, lengths, strict=True):
+            if length != UNKNOWN:
+                known[position] = int(length)
+        for position, data in enumerate(self.landing.views):
+            if data is not None:
+                known[position] = len(data)
+        return known
+
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What locate said of the samples at ``positions``."""
+class _Call:
+    """A call about the samples at ``positions`` that was sent on ``channel``, its answer not read yet."""
 
-    located: locate.Located
+    path: str
+    content_type: str
+    order: str | None
+    request: Request
     positions: list[int]
+    timeout_s: float
+    channel: Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +107,10 @@ class BulkReads:
         timeout_s = probe_timeout_s(passage, self.timeout_s)
         try:
             offers = self._offers(timeout_s)
-            found = self._locate(request, timeout_s) if offers.locate else None
-            request.landing.lay(_lengths(request, found), allocate)
-            if found is not None:
-                self._copy(found, request.landing, Passage.OPEN)
+            if offers.locate:
+                self._locate(request, allocate, timeout_s)
+            if not request.landing.laid:
+                request.landing.lay(request.known(), allocate)
             if offers.batch:
                 self._batch(request, timeout_s)
         except (Unreachable, ControlError, ConfigError) as error:
@@ -117,48 +139,70 @@ class BulkReads:
 
     # ------------------------------------------------------------------ locate
 
-    def _locate(self, request: Request, timeout_s: float) -> Found | None:
-        """Where missing samples lie, if this process can read there. Raises Unreachable."""
+    def _locate(self, request: Request, allocate: Allocate, timeout_s: float) -> None:
+        """Lay out and land what lies in files that this process can read. Raises Unreachable."""
         ways = self.connections.ways
         passage = ways.locate.ask()
-        positions = request.landing.missing()
-        if passage is Passage.SHUT or not positions:
-            return None
+        landing = request.landing
+        if passage is Passage.SHUT or not landing.missing():
+            return
         try:
+            # One sample shows whether the files can be opened. A located read counts as a hit: a proxy on
+            # another host should not count batches of them that nobody can use.
             if not ways.proven:
-                # One sample shows whether the files can be opened. A located read counts as a hit: a proxy
-                # on another host should not count batches of them that nobody can use.
-                probe = self._find(request, positions[:1], timeout_s)
-                if not probe.located.pieces or not self._copy(probe, request.landing, passage):
-                    return None
-            positions = request.landing.missing()
-            return self._find(request, positions, timeout_s) if positions else None
+                self._copy_all(request, None, [landing.missing()[:1]], passage, timeout_s)
+            positions = landing.missing()
+            if not (ways.proven and positions):
+                return
+            known = UNKNOWN not in request.known()
+            if known:
+                landing.lay(request.known(), allocate)
+            steps = _steps(positions, known=known)
+            self._copy_all(request, None if known else allocate, steps, Passage.OPEN, timeout_s)
         except (ControlError, Broken, BadAnswer) as error:
             ways.locate.failed(passage, str(error))
-            return None
 
-    def _find(self, request: Request, positions: list[int], timeout_s: float) -> Found:
-        with self._answer(
-            "/v1/locate", locate.CONTENT_TYPE, request, positions, timeout_s=timeout_s
-        ) as answer:
-            located = locate.decode(answer.read(_MOST_RECORDS_BYTES), len(positions))
-        for index, length in list(located.lengths.items()):
-            if request.lengths[positions[index]] not in {length, UNKNOWN}:
-                # Not the bytes that were asked for: who is asked next will say what is wrong.
-                del located.pieces[index], located.lengths[index]
-        return Found(located, positions)
+    def _copy_all(
+        self,
+        request: Request,
+        allocate: Allocate | None,
+        steps: list[list[int]],
+        passage: Passage,
+        timeout_s: float,
+    ) -> None:
+        """Find and copy step by step: while a step is copied the proxy looks for the next.
 
-    def _copy(self, found: Found, landing: Landing, passage: Passage) -> bool:
-        """Copy what was found; whether anything could be. Where nothing can, locating rests for a while."""
-        if not found.located.pieces:
-            return False
-        ways = self.connections.ways
-        ways.proven = locate.copy(found.located, found.positions, landing, ways.segments) > 0
-        if ways.proven:
-            ways.locate.succeeded()
-        else:
-            ways.locate.failed(passage, "located files cannot be read from here")
-        return ways.proven
+        ``allocate``: lay out what was found first. Where nothing can be copied, locating rests for a while.
+        """
+        ways, landing = self.connections.ways, request.landing
+        found = landed = 0
+        call: _Call | None = None
+        try:
+            for number, positions in enumerate(steps):
+                call = call or self._send("/v1/locate", locate.CONTENT_TYPE, request, positions, timeout_s)
+                with self._answer(call) as answer:
+                    call = None
+                    body = answer.read(_MOST_RECORDS_BYTES)
+                if number + 1 < len(steps):
+                    call = self._send(
+                        "/v1/locate", locate.CONTENT_TYPE, request, steps[number + 1], timeout_s
+                    )
+                located = locate.decode(body, len(positions))
+                promised = np.array(request.lengths)[positions]
+                located = located.without((promised != UNKNOWN) & (promised != located.lengths))
+                if allocate is not None:
+                    landing.lay(request.known(positions, located.lengths), allocate)
+                found += len(located.rows)
+                landed += locate.copy(located, positions, landing, ways.segments)
+        finally:
+            if call is not None:
+                call.channel.close()
+        if found:
+            ways.proven = landed > 0
+            if ways.proven:
+                ways.locate.succeeded()
+            else:
+                ways.locate.failed(passage, "located files cannot be read from here")
 
     # ------------------------------------------------------------------ batch
 
@@ -174,52 +218,31 @@ class BulkReads:
     def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
         if not positions:
             return
-        with self._answer(
-            "/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s=timeout_s, order="ready"
-        ) as answer:
+        call = self._send("/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s, order="ready")
+        with self._answer(call) as answer:
             frames.receive(answer, positions, request.lengths, request.landing)
 
     # ------------------------------------------------------------------ calls
 
-    @contextmanager
-    def _answer(
+    def _send(
         self,
         path: str,
         content_type: str,
         request: Request,
         positions: list[int],
-        *,
         timeout_s: float,
+        *,
         order: str | None = None,
-    ) -> Iterator[Channel]:
-        """A channel whose answer has begun; it serves again if its user read the answer to the end."""
-        try:
-            channel = self._post(path, request.body(positions, order), timeout_s)
-        except ControlError as error:
-            if error.code != "unknown_name" or request.tag is None:
-                raise
-            # A proxy that has forgotten the job, or has not met it yet: the reads need not wait for it.
-            request.tag = None
-            channel = self._post(path, request.body(positions, order), timeout_s)
-        try:
-            _check_type(channel, path, content_type)
-            yield channel
-        except BaseException:
-            channel.close()
-            raise
-        self.connections.ways.channels.give(channel)
-
-    def _post(self, path: str, body: bytes, timeout_s: float) -> Channel:
+    ) -> _Call:
+        """A call on its way. Raises Unreachable."""
         ways = self.connections.ways
         headers = {**self.control.headers(), "content-type": "application/json"}
         address = self.control.address(ways.offers.socket if ways.offers is not None else None)
+        body = request.body(positions, order)
         while True:
             channel = ways.channels.take(address, timeout_s)
             try:
-                channel.post(path, headers, body, timeout_s)
-                if channel.status == 200:
-                    return channel
-                told = channel.read(_MOST_REFUSAL_BYTES)
+                channel.send(path, headers, body, timeout_s)
             except Broken:
                 channel.close()
                 if channel.fresh:
@@ -228,23 +251,59 @@ class BulkReads:
             except BaseException:
                 channel.close()
                 raise
-            ways.channels.give(channel)
-            raise refusal(self.control.url, "POST", path, channel.status, told)
+            return _Call(path, content_type, order, request, positions, timeout_s, channel)
+
+    def _again(self, call: _Call) -> _Call:
+        return self._send(
+            call.path, call.content_type, call.request, call.positions, call.timeout_s, order=call.order
+        )
+
+    @contextmanager
+    def _answer(self, call: _Call) -> Iterator[Channel]:
+        """A channel whose answer has begun; it serves again if its user read the answer to the end."""
+        try:
+            channel = self._begin(call)
+        except ControlError as error:
+            if error.code != "unknown_name" or call.request.tag is None:
+                raise
+            # A proxy that has forgotten the job, or has not met it yet: the reads need not wait for it.
+            call.request.tag = None
+            channel = self._begin(self._again(call))
+        try:
+            _check_type(channel, call)
+            yield channel
+        except BaseException:
+            channel.close()
+            raise
+        self.connections.ways.channels.give(channel)
+
+    def _begin(self, call: _Call) -> Channel:
+        while True:
+            channel = call.channel
+            try:
+                channel.begin()
+                if channel.status == 200:
+                    return channel
+                told = channel.read(_MOST_REFUSAL_BYTES)
+            except Broken:
+                channel.close()
+                if channel.fresh:
+                    raise
+                call = self._again(call)  # As above: it was idle.
+                continue
+            except BaseException:
+                channel.close()
+                raise
+            self.connections.ways.channels.give(channel)
+            raise refusal(self.control.url, "POST", call.path, channel.status, told)
 
 
-def _check_type(channel: Channel, path: str, content_type: str) -> None:
-    if channel.headers.get("content-type") != content_type:
-        raise BadAnswer(f"{path} answered something else than {content_type}")
+def _check_type(channel: Channel, call: _Call) -> None:
+    if channel.headers.get("content-type") != call.content_type:
+        raise BadAnswer(f"{call.path} answered something else than {call.content_type}")
 
 
-def _lengths(request: Request, found: Found | None) -> list[int]:
-    """The length of each sample as well as it is known now."""
-    guess = request.guess.length
-    lengths = [guess if length == UNKNOWN else length for length in request.lengths]
-    if found is not None:
-        for index, length in found.located.lengths.items():
-            lengths[found.positions[index]] = length
-    for position, data in enumerate(request.landing.views):
-        if data is not None:
-            lengths[position] = len(data)
-    return lengths
+def _steps(positions: list[int], *, known: bool) -> list[list[int]]:
+    """In which portions ``positions`` are looked for: all at once while nobody knows how long they are."""
+    size = STEP if known else MOST_ITEMS
+    return [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -62,23 +62,27 @@ class Channel:
         self._flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
         self._host = f"{address.host}:{address.port}"
 
-    def post(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
-        """Send a request and read the head of its answer into ``status`` and ``headers``.
-
-        Raises Unreachable, and Broken when the connection ended, as an idle one does when its server
-        restarts.
-        """
+    def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
+        """Send a POST; ``begin`` must follow. Raises Unreachable, and Broken as ``begin``."""
         self.reusable = False
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         try:
             self._bound(timeout_s)
             self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
-            self._read_head()
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise Unreachable(f"no answer within {timeout_s:g} s") from None
         except OSError as error:
-            raise Broken(f"connection broken: {error.strerror or error}") from None
+            raise self._lost(error) from None
+
+    def begin(self) -> None:
+        """Wait for the answer and read its head into ``status`` and ``headers``.
+
+        Raises Unreachable, and Broken when the connection ended, as an idle one does when its server
+        restarts.
+        """
+        try:
+            self._read_head()
+        except OSError as error:
+            raise self._lost(error) from None
 
     def read_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes of the body.
@@ -208,7 +212,7 @@ class Channel:
             raise self._lost(error) from None
 
     def _lost(self, error: OSError) -> Unreachable:
-        if isinstance(error, BlockingIOError | ssl.SSLWantReadError):
+        if isinstance(error, BlockingIOError | ssl.SSLWantReadError | ssl.SSLWantWriteError):
             return Unreachable(f"no answer within {self._timeout_s:g} s")
         return Broken(f"connection broken: {error.strerror or error}")
 

@@ -78,6 +78,11 @@ class Landing:
             if data is not None:
                 self.put(position, data)
 
+    @property
+    def laid(self) -> bool:
+        """Whether there are slots."""
+        return self._buffer is not None
+
     def missing(self) -> list[int]:
         """Positions of what is to be fetched still."""
         twins = self._twins

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.errors import BadAnswer
-from shadeproxy_sdk.landing import Landing
+from shadeproxy_sdk.landing import UNKNOWN, Landing
 from shadeproxy_sdk.segments import Segments
 
 CONTENT_TYPE = "application/vnd.shadeproxy.locate"
@@ -36,25 +36,24 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
+_COLUMNS = ("index", "file", "header_offset", "offset", "length", "position", "header")
 _MOST = np.uint64(1 << 62)
 
 
-class Piece(NamedTuple):
-    """``length`` bytes at ``offset`` of a file: ``position`` of a sample on, while ``header`` stands."""
-
-    path: str
-    header_offset: int
-    header: bytes
-    offset: int
-    length: int
-    position: int
-
-
 class Located(NamedTuple):
-    """``pieces[i]`` of each item that is cached here, and ``lengths[i]``, the bytes of all its pieces."""
+    """``rows`` of RECORD point into ``files``: the pieces of the items that are cached here, in order.
 
-    pieces: dict[int, list[Piece]]
-    lengths: dict[int, int]
+    ``lengths[i]``: the bytes of item i, UNKNOWN when it is not cached here.
+    """
+
+    files: list[str]
+    rows: NDArray[np.void]
+    lengths: NDArray[np.int64]
+
+    def without(self, unwanted: NDArray[np.bool_]) -> "Located":
+        """The same but for the items ``unwanted[i]``."""
+        rows = self.rows[~unwanted[self.rows["index"]]]
+        return Located(self.files, rows, np.where(unwanted, UNKNOWN, self.lengths))
 
 
 def decode(body: bytes, count: int) -> Located:
@@ -68,54 +67,58 @@ def decode(body: bytes, count: int) -> Located:
     if len(records) != rows or not _obeys(records, count, files):
         raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")
     records = records[records["status"] == 200]
-    pieces: dict[int, list[Piece]] = {}
-    lengths: dict[int, int] = {}
-    names = ("index", "file", "header_offset", "offset", "length", "position")
-    columns = (records[name].tolist() for name in names)
-    for row in zip(*columns, records["header"].tolist(), strict=True):
-        index, file, header_offset, offset, length, position, header = row
-        piece = Piece(files[file], header_offset, header, offset, length, position)
-        pieces.setdefault(index, []).append(piece)
-        lengths[index] = position + length
-    return Located(pieces, lengths)
+    lengths = np.full(count, UNKNOWN, np.int64)
+    # Of an item with several pieces the last one's end is the item's.
+    index = records["index"]
+    last = np.ones(len(index), np.bool_)
+    np.not_equal(index[1:], index[:-1], out=last[:-1])
+    lengths[index[last]] = (records["position"] + records["length"])[last]
+    return Located(files, records, lengths)
 
 
 def copy(located: Located, positions: Sequence[int], landing: Landing, segments: Segments) -> int:
     """Land what can be read of ``located``, whose item i is sample ``positions[i]``; how many samples.
 
-    The others stay missing: evicted meanwhile, or in files that this process may not open.
+    The others stay missing: evicted meanwhile, or in files that this process may not open. Several threads
+    may copy into one landing, each other samples.
     """
-    landed = 0
+    landed, copied, view, whole = 0, -1, memoryview(b""), False
+    descriptors: dict[int, int | None] = {}
+    columns = (located.rows[name].tolist() for name in _COLUMNS)
+    lengths = located.lengths.tolist()
     with segments:
-        for index, pieces in located.pieces.items():
-            position = positions[index]
-            view = landing.room(position, located.lengths[index])
-            if all(_copy(piece, view, segments) for piece in pieces):
-                landing.views[position] = view
+        for index, file, header_offset, offset, length, start, header in zip(*columns, strict=True):
+            if index != copied:
+                copied, whole = index, True
+                view = landing.room(positions[index], lengths[index])
+            if file not in descriptors:
+                descriptors[file] = segments.open(located.files[file])
+            descriptor = descriptors[file]
+            stop = start + length
+            room = view if length == len(view) else view[start:stop]
+            if descriptor is None:
+                whole = False
+            elif not _read(descriptor, room, offset, header_offset, header):
+                renewed = segments.renewed(located.files[file], descriptor)
+                if renewed is None or not _read(renewed, room, offset, header_offset, header):
+                    whole = False
+                else:
+                    descriptors[file] = renewed
+            if whole and stop == len(view):
+                landing.views[positions[index]] = view
                 landed += 1
     return landed
 
 
-def _copy(piece: Piece, view: memoryview, segments: Segments) -> bool:
-    descriptor = segments.open(piece.path)
-    if descriptor is None:
-        return False
-    room = view[piece.position : piece.position + piece.length]
-    if _read(descriptor, piece, room):
-        return True
-    renewed = segments.renewed(piece.path, descriptor)
-    return renewed is not None and _read(renewed, piece, room)
-
-
-def _read(descriptor: int, piece: Piece, room: memoryview) -> bool:
+def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
+    """Whether ``room`` was filled from ``offset`` on, and ``header`` stood afterwards."""
+    length = len(room)
     try:
-        read = os.preadv(descriptor, [room], piece.offset)
-        while 0 < read < piece.length:
-            more = os.preadv(descriptor, [room[read:]], piece.offset + read)
+        read = os.preadv(descriptor, [room], offset)
+        while 0 < read < length:
+            more = os.preadv(descriptor, [room[read:]], offset + read)
             read = read + more if more else 0
-        return (
-            read == piece.length and os.pread(descriptor, HEADER_BYTES, piece.header_offset) == piece.header
-        )
+        return read == length and os.pread(descriptor, HEADER_BYTES, header_offset) == header
     except OSError:
         return False
 
@@ -128,8 +131,8 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
         return True
     index, status = records["index"].astype(np.int64), records["status"]
     here = status == 200
-    steps = np.diff(index)
-    if index[-1] >= count or (steps < 0).any() or not np.isin(status, (0, 200)).all():
+    steps = index[1:] - index[:-1]
+    if index[-1] >= count or (steps < 0).any() or not (here | (status == 0)).all():
         return False
     numbers = ("header_offset", "offset", "length", "position")
     if any((records[name] >= _MOST).any() for name in numbers) or (records["file"][here] >= len(files)).any():
@@ -137,7 +140,8 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     # An item that is not here has one record.
     if ((steps == 0) & ~(here[1:] & here[:-1])).any():
         return False
-    first = np.concatenate(([True], steps > 0))
+    first = np.ones(len(index), np.bool_)
+    np.greater(steps, 0, out=first[1:])
     length = records["length"].astype(np.int64)
     ends = np.cumsum(length)
     begins = (ends - length)[first][np.cumsum(first) - 1]

@@ -5,7 +5,9 @@ buffer (CPU, 2-core EPYC): preadv 14 us, a slice of a mapping whose pages this p
 one whose pages it has not 20, and after an eviction they are new again. For those 5 us a mapping would ask
 three prices: touching a hole of a tmpfs file allocates a page that the proxy does not count; a full tmpfs
 or a bad disk is SIGBUS, which kills the worker, where a system call is an error; and each worker would pay
-page tables for the whole cache.
+page tables for the whole cache. A look before the touch does not exclude the first two: a record may die
+in between. Copies that the kernel makes out of a mapping (process_vm_readv) cost what preadv costs: it is
+the kernel's copy that is slow, not the way to the page.
 
 Law: a descriptor is only ever a guess of what the path names; who reads proves it by the record's header.
 """

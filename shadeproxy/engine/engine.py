@@ -256,6 +256,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*lingering, return_exceptions=True)
         await self._versions.aclose()
+        self._filling.flights.cancel_unwatched()
         await self._filling.flights.drain()
         self._hits.flush()
         await self.cache.drain()

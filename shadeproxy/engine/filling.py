@@ -2,7 +2,8 @@
 
 Laws: memory is taken from the ledger before it is allocated, and before the origin is asked where the
 length is known, so that no connection waits for memory; a page that was stored is read from its tier, and
-its memory is given back at once; reading ahead takes only memory that nobody waits for.
+its memory is given back at once; reading ahead, and a fill whose readers have all been served, take only
+memory that nobody waits for.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class Filling:
         self._clock = clock
         self._page_size = page_size
         self._outdated = outdated
-        self.flights = SingleFlight(self._retire)
+        self.flights = SingleFlight(self._retire, self._goes_on)
 
     def join(
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
@@ -74,8 +75,17 @@ class Filling:
         self._cache.miss(ref, number)
         return flight
 
-    def leave(self, flight: Flight) -> None:
-        self.flights.leave(flight)
+    def leave(self, flight: Flight, *, served: bool = False) -> None:
+        self.flights.leave(flight, served=served)
+
+    def _goes_on(self, flight: Flight) -> bool:
+        """Whether the rest of a page is worth a fill that nobody reads: its readers were served a range."""
+        ledger = self._ledger
+        return (
+            flight.publishable
+            and not ledger.waiting
+            and ledger.taken_bytes <= ledger.capacity_bytes * _AHEAD_SHARE
+        )
 
     def _filler(self, intent: Intent, known: ObjectMeta | None) -> Fill:
         async def fill(flight: Flight) -> None:

@@ -1,7 +1,8 @@
 """Single-flight: one origin read per page, however many readers want it.
 
-Laws: a flight outlives its first waiter and dies with its last; it gives its ledger bytes back exactly
-once, after it ended and its last waiter left; nothing here knows tiers or HTTP. States:
+Laws: a flight outlives its first waiter; it dies with its last when nobody got what he came for, else it
+may go on to its end; it gives its ledger bytes back exactly once, after it ended and its last waiter left;
+nothing here knows tiers or HTTP. States:
 OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error``).
 """
 
@@ -26,6 +27,8 @@ class Flight:
         self.buffer = memoryview(b"")
         self.filled = 0
         self.waiters = 0
+        self.served = False
+        """A waiter had all that it wanted: the page is worth having, also when the rest hangs up."""
         self.publishable = True
         self.ended = False
         self.error: BaseException | None = None
@@ -102,12 +105,18 @@ FlightKey = tuple[ObjectRef, int]
 
 
 class SingleFlight:
-    """The table of flights. ``retire`` is called once per flight when nobody needs its memory any more."""
+    """The table of flights. ``retire`` is called once per flight when nobody needs its memory any more.
 
-    def __init__(self, retire: Callable[[Flight], None]) -> None:
+    ``goes_on`` is asked whether a flight that served somebody may end without a waiter.
+    """
+
+    def __init__(
+        self, retire: Callable[[Flight], None], goes_on: Callable[[Flight], bool] = lambda _flight: False
+    ) -> None:
         self._flights: dict[FlightKey, Flight] = {}
         self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
+        self._goes_on = goes_on
 
     def __len__(self) -> int:
         return sum(map(len, self._live.values()))
@@ -132,18 +141,17 @@ class SingleFlight:
         flight.waiters += 1
         return flight, coalesced
 
-    def leave(self, flight: Flight) -> None:
-        """A waiter is done or gave up; the last one to give up cancels the fill."""
+    def leave(self, flight: Flight, *, served: bool = False) -> None:
+        """A waiter is done (``served``) or gave up; the last one cancels a fill that may not go on."""
         flight.waiters -= 1
+        flight.served |= served
         assert flight.waiters >= 0, "left a flight twice"
         if flight.waiters:
             return
         if flight.ended:
             self._finish(flight)
-        elif flight.task is not None:
-            # Nobody may join a flight that is being cancelled.
-            self.detach(flight)
-            flight.task.cancel()
+        elif not (flight.served and self._goes_on(flight)):
+            self._cancel(flight)
 
     def detach(self, flight: Flight) -> None:
         """Let nobody join any more (its page was invalidated, stored, or it is being cancelled)."""
@@ -154,7 +162,10 @@ class SingleFlight:
         """What flights of this object bring is not to be kept, and later readers start afresh."""
         for flight in self._live.get(ref, ()):
             flight.publishable = False
-            self.detach(flight)
+            if flight.waiters or flight.ended:
+                self.detach(flight)
+            else:
+                self._cancel(flight)
 
     def invalidate_bucket(self, bucket: str) -> None:
         """``invalidate_object`` for every object of a bucket."""
@@ -165,10 +176,22 @@ class SingleFlight:
         for ref in filter(matches, self._live):
             self.invalidate_object(ref)
 
+    def cancel_unwatched(self) -> None:
+        """End the fills that go on without a waiter."""
+        for flight in [one for flights in self._live.values() for one in flights]:
+            if not flight.waiters and not flight.ended:
+                self._cancel(flight)
+
     async def drain(self) -> None:
         """Wait until every fill has ended."""
         while tasks := [task for task in self._tasks() if not task.done()]:
             await asyncio.wait(tasks)
+
+    def _cancel(self, flight: Flight) -> None:
+        # Nobody may join a flight that is being cancelled.
+        self.detach(flight)
+        if flight.task is not None:
+            flight.task.cancel()
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         return (flight.task for flights in self._live.values() for flight in flights if flight.task)

@@ -19,8 +19,12 @@ class Known:
 
 
 def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Whether ETag and Last-Modified agree: headers can be replaced in place, which keeps the ETag."""
-    return one.etag == other.etag and one.header("Last-Modified") == other.header("Last-Modified")
+    """Whether ETag, size and Last-Modified agree: headers can be replaced in place, which keeps the ETag."""
+    return (
+        one.etag == other.etag
+        and one.size == other.size
+        and one.header("Last-Modified") == other.header("Last-Modified")
+    )
 
 
 class MetadataCache:

@@ -32,7 +32,7 @@ class Fills(Protocol):
         self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta
     ) -> Flight | None: ...
 
-    def leave(self, flight: Flight) -> None: ...
+    def leave(self, flight: Flight, *, served: bool = False) -> None: ...
 
 
 Count = Callable[[ReadRequest, Source, int], None]
@@ -107,12 +107,12 @@ class EngineReading:
         self._read_ahead(number, stop)
         return await self._flight(number)
 
-    def done(self, number: int) -> None:
-        """Nothing more is wanted of a page; idempotent."""
+    def done(self, number: int, *, served: bool = False) -> None:
+        """Nothing more is wanted of a page, because all of it was read or not; idempotent."""
         # Nothing to leave when the context was left before the body was closed.
         flight = self._joined.pop(number, None)
         if flight is not None:
-            self._fills.leave(flight)
+            self._fills.leave(flight, served=served)
 
     def reset(self) -> None:
         """Nothing is known any more: the version that was opened is gone."""
@@ -151,7 +151,7 @@ class EngineReading:
             flight, _ = self._join(number)
             self._joined[number] = flight
             meta = await flight.opened()
-        if self._meta is not None and meta.etag != self._meta.etag:
+        if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
@@ -256,7 +256,7 @@ class Body:
         self._position += len(piece)
         if self._position == self._stop:
             self._flight = None
-            self._reading.done(self._number)
+            self._reading.done(self._number, served=True)
             self._number += 1
         return piece
 

@@ -7,6 +7,7 @@ make each of them for every piece.
 """
 
 import asyncio
+import socket
 import struct
 from collections.abc import Sequence
 
@@ -34,6 +35,10 @@ _GROUP_BYTES = 512 * 1024
 # Two buffers a frame, and the kernel takes 1,024 in a call.
 _GROUP_FRAMES = 256
 
+# A Unix socket whose buffer is full says so until three quarters of it were read: with the usual 208 KiB
+# sender and reader take turns, 55 us per 100 KB; with this much they work at the same time, 32 us.
+_NEAR_BUFFER_BYTES = 1 << 20
+
 
 class FrameWriter:
     """One answer. ``add`` and ``extend`` gather, ``flush`` sends."""
@@ -54,6 +59,10 @@ class FrameWriter:
 
     async def start(self) -> None:
         """Send the head."""
+        transport = self._request.transport
+        near = None if transport is None else transport.get_extra_info("socket")
+        if near is not None and near.family == socket.AF_UNIX:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER_BYTES)
         await self.response.prepare(self._request)
 
     def add(self, index: int, source: Source, length: int, pieces: Sequence[memoryview]) -> None:

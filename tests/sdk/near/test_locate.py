@@ -3,10 +3,12 @@
 import json
 import struct
 
+import numpy as np
 import pytest
 
 from shadeproxy_sdk import locate
 from shadeproxy_sdk.errors import BadAnswer
+from shadeproxy_sdk.landing import UNKNOWN
 
 RECORD = struct.Struct("<IHHQQQQB7x64s")
 HEADER = bytes(range(64))
@@ -27,16 +29,28 @@ AWAY = record(1, 0, status=0)
 
 def test_records_are_pieces_in_order():
     located = locate.decode(answer(record(0), AWAY, record(2), record(2, 3, file=1, position=5)), 4)
-    assert located.lengths == {0: 5, 2: 8}
-    assert located.pieces[2] == [
-        locate.Piece("/a", 0, HEADER, 64, 5, 0),
-        locate.Piece("/b", 0, HEADER, 64, 3, 5),
+    assert located.files == ["/a", "/b"]
+    assert located.lengths.tolist() == [5, UNKNOWN, 8, UNKNOWN]
+    names = ["index", "file", "offset", "length", "position", "header"]
+    assert located.rows[names].tolist() == [
+        (0, 0, 64, 5, 0, HEADER),
+        (2, 0, 64, 5, 0, HEADER),
+        (2, 1, 64, 3, 5, HEADER),
     ]
 
 
-def test_nothing_is_an_answer():
-    assert locate.decode(answer(), 4) == ({}, {})
-    assert locate.decode(answer(AWAY), 4) == ({}, {})
+def test_unwanted_items_are_as_if_they_were_not_there():
+    located = locate.decode(answer(record(0), record(1), record(1, 3, position=5)), 3)
+    less = located.without(np.array([False, True, False]))
+    assert less.lengths.tolist() == [5, UNKNOWN, UNKNOWN]
+    assert less.rows["index"].tolist() == [0]
+
+
+@pytest.mark.parametrize("records", [(), (AWAY,)])
+def test_nothing_is_an_answer(records):
+    located = locate.decode(answer(*records), 4)
+    assert not len(located.rows)
+    assert located.lengths.tolist() == [UNKNOWN] * 4
 
 
 @pytest.mark.parametrize(
