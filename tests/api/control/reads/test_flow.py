@@ -138,9 +138,9 @@ async def test_a_caller_that_goes_away_ends_its_fetches(listener, order):
     await gate.reached.wait()
     await connection.close()
     async with asyncio.timeout(10):
-        while listener.engine.readings:
+        # A fill that was cancelled gives its memory back a step after its reader left.
+        while listener.engine.readings or listener.ledger.taken_bytes:
             await asyncio.sleep(0.01)
-    assert listener.ledger.taken_bytes == 0
     gate.release()
 
 
