@@ -60,11 +60,6 @@ class Readers:
         self._processes: set[asyncio.subprocess.Process] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def processes(self) -> list[int]:
-        """Process ids of the readers."""
-        return [process.pid for process in self._processes]
-
     async def start(self, relay: S3Server) -> None:
         """Start them; they serve within a second or so. ``relay`` gets what they pass on."""
         self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)

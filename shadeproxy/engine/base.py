@@ -117,6 +117,10 @@ class Resident:
         """Whether the page is all of its object."""
         return self.stop - self.start == self.meta.size
 
+    def holds(self, span: Span) -> bool:
+        """Whether ``span`` of the object lies within the page."""
+        return self.first <= span.start and span.stop <= self.first + self.stop - self.start
+
 
 class Loan(NamedTuple):
     """Bytes ``[start, stop)`` of a file, which are also those of ``window``.

@@ -279,9 +279,7 @@ class Engine:
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        return (
-            None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ReadRequest(ref))
-        )
+        return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)
 
     def _count_many(self, taken: Iterable[Taken]) -> None:
         hashes = np.array([ticket.object_hash for ticket, _, _ in taken], dtype=np.uint64)

@@ -65,6 +65,8 @@ class Hits:
         self._taken: list[Taken] = []
         self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
         self._timer: asyncio.Handle | None = None
+        self._due = False
+        """Whether the timer is set for the next step of the loop."""
 
     # ------------------------------------------------------------------ any span
 
@@ -131,11 +133,7 @@ class Hits:
 
         Of a page of up to COPY_BYTES they are not pinned: copy them before anything else runs.
         """
-        if (
-            self._residents.stamps[ticket.slot] != ticket.stamp
-            or ticket.fresh_until_s <= now_s
-            or (ticket.can_wait and not ticket.tier.is_hot(ticket.location))
-        ):
+        if not self._is_readable(ticket, now_s):
             return None
         start, stop = ticket.start, ticket.stop
         if stop - start <= COPY_BYTES:
@@ -147,10 +145,7 @@ class Hits:
                 return None
         if span is not None:
             body = body[span.start - ticket.first : span.stop - ticket.first]
-        taken = self._taken
-        taken.append((ticket, job, len(body)))
-        if self._timer is None or len(taken) == _NOTED_TOGETHER:
-            self._flush_soon()
+        self._note_taken(ticket, job, len(body))
         return body
 
     def lend(
@@ -158,22 +153,14 @@ class Hits:
     ) -> Loan | None:
         """As ``take``, for sendfile."""
         lender = ticket.lender
-        if (
-            lender is None
-            or self._residents.stamps[ticket.slot] != ticket.stamp
-            or ticket.fresh_until_s <= now_s
-            or (ticket.can_wait and not ticket.tier.is_hot(ticket.location))
-        ):
+        if lender is None or not self._is_readable(ticket, now_s):
             return None
         start, stop = ticket.start, ticket.stop
         if span is not None:
             stop = start + span.stop - ticket.first
             start += span.start - ticket.first
         lender.lend(start, stop)
-        taken = self._taken
-        taken.append((ticket, job, stop - start))
-        if self._timer is None or len(taken) == _NOTED_TOGETHER:
-            self._flush_soon()
+        self._note_taken(ticket, job, stop - start)
         return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
@@ -185,12 +172,17 @@ class Hits:
             ticket.place = self._cache.hot.place(ticket.slot)
             if ticket.place is None:
                 return None
-        self._taken.append((ticket, job, span.length))
-        self._flush_soon()
+        self._note_taken(ticket, job, span.length)
         return ticket.place
 
     def _is_good(self, ticket: Resident, now_s: float) -> bool:
         return self._residents.stamps[ticket.slot] == ticket.stamp and now_s < ticket.fresh_until_s
+
+    def _is_readable(self, ticket: Resident, now_s: float) -> bool:
+        """Whether it is good, and its bytes can be touched without waiting."""
+        return self._is_good(ticket, now_s) and not (
+            ticket.can_wait and not ticket.tier.is_hot(ticket.location)
+        )
 
     # ------------------------------------------------------------------ notes
 
@@ -223,15 +215,19 @@ class Hits:
         self._slots += [piece.slot for piece in pieces]
         self._flush_soon()
 
+    def _note_taken(self, ticket: Resident, job: JobContext | None, size_bytes: int) -> None:
+        self._taken.append((ticket, job, size_bytes))
+        self._flush_soon()
+
     def _flush_soon(self) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
-        loop = asyncio.get_running_loop()
-        if len(self._slots) + len(self._taken) >= _NOTED_TOGETHER:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_soon(self.flush)
-        elif self._timer is None:
-            self._timer = loop.call_later(_FLUSH_AFTER_S, self.flush)
+        full = len(self._slots) + len(self._taken) >= _NOTED_TOGETHER
+        if self._timer is not None and (self._due or not full):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop, self._due = asyncio.get_running_loop(), full
+        self._timer = loop.call_soon(self.flush) if full else loop.call_later(_FLUSH_AFTER_S, self.flush)
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
         numbers = pages_of(span, self._page_size)

@@ -52,16 +52,16 @@ class Versions:
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
-    def fresh_now(self, request: ReadRequest) -> tuple[ObjectMeta, float] | None:
+    def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Metadata that may answer every client, and until when (Unix time); None where the origin must be
         asked what this one may read.
         """
-        meta = None if self._verdicts is not None else self.usable_now(request)
-        known = None if meta is None else self._metadata.get(request.ref)
-        if meta is None or known is None:
+        if self._verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
-        until_s = self._rules.of(request.ref).fresh_until_s(known.validated_s)
-        return None if until_s <= self._clock.now_s() else (meta, until_s)
+        known = self._metadata.get(ref)
+        assert known is not None, "what is usable is known"
+        until_s = self._rules.of(ref).fresh_until_s(known.validated_s)
+        return None if until_s <= self._clock.now_s() else (known.meta, until_s)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Metadata that may answer this client without asking anybody, else None."""

@@ -14,7 +14,7 @@ from aiohttp import web
 from shadeproxy.api.control.bodies import LOCATE
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.frames import SOURCE_NUMBERS
-from shadeproxy.api.control.pieces import PieceReader, in_page, span_in
+from shadeproxy.api.control.pieces import PieceReader, span_in
 from shadeproxy.api.control.reads import read_call
 from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.engine.base import Located
@@ -72,7 +72,7 @@ class _Places:
             span = span_in(sample, ticket.meta.size)
         except RangeNotSatisfiable:
             return False
-        place = engine.place(ticket, self._reader.job, now_s, span) if in_page(span, ticket) else None
+        place = engine.place(ticket, self._reader.job, now_s, span) if ticket.holds(span) else None
         if place is None:
             return False
         start = place.body_offset + span.start - ticket.first

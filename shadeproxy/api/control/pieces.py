@@ -59,7 +59,7 @@ class PieceReader:
         ticket = engine.ticket(sample.ref, sample.offset, now_s)
         if ticket is not None:
             span = span_in(sample, ticket.meta.size)
-            if in_page(span, ticket):
+            if ticket.holds(span):
                 body = engine.take(ticket, self.job, now_s, span)
                 if body is not None:
                     return Hit(ticket.source, (_kept(body, ticket),))
@@ -123,11 +123,6 @@ class PieceReader:
             at += len(chunk)
             if at >= wanted.stop:
                 return
-
-
-def in_page(span: Span, ticket: Resident) -> bool:
-    """Whether ``span`` of an object lies within the ticket's page."""
-    return ticket.first <= span.start and span.stop <= ticket.first + ticket.stop - ticket.start
 
 
 def _kept(body: memoryview, ticket: Resident) -> memoryview:

@@ -58,22 +58,19 @@ class HeadReader:
     def _fields(self, lines: list[str]) -> Iterator[tuple[str, str]]:
         if len(lines) > _MOST_FIELDS:
             raise _NotPlain
-        once = 0
+        hosts = lengths = 0
         for line in lines:
             name, colon, value = line.partition(":")
             lowered = self._names.get(name) or self._prove(name)
             value = value.strip(" ")
             if not colon or lowered in _NOT_HERE or len(line) > MAX_FIELD_BYTES:
                 raise _NotPlain
-            if lowered == "content-length":
-                # Sent twice it is not plain either: the count below then has no room for Host.
-                if value != "0":
-                    raise _NotPlain
-                once += 2
-            elif lowered == "host":
-                once += 1
+            if lowered == "content-length" and value != "0":
+                raise _NotPlain
+            hosts += lowered == "host"
+            lengths += lowered == "content-length"
             yield name, value
-        if once not in {1, 3}:
+        if hosts != 1 or lengths > 1:
             raise _NotPlain
 
     def _prove(self, name: str) -> str:

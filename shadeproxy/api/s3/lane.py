@@ -20,7 +20,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
-from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 
@@ -118,19 +118,17 @@ class FastLane:
             return True
         try:
             found = self._find(raw)
-        except ShadeProxyError:
-            return None  # the general lane meets it again, and says it in full
-        except Exception:  # noqa: BLE001 - nothing was written: the general lane answers, and logs the traceback
+        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
             return None
         if not isinstance(found, Found):
             return found
         answer, hit, asked = found.answer, found.hit, found.head
         head = self._rendered(answer, hit.source, method=asked.method, keep=asked.keep_alive)
         out.writelines((head, *hit.pieces))
-        self._handler.report_hit(found.call, found.answer.status, found.hit.source, found.answer.body.length)
-        if self._remembers and found.answer.status in {200, 206} and found.head.method == "GET":
+        self._handler.report_hit(found.call, answer.status, hit.source, answer.body.length)
+        if self._remembers and answer.status in {200, 206} and asked.method == "GET":
             self._remember(raw, found)
-        return found.head.keep_alive
+        return asked.keep_alive
 
     # ------------------------------------------------------------------ what is known
 
@@ -141,21 +139,14 @@ class FastLane:
         if plan is None:
             cut = cut_range(block)
             return cut is not None and self._answer_range(known, *cut, out)
-        if known.resident is None:
-            return False
         resident = known.resident
-        loan = None if resident.lender is None else self._lend(resident, plan.job, now_s)
-        if loan is not None:
-            out.send(self._head(known.head, resident.source, now_s), loan)
-        else:
-            body = self._take(resident, plan.job, now_s)
-            if body is None:
-                self._known.drop(target)
-                return False
-            self._write(out, known.head, resident.source, body, now_s)
-        if plan.job is not None:
-            self._touch(plan.job, now_s)
-        return True
+        if resident is None:
+            return False
+        head = b"".join((known.head, next_request_id().encode(), self._tail(resident.source, now_s)))
+        if self._send(out, head, resident, plan.job, now_s=now_s):
+            return True
+        self._known.drop(target)
+        return False
 
     def _answer_range(self, known: Known, block: bytes, range_value: str, out: Writer) -> bool:
         """As ``_answer_known``, for a GET whose Range was cut out of ``block``."""
@@ -171,31 +162,36 @@ class FastLane:
             answer = answer_read(ticket.meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
         except ShadeProxyError:
             return False
-        wanted = answer.body
-        if wanted.start < ticket.first or wanted.stop > ticket.first + ticket.stop - ticket.start:
+        if not ticket.holds(answer.body):
             return False
-        loan = None if ticket.lender is None else self._lend(ticket, plan.job, now_s, wanted)
+        head = self._rendered(answer, ticket.source)
+        return self._send(out, head, ticket, plan.job, now_s=now_s, span=answer.body)
+
+    def _send(
+        self,
+        out: Writer,
+        head: bytes,
+        ticket: Resident,
+        job: JobContext | None,
+        *,
+        now_s: float,
+        span: Span | None = None,
+    ) -> bool:
+        """Send ``head`` and the bytes of ``ticket``; False, and nothing sent, when it is no longer good."""
+        loan = None if ticket.lender is None else self._lend(ticket, job, now_s, span)
         if loan is not None:
-            out.send(self._rendered(answer, ticket.source), loan)
+            out.send(head, loan)
         else:
-            body = self._take(ticket, plan.job, now_s, wanted)
+            body = self._take(ticket, job, now_s, span)
             if body is None:
                 return False
-            pieces = (memoryview(bytes(body)),) if ticket.stop - ticket.start <= COPY_BYTES else (body,)
-            out.writelines((self._rendered(answer, ticket.source), *pieces))
-        if plan.job is not None:
-            self._touch(plan.job, now_s)
+            if ticket.stop - ticket.start <= COPY_BYTES:
+                out.write(b"".join((head, body)))
+            else:
+                out.writelines((head, body))
+        if job is not None:
+            self._touch(job, now_s)
         return True
-
-    def _write(self, out: Writer, start: bytes, source: Source, body: memoryview, now_s: float) -> None:
-        if len(body) <= COPY_BYTES:
-            tail = self._tail(source, now_s)
-            out.write(b"".join((start, next_request_id().encode(), tail, body)))
-        else:
-            out.writelines((self._head(start, source, now_s), body))
-
-    def _head(self, start: bytes, source: Source, now_s: float) -> bytes:
-        return b"".join((start, next_request_id().encode(), self._tail(source, now_s)))
 
     def _tail(self, source: Source, now_s: float) -> bytes:
         """What follows the request id in this second."""

@@ -213,16 +213,15 @@ class Knowledge:
 
         About 3 us a dataset, and 0.1 us an object.
         """
-        readers = np.zeros(len(hashes), dtype=np.int64)
-        names: list[str | None] = [None]
-        which = np.zeros(len(hashes), dtype=np.int64)
-        for job in self.jobs:
-            if not job.live or job.dataset is None:
-                continue
-            inside = self.datasets[job.dataset].groups.find(hashes) >= 0
-            names.append(job.name)
+        live = [(job.name, job.dataset) for job in self.jobs if job.live and job.dataset is not None]
+        if not live:
+            return [None] * len(hashes)
+        names: list[str | None] = [None, *(name for name, _ in live)]
+        readers, which = np.zeros((2, len(hashes)), dtype=np.int64)
+        for index, (_, dataset) in enumerate(live, 1):
+            inside = self.datasets[dataset].groups.find(hashes) >= 0
             readers += inside
-            which[inside] = len(names) - 1
+            which[inside] = index
         which[readers != 1] = 0
         return [names[index] for index in which.tolist()]
 
