@@ -78,6 +78,8 @@ class Placement:
 
     def note_uses(self, slots: Slots) -> None:
         """Demand reads of resident pages, oldest first; a page may have been read several times."""
+        # In the order of the reads: reuse before anything was seen to be read would look like quick reuse.
+        self._learn()
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         distances = self._residents.use_many(slots, ticks)
@@ -266,6 +268,8 @@ class Placement:
             self._learn()
 
     def _learn(self) -> None:
+        if not self._observed:
+            return
         groups, ticks, distances = zip(*self._observed, strict=True)
         self._observed.clear()
         self._reuse.observe(groups, ticks, distances)
