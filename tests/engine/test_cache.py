@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from shadeproxy.core.types import ObjectRef, Page, Source
+from shadeproxy.core.types import ObjectRef, Page, Source, Span
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
@@ -149,7 +150,8 @@ async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
         await bench.get(f"{n:05d}")
     resident = len(bench.cache.residents)
     for n in range(4):
-        await bench.get(f"{n:05d}")
+        request = ReadRequest(ref(n))
+        assert bench.engine.hit(request, bench.engine.usable_now(request), Span(0, SIZE)) is not None
     bench.engine._hits.flush()
     for n in range(resident, 100):
         await bench.get(f"{n:05d}")
