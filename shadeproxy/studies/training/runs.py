@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import shadeproxy_sdk as shade
 from shadeproxy.demo.model import accuracy
-from shadeproxy.demo.servers import Server, serving
+from shadeproxy.demo.servers import serving
 from shadeproxy.studies.training.data import DataSet
 from shadeproxy_sdk.sampler import Mode as SamplerMode
 
@@ -71,13 +71,16 @@ def train(data: DataSet, mode: Mode, seed: int, *, epochs: int, buckets: Path, w
         "rules": [{"freshness": "immutable"}],
     }
     with serving(f"{data.name}-{mode.name}-{seed}", settings, work) as server:
-        yield from _epochs(data, mode, seed, epochs, server)
+        client = shade.Client(server.control_url)
+        try:
+            yield from _epochs(data, mode, seed, epochs, client)
+        finally:
+            client.close()
 
 
-def _epochs(data: DataSet, mode: Mode, seed: int, epochs: int, server: Server) -> Iterator[Epoch]:
+def _epochs(data: DataSet, mode: Mode, seed: int, epochs: int, client: shade.Client) -> Iterator[Epoch]:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    client = shade.Client(server.control_url)
     samples = shade.S3Dataset(client, bucket=BUCKET, prefix=f"{data.name}/", decode=data.decode)
     job = client.job("study", dataset=samples.manifest)
     sampler = shade.ShadeSampler(job, mode=mode.sampler, seed=seed, batch_size=BATCH)
