@@ -29,6 +29,7 @@ from shadeproxy.core.types import (
     Source,
     Span,
 )
+from shadeproxy.engine.ahead import Ahead
 from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.counting import Counting, JobsOf
@@ -89,6 +90,15 @@ class Engine:
             clock=clock,
             page_size=page_size,
             outdated=self._outdated,
+        )
+        self.ahead = Ahead(
+            cache,
+            self._filling,
+            versions=self._versions,
+            rules=rules,
+            ledger=ledger,
+            stats=stats,
+            page_size=page_size,
         )
         self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._counting.count_many)
         cache.before_deciding = self._hits.flush_many

@@ -36,6 +36,8 @@ _SMALL = 16
 # A ticket and its key take about 500 bytes.
 _MOST_TICKETS = 32_768
 _FLUSH_AFTER_S = 0.2
+# Who fetches ahead goes by what has been read.
+_FLUSH_UNREAD_AFTER_S = 0.01
 
 Taken = tuple[Resident, JobContext | None, int, int]
 """One read by ticket: for whom, from which byte of the object on, and how many."""
@@ -67,8 +69,9 @@ class Hits:
         self._taken: list[Taken] = []
         self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
         self._timer: asyncio.Handle | None = None
-        self._due = False
-        """Whether the timer is set for the next step of the loop."""
+        self._delay_s = 0.0
+        """What the timer was set for."""
+        self._unread = cache.residents.unread
 
     # ------------------------------------------------------------------ any span
 
@@ -196,8 +199,9 @@ class Hits:
 
     def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
         """Reads of pages by another process, of which those that changed hands since are left out."""
-        self._slots += slots[self._residents.stamp[slots] == stamps].tolist()
-        self._flush_soon()
+        read = slots[self._residents.stamp[slots] == stamps].tolist()
+        self._slots += read
+        self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(read) else _FLUSH_UNREAD_AFTER_S)
 
     def flush(self) -> None:
         """Let recency, reuse and statistics know of every read so far."""
@@ -215,22 +219,24 @@ class Hits:
             self._cache.note_uses(np.array(slots, dtype=np.int64))
 
     def _note(self, pieces: list[_Piece]) -> None:
-        self._slots += [piece.slot for piece in pieces]
-        self._flush_soon()
+        slots = [piece.slot for piece in pieces]
+        self._slots += slots
+        self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S)
 
     def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
         self._taken.append((ticket, job, first, size_bytes))
-        self._flush_soon()
+        self._flush_soon(_FLUSH_UNREAD_AFTER_S if ticket.slot in self._unread else _FLUSH_AFTER_S)
 
-    def _flush_soon(self) -> None:
+    def _flush_soon(self, delay_s: float) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
-        full = len(self._slots) + len(self._taken) >= _NOTED_TOGETHER
-        if self._timer is not None and (self._due or not full):
-            return
+        if len(self._slots) + len(self._taken) >= _NOTED_TOGETHER:
+            delay_s = 0.0
         if self._timer is not None:
+            if self._delay_s <= delay_s:
+                return
             self._timer.cancel()
-        loop, self._due = asyncio.get_running_loop(), full
-        self._timer = loop.call_soon(self.flush) if full else loop.call_later(_FLUSH_AFTER_S, self.flush)
+        loop, self._delay_s = asyncio.get_running_loop(), delay_s
+        self._timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
         numbers = pages_of(span, self._page_size)

@@ -7,7 +7,7 @@ really beaten; victims are named for a newcomer, never for the sake of it. Carry
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,14 @@ class WeightSource(Protocol):
     """Importance by object: f64[n] normalised to mean 1, nan where unknown."""
 
     def weights_of(self, object_hashes: NDArray[np.uint64]) -> Column: ...
+
+
+class Newcomers(NamedTuple):
+    """Pages that are in no tier, columns of shape (n,): whose object, how long, how soon to be read."""
+
+    object_hash: NDArray[np.uint64]
+    record_bytes: NDArray[np.int64]
+    next_use_s: Column
 
 
 class Placement:
@@ -112,6 +120,38 @@ class Placement:
         self._staging.on_miss(page_hash(object_hash, number), self._tiers[0].capacity_bytes)
 
     # ------------------------------------------------------------------ decisions
+
+    def winners(self, newcomers: Newcomers, pending_bytes: int) -> NDArray[np.bool_]:
+        """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
+
+        ``pending_bytes`` come before them. A guess by a sample, and nothing changes: ``find_place`` decides.
+        """
+        sizes = newcomers.record_bytes.astype(np.float64)
+        needed = pending_bytes + np.cumsum(sizes)
+        beyond = needed - self.free_bytes
+        if self._policy.admits_always or not len(sizes) or beyond[-1] <= 0:
+            return np.ones(len(sizes), dtype=np.bool_)
+        residents, freed = self._worst_first()
+        ranks = np.searchsorted(freed, np.maximum(beyond, 0))
+        worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
+        keys = self._policy.key(self._columns_of(newcomers))
+        wins: NDArray[np.bool_] = (beyond <= 0) | (keys < worst)
+        return wins
+
+    @property
+    def free_bytes(self) -> int:
+        """What pages can take without displacing any, staging apart."""
+        free = 0
+        for index, tier in enumerate(self._tiers):
+            staged_bytes = self._residents.members[index].staged_bytes
+            held_back = max(self._staging_bytes(index), staged_bytes)
+            free += max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+        return free
+
+    @property
+    def staging_bytes(self) -> int:
+        """What is run by recency, for pages that win no place."""
+        return self._staging_bytes(0)
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
         """A reserved location in tier ``index`` won against its residents by the policy, or None."""
@@ -252,6 +292,34 @@ class Placement:
             size_bytes=table.record_bytes[slots].astype(np.float64),
             idle_after=self._reuse.idle_after(table.group[slots]),
             draw=self._rng.random(len(slots)),
+            tick=self.tick,
+        )
+
+    def _worst_first(self) -> tuple[Column, Column]:
+        """Keys of residents, falling, and how many bytes those up to each hold, of all that there are."""
+        keys: list[Column] = []
+        sizes: list[Column] = []
+        for index, members in enumerate(self._residents.members):
+            drawn = self._sample(index, 0)
+            keys.append(self._policy.key(self._columns(drawn)))
+            stands_for = members.count / max(len(drawn), 1)
+            sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
+        all_keys = np.concatenate(keys)
+        order = np.argsort(-all_keys, kind="stable")
+        return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _columns_of(self, newcomers: Newcomers) -> PageColumns:
+        count = len(newcomers.object_hash)
+        now = np.full(count, self.tick)
+        return PageColumns(
+            next_use_s=newcomers.next_use_s,
+            weight=self._weights.weights_of(newcomers.object_hash),
+            last_use=now,
+            admitted=now,
+            uses=np.ones(count),
+            size_bytes=newcomers.record_bytes.astype(np.float64),
+            idle_after=np.full(count, np.inf),
+            draw=self._rng.random(count),
             tick=self.tick,
         )
 
