@@ -212,7 +212,7 @@ class Proxy:
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
         persistence = Persistence(state, pool, self._clock)
-        knowledge = Knowledge(dirty=persistence.note)
+        knowledge = Knowledge(page_size=self.settings.cache.page_size, dirty=persistence.note)
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)

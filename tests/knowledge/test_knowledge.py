@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge import jobs as jobs_module
 from shadeproxy.engine.knowledge import knowledge as knowledge_module
+from shadeproxy.engine.knowledge.datasets import Groups
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import FORGET_AFTER, Job, Progress
 from shadeproxy.engine.knowledge.knowledge import KINDS, Knowledge
@@ -278,3 +282,10 @@ def test_state_that_does_not_fit_together_is_refused(busy, make):
     with pytest.raises(StateError, match="of another dataset"):
         again.restore("scores", "one", kept["scores", "one"], NOW_S)
     assert np.isnan(again.scores("one")).all()
+
+
+def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
+    dataset = make(("s", 0, 5), ("s", 5, 5))
+    dataset = replace(dataset, groups=Groups(dataset.groups.hashes, np.array([0, 7]), dataset.groups.starts))
+    with pytest.raises(StateError, match="damaged"):
+        Knowledge().restore("datasets", "train", durable.dump_dataset(dataset), NOW_S)

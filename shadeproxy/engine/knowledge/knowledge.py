@@ -18,6 +18,7 @@ from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
+from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores")
@@ -43,9 +44,12 @@ def _nobody(_kind: str, _name: str) -> None:
 
 
 class Knowledge:
-    """Datasets, jobs and the scoreboard."""
+    """Datasets, jobs and the scoreboard. ``page_size``: of the cache, in bytes."""
 
-    def __init__(self, *, dirty: Callable[[str, str], None] = _nobody) -> None:
+    def __init__(
+        self, *, page_size: int = PAGE_SIZE_BYTES, dirty: Callable[[str, str], None] = _nobody
+    ) -> None:
+        self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}
         self.jobs = Jobs()
         self.scoreboard: dict[str, ScoreColumn] = {}
@@ -277,7 +281,7 @@ class Knowledge:
         A restored job counts as heard of now: it may have been silent only because the proxy was.
         """
         if kind == "datasets":
-            self.datasets[name] = durable.load_dataset(blob)
+            self.datasets[name] = durable.load_dataset(blob, self._page_size)
         elif kind == "jobs":
             self._restore_job(durable.load_job(blob), now_s)
         else:
