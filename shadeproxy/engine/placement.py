@@ -37,9 +37,9 @@ Evict = Callable[[int, str], None]
 
 
 class WeightSource(Protocol):
-    """Importance by object: f64[n] normalised to mean 1, nan where unknown."""
+    """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
 
-    def weights_of(self, object_hashes: NDArray[np.uint64]) -> Column: ...
+    def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
 
 
 class Placement:
@@ -235,7 +235,7 @@ class Placement:
         table = self._residents
         return PageColumns(
             next_use_s=np.full(len(slots), np.inf),
-            weight=self._weights.weights_of(table.object_hash[slots]),
+            weight=self._weights.weights_of(table.object_hash[slots], table.number[slots]),
             last_use=table.last_use[slots],
             admitted=table.admitted[slots],
             uses=table.uses[slots].astype(np.float64),

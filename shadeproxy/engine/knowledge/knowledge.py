@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
@@ -190,23 +191,24 @@ class Knowledge:
     def _column(self, name: str, space: Space) -> ScoreColumn:
         column = self.scoreboard.get(name)
         if column is None:
-            groups = space.groups if isinstance(space, Dataset) else None
-            column = self.scoreboard[name] = ScoreColumn(space.count, groups)
+            of = (space.groups, space.pages) if isinstance(space, Dataset) else (None, None)
+            column = self.scoreboard[name] = ScoreColumn(space.count, *of)
         column.grow(space.count)
         return column
 
     # ------------------------------------------------------------------ what the engine asks
 
-    def weights_of(self, object_hashes: Hashes) -> Weights:
-        """Weight of each object, 1 being a job's mean: f64[k], nan where no live job scored it.
+    def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
+        """Weight of each page, 1 being a job's mean sample: f64[k], nan where no live job scored it.
 
-        An object of several samples has the largest of their weights. Jobs on one dataset are averaged
-        by their own weight; over several datasets the largest counts. 1,024 of 1 M: see bench/results.md.
+        ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. A page of several samples
+        weighs what they weigh together. Jobs on one dataset are averaged by their own weight; over several
+        datasets the largest counts. 1,024 of 1 M: see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
             if isinstance(space, Dataset):
-                places = space.groups.find(object_hashes)
+                places = space.units_of(object_hashes, numbers)
             else:
                 places = space.find(object_hashes)
             weights = np.fmax(weights, self._average(jobs, places))
@@ -245,10 +247,10 @@ class Knowledge:
 
     def _average(self, jobs: list[Job], places: Ids) -> Weights:
         if len(jobs) == 1:
-            return self.scoreboard[jobs[0].name].group_weights(places)
+            return self.scoreboard[jobs[0].name].unit_weights(places)
         total, share = np.zeros(len(places)), np.zeros(len(places))
         for job in jobs:
-            weights = self.scoreboard[job.name].group_weights(places)
+            weights = self.scoreboard[job.name].unit_weights(places)
             known = ~np.isnan(weights)
             total[known] += weights[known] * job.weight
             share[known] += job.weight
