@@ -125,7 +125,8 @@ class Ahead:
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
         hashes = np.array([need.object_hash for need in needs], dtype=np.uint64)
-        newcomers = Newcomers(hashes, np.array(sizes, dtype=np.int64), next_use_s)
+        numbers = np.array([need.number for need in needs], dtype=np.uint32)
+        newcomers = Newcomers(hashes, numbers, np.array(sizes, dtype=np.int64), next_use_s)
         return self._cache.placement.winners(newcomers, pending_bytes)
 
     @property

@@ -44,9 +44,10 @@ class WeightSource(Protocol):
 
 
 class Newcomers(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,): whose object, how long, how soon to be read."""
+    """Pages that are in no tier, columns of shape (n,): which, how long, how soon to be read."""
 
     object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
     record_bytes: NDArray[np.int64]
     next_use_s: Column
 
@@ -313,7 +314,7 @@ class Placement:
         now = np.full(count, self.tick)
         return PageColumns(
             next_use_s=newcomers.next_use_s,
-            weight=self._weights.weights_of(newcomers.object_hash),
+            weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
             last_use=now,
             admitted=now,
             uses=np.ones(count),
