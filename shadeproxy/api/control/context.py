@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
@@ -104,9 +105,11 @@ class ControlContext:
     reads_allowed: bool = True
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
+    settling: Settling = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", Metrics(self.stats))
+        object.__setattr__(self, "settling", Settling(self.knowledge.orders, self.pool))
 
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
