@@ -19,6 +19,7 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
 from shadeproxy.engine.placement import Placement, WeightSource
 from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
@@ -48,6 +49,7 @@ class PageCache:
         *,
         policy: Policy,
         weights: WeightSource,
+        next_uses: NextUses | None = None,
         stats: Stats,
         ledger: Ledger,
         rng: np.random.Generator | None = None,
@@ -64,6 +66,7 @@ class PageCache:
             [medium.tier for medium in media],
             policy=policy,
             weights=weights,
+            next_uses=next_uses or NothingAnnounced(),
             rng=rng or np.random.default_rng(),
         )
         self.transfers = Transfers(

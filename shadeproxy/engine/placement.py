@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
+from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
@@ -43,11 +44,11 @@ class WeightSource(Protocol):
 
 
 class Newcomers(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,): whose object, how long, how soon to be read."""
+    """Pages that are in no tier, columns of shape (n,)."""
 
     object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
     record_bytes: NDArray[np.int64]
-    next_use_s: Column
 
 
 class Placement:
@@ -60,6 +61,7 @@ class Placement:
         *,
         policy: Policy,
         weights: WeightSource,
+        next_uses: NextUses,
         rng: np.random.Generator,
     ) -> None:
         self.tick = 0.0
@@ -67,6 +69,7 @@ class Placement:
         self._tiers = tiers
         self._policy = policy
         self._weights = weights
+        self._next_uses = next_uses
         self._rng = rng
         self._reuse = ReuseEstimator()
         self._observed: list[tuple[int, float, float]] = []
@@ -208,10 +211,10 @@ class Placement:
         policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
-            if worst[0] <= admission_bar(policy, self._columns(newcomer)):
+            if not self._outranks(policy, slot, worst):
                 return False
-            if self._residents.record_bytes[worst[1]] >= need_bytes:
-                evict(worst[1], "policy")
+            if self._residents.record_bytes[worst] >= need_bytes:
+                evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
@@ -220,7 +223,12 @@ class Placement:
         _evict_all(members[chosen], evict)
         return True
 
-    def _draw(self, index: int) -> tuple[float, int]:
+    def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
+        # Both now: since the victim was drawn, time has brought it nearer to its next use.
+        keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
+        return policy.admits_always or bool(keys[0] < keys[1])
+
+    def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
         members = self._residents.members[index].slots
         drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
@@ -273,9 +281,11 @@ class Placement:
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents
+        # The same array for both, whose objects are then found once.
+        hashes = table.object_hash[slots]
         return PageColumns(
-            next_use_s=np.full(len(slots), np.inf),
-            weight=self._weights.weights_of(table.object_hash[slots]),
+            next_use_s=self._next_uses.next_use_s(hashes, table.number[slots]),
+            weight=self._weights.weights_of(hashes),
             last_use=table.last_use[slots],
             admitted=table.admitted[slots],
             uses=table.uses[slots].astype(np.float64),
@@ -302,7 +312,7 @@ class Placement:
         count = len(newcomers.object_hash)
         now = np.full(count, self.tick)
         return PageColumns(
-            next_use_s=newcomers.next_use_s,
+            next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
             weight=self._weights.weights_of(newcomers.object_hash),
             last_use=now,
             admitted=now,

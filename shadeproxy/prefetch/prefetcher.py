@@ -163,13 +163,8 @@ class Prefetcher:
         if not lacking:
             return lacking
         needs = [one.need for one in lacking]
-        hashes = np.array([need.object_hash for need in needs], dtype=np.uint64)
-        numbers = np.array([need.number for need in needs], dtype=np.uint32)
         wins = self._ahead.winners(
-            needs,
-            self._next_uses.next_use_s(hashes, numbers),
-            pending_bytes=self._flying_bytes,
-            guess_bytes=int(self._latency.size_bytes),
+            needs, pending_bytes=self._flying_bytes, guess_bytes=int(self._latency.size_bytes)
         )
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 

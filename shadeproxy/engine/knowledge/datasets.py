@@ -22,6 +22,7 @@ Bits = NDArray[np.bool_]
 
 _LARGEST = (1 << 64) - 1
 _BATCH = 4096
+_REMEMBERED = 4096
 
 WHOLE = -1
 """Length of a sample that is its whole object."""
@@ -79,6 +80,7 @@ class Groups:
         self._shift = np.uint64(64 - bits)
         lows = np.arange(1 << bits, dtype=np.uint64) << self._shift
         self._directory = np.searchsorted(hashes, lows).astype(np.uint32)
+        self._asked: tuple[Hashes, Ids] | None = None
 
     @classmethod
     def of(cls, hashes: Hashes) -> "Groups":
@@ -93,15 +95,33 @@ class Groups:
         """Group of each hash, -1 where there is none: i64[k].
 
         Hashes are uniform, so their top bits say where to look, give or take one: 1,024 of 1 M take 40 us,
-        where a binary search takes 217.
+        where a binary search takes 217. Whoever asks for the same array again, weights after next uses, gets
+        the same answer; neither may be changed.
         """
+        asked = self._asked
+        if asked is not None and asked[0] is hashes:
+            return asked[1]
         places = self._directory[hashes >> self._shift].astype(np.int64)
         short = np.flatnonzero(self._ladder[places] < hashes)
         while len(short):
             places[short] += 1
             short = short[self._ladder[places[short]] < hashes[short]]
         found = (self._ladder[places] == hashes) & (places < len(self.hashes))
-        return np.where(found, places, -1)
+        answer = np.where(found, places, -1)
+        if len(hashes) <= _REMEMBERED:
+            self._asked = (hashes, answer)
+        return answer
+
+    def find_one(self, hashed: int) -> int:
+        """The first sample of one hash, -1 where there is none, at a tenth of the cost of ``find``."""
+        ladder = self._ladder.data
+        place: int = self._directory.data[hashed >> int(self._shift)]
+        while ladder[place] < hashed:
+            place += 1
+        if ladder[place] != hashed or place == len(self.hashes):
+            return -1
+        sample: int = self.members.data[place if self.starts is None else self.starts.data[place]]
+        return sample
 
     def first(self, groups: Ids) -> Ids:
         """The lowest sample of each group (none may be -1)."""

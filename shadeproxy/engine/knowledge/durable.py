@@ -1,4 +1,4 @@
-"""Datasets, jobs and scores as bytes, for a store that keeps bytes by kind and name.
+"""Datasets, jobs, scores and orders as bytes, for a store that keeps bytes by kind and name.
 
 Laws: little-endian columns in msgpack, with a version; what does not fit together raises StateError and
 is never half used. Changing a field here means a new VERSION: older blobs are then refused, and the
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
 from shadeproxy.engine.knowledge.datasets import Dataset, Entries, Groups, Hashes
-from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.scoreboard import Scores
+from shadeproxy.engine.knowledge.sequence import OrderIds
 
 VERSION = 1
 
@@ -49,6 +50,17 @@ class _StoredScores(msgspec.Struct):
     dataset: str | None
     values: bytes
     hashes: bytes | None
+
+
+class _StoredOrder(msgspec.Struct):
+    version: int
+    dataset: str
+    ids: bytes
+
+
+class _StoredPosition(msgspec.Struct):
+    version: int
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,26 @@ def load_scores(blob: bytes) -> ScoresOf:
     count = len(stored.values) // 4
     values = _unpack(stored.values, "<f4", count)
     return ScoresOf(stored.dataset, values, _unpack_some(stored.hashes, "<u8", count))
+
+
+def dump_order(digest: str, ids: OrderIds) -> bytes:
+    """One rank's order of one epoch, on the dataset of that digest."""
+    return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
+
+
+def load_order(blob: bytes) -> tuple[str, OrderIds]:
+    """Raises StateError."""
+    stored = _decode(blob, _StoredOrder)
+    return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
+
+
+def dump_position(progress: Progress) -> bytes:
+    return msgspec.msgpack.encode(_StoredPosition(VERSION, progress))
+
+
+def load_position(blob: bytes) -> Progress:
+    """Raises StateError."""
+    return _decode(blob, _StoredPosition).progress
 
 
 def _decode(blob: bytes, kind: type[Stored]) -> Stored:
