@@ -143,6 +143,15 @@ class Ahead:
         """Room for pages that are read soon but win no place."""
         return self._cache.placement.staging_bytes
 
+    @property
+    def flying(self) -> int:
+        """Pages on their way, whoever wants them."""
+        return len(self._filling.flights)
+
+    async def recovered(self) -> None:
+        """Return once all that is resident is known."""
+        await self._cache.recovered()
+
     def may_take(self, size_bytes: int) -> bool:
         """Whether memory for so many bytes on their way is to spare."""
         ledger = self._ledger
