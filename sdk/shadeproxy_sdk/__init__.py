@@ -15,12 +15,14 @@ from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.stall import StallMeter
 
 if TYPE_CHECKING:
+    from shadeproxy_sdk.announced import Announced, announce
     from shadeproxy_sdk.dataset import S3Dataset
     from shadeproxy_sdk.sampler import ShadeSampler
     from shadeproxy_sdk.tensors import as_tensor, collate
 
 __version__ = "0.1.0"
 __all__ = [
+    "Announced",
     "Client",
     "ConfigError",
     "ControlError",
@@ -35,12 +37,15 @@ __all__ = [
     "ShadeError",
     "ShadeSampler",
     "StallMeter",
+    "announce",
     "as_tensor",
     "collate",
 ]
 _NEEDS_TORCH = {
+    "Announced": "announced",
     "S3Dataset": "dataset",
     "ShadeSampler": "sampler",
+    "announce": "announced",
     "as_tensor": "tensors",
     "collate": "tensors",
 }

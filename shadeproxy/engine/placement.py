@@ -38,9 +38,9 @@ Evict = Callable[[int, str], None]
 
 
 class WeightSource(Protocol):
-    """Importance by object: f64[n] normalised to mean 1, nan where unknown."""
+    """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
 
-    def weights_of(self, object_hashes: NDArray[np.uint64]) -> Column: ...
+    def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
 
 
 class Newcomers(NamedTuple):
@@ -285,7 +285,7 @@ class Placement:
         hashes = table.object_hash[slots]
         return PageColumns(
             next_use_s=self._next_uses.next_use_s(hashes, table.number[slots]),
-            weight=self._weights.weights_of(hashes),
+            weight=self._weights.weights_of(hashes, table.number[slots]),
             last_use=table.last_use[slots],
             admitted=table.admitted[slots],
             uses=table.uses[slots].astype(np.float64),
@@ -313,7 +313,7 @@ class Placement:
         now = np.full(count, self.tick)
         return PageColumns(
             next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
-            weight=self._weights.weights_of(newcomers.object_hash),
+            weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
             last_use=now,
             admitted=now,
             uses=np.ones(count),

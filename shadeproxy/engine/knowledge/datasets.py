@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.pages import PageIndex
 
 Hashes = NDArray[np.uint64]
 Ids = NDArray[np.int64]
@@ -127,6 +128,21 @@ class Groups:
         """The lowest sample of each group (none may be -1)."""
         return self.members[groups if self.starts is None else self.starts[groups]].astype(np.int64)
 
+    def group_of(self) -> Ids:
+        """Group of each sample: i64[n]."""
+        found = np.empty(len(self.members), dtype=np.int64)
+        sizes = 1 if self.starts is None else np.diff(self.starts)
+        found[self.members] = np.repeat(np.arange(len(self.hashes)), sizes)
+        return found
+
+    def index(self, offset: Ids | None, length: Ids | None, page_size: int) -> PageIndex | None:
+        """The samples by page; None when each one is an object of its own."""
+        if offset is None or length is None:
+            if self.starts is None:
+                return None
+            offset, length = np.zeros(len(self.members), np.int64), np.full(len(self.members), WHOLE)
+        return PageIndex.of(self.group_of(), len(self.hashes), offset, length, page_size)
+
     def samples(self, group: int) -> NDArray[np.uint32]:
         """Every sample of one group, ascending."""
         if self.starts is None:
@@ -140,7 +156,8 @@ class Dataset:
 
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n],
     the entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a
-    whole object; both None when all are.
+    whole object; both None when all are. pages: which samples a page holds; None when the samples are
+    whole objects and no two are the same: then a *unit* (see pages.py) is a group.
     """
 
     name: str
@@ -151,6 +168,7 @@ class Dataset:
     offset: Ids | None
     length: Ids | None
     groups: Groups
+    pages: PageIndex | None
 
     def ref(self, sample_id: int) -> ObjectRef:
         """The object of a sample."""
@@ -188,6 +206,11 @@ class Dataset:
         """The lowest sample of each object hash, -1 where unknown: i64[k]."""
         groups = self.groups.find(hashes)
         return np.where(groups < 0, -1, self.groups.first(np.maximum(groups, 0)))
+
+    def units_of(self, hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
+        """Unit of each page (object hash, page number), -1 where no sample needs it: i64[k]."""
+        groups = self.groups.find(hashes)
+        return groups if self.pages is None else self.pages.find(groups, numbers)
 
     def samples_at(self, refs: list[ObjectRef]) -> list[list[int]]:
         """Every sample of each object, found by hash and confirmed by key; empty lists for strangers."""

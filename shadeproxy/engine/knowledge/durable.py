@@ -94,12 +94,23 @@ def dump_dataset(dataset: Dataset) -> bytes:
     )
 
 
-def load_dataset(blob: bytes) -> Dataset:
-    """Raises StateError."""
+def load_dataset(blob: bytes, page_size: int) -> Dataset:
+    """The dataset, its samples indexed by pages of ``page_size`` bytes. Raises StateError."""
     stored = _decode(blob, _StoredDataset)
     count = stored.count
     entries = len(stored.bucket_of) // 2
-    groups = len(stored.hashes) // 8
+    count_of_groups = len(stored.hashes) // 8
+    groups = Groups(
+        _unpack(stored.hashes, "<u8", count_of_groups),
+        _unpack(stored.members, "<u4", count),
+        _unpack_some(stored.starts, "<i8", count_of_groups + 1),
+    )
+    offset = _unpack_some(stored.offset, "<i8", count)
+    length = _unpack_some(stored.length, "<i8", count)
+    try:
+        pages = groups.index(offset, length, page_size)
+    except IndexError as error:
+        raise StateError(f"stored state is damaged: {error}") from None
     return Dataset(
         name=stored.name,
         digest=stored.digest,
@@ -111,13 +122,10 @@ def load_dataset(blob: bytes) -> Dataset:
             _unpack(stored.ends, "<u8", entries + 1),
         ),
         entry_of=_unpack_some(stored.entry_of, "<u4", count),
-        offset=_unpack_some(stored.offset, "<i8", count),
-        length=_unpack_some(stored.length, "<i8", count),
-        groups=Groups(
-            _unpack(stored.hashes, "<u8", groups),
-            _unpack(stored.members, "<u4", count),
-            _unpack_some(stored.starts, "<i8", groups + 1),
-        ),
+        offset=offset,
+        length=length,
+        groups=groups,
+        pages=pages,
     )
 
 

@@ -21,13 +21,13 @@ from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank
 from shadeproxy.engine.knowledge.orders import Orders, order_of
+from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores", "orders", "positions")
 """Kinds of durable state, in the order in which ``restore`` wants them."""
 
 MAX_DATASETS = 256
-DEFAULT_PAGE_SIZE = 4 << 20
 
 Space = Dataset | GrowingSet
 
@@ -47,11 +47,12 @@ def _nobody(_kind: str, _name: str) -> None:
 
 
 class Knowledge:
-    """Datasets, jobs, the scoreboard and announced orders. ``page_size``: of the cache, which asks."""
+    """Datasets, jobs, the scoreboard and announced orders. ``page_size``: of the cache, in bytes."""
 
     def __init__(
-        self, *, dirty: Callable[[str, str], None] = _nobody, page_size: int = DEFAULT_PAGE_SIZE
+        self, *, dirty: Callable[[str, str], None] = _nobody, page_size: int = PAGE_SIZE_BYTES
     ) -> None:
+        self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}
         self.jobs = Jobs()
         self.scoreboard: dict[str, ScoreColumn] = {}
@@ -211,23 +212,24 @@ class Knowledge:
     def _column(self, name: str, space: Space) -> ScoreColumn:
         column = self.scoreboard.get(name)
         if column is None:
-            groups = space.groups if isinstance(space, Dataset) else None
-            column = self.scoreboard[name] = ScoreColumn(space.count, groups)
+            of = (space.groups, space.pages) if isinstance(space, Dataset) else (None, None)
+            column = self.scoreboard[name] = ScoreColumn(space.count, *of)
         column.grow(space.count)
         return column
 
     # ------------------------------------------------------------------ what the engine asks
 
-    def weights_of(self, object_hashes: Hashes) -> Weights:
-        """Weight of each object, 1 being a job's mean: f64[k], nan where no live job scored it.
+    def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
+        """Weight of each page, 1 being a job's mean sample: f64[k], nan where no live job scored it.
 
-        An object of several samples has the largest of their weights. Jobs on one dataset are averaged
-        by their own weight; over several datasets the largest counts. 1,024 of 1 M: see bench/results.md.
+        ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. A page of several samples
+        weighs what they weigh together. Jobs on one dataset are averaged by their own weight; over several
+        datasets the largest counts. 1,024 of 1 M: see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
             if isinstance(space, Dataset):
-                places = space.groups.find(object_hashes)
+                places = space.units_of(object_hashes, numbers)
             else:
                 places = space.find(object_hashes)
             weights = np.fmax(weights, self._average(jobs, places))
@@ -266,10 +268,10 @@ class Knowledge:
 
     def _average(self, jobs: list[Job], places: Ids) -> Weights:
         if len(jobs) == 1:
-            return self.scoreboard[jobs[0].name].group_weights(places)
+            return self.scoreboard[jobs[0].name].unit_weights(places)
         total, share = np.zeros(len(places)), np.zeros(len(places))
         for job in jobs:
-            weights = self.scoreboard[job.name].group_weights(places)
+            weights = self.scoreboard[job.name].unit_weights(places)
             known = ~np.isnan(weights)
             total[known] += weights[known] * job.weight
             share[known] += job.weight
@@ -324,7 +326,7 @@ class Knowledge:
         A restored job counts as heard of now: it may have been silent only because the proxy was.
         """
         if kind == "datasets":
-            self.datasets[name] = durable.load_dataset(blob)
+            self.datasets[name] = durable.load_dataset(blob, self._page_size)
         elif kind == "jobs":
             self._restore_job(durable.load_job(blob), now_s)
         elif kind == "orders":
