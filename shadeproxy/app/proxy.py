@@ -30,6 +30,7 @@ from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.media import Media
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
 from shadeproxy.app.rules import build_rules
 from shadeproxy.app.tls import ServerTls
@@ -255,6 +256,9 @@ class Proxy:
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
+        if settings.prefetch.enabled:
+            prefetcher = start_prefetching(settings, engine, knowledge.orders, clock=clock, stats=stats)
+            self._stack.push_async_callback(prefetcher.aclose)
         return engine
 
 

@@ -116,18 +116,22 @@ class Ahead:
         """Those of the pages ``numbers`` of a version that would have to be fetched."""
         return self._lacking(ref, object_hash(ref), numbers, meta) if self._rules.of(ref).cache else []
 
-    def winners(
-        self, needs: list[Need], next_use_s: NDArray[np.float64], *, pending_bytes: int, guess_bytes: int
-    ) -> NDArray[np.bool_]:
+    def winners(self, needs: list[Need], *, pending_bytes: int, guess_bytes: int) -> NDArray[np.bool_]:
         """Which of the pages would win a place, were they to come in this order after ``pending_bytes``.
 
         ``guess_bytes``: the length of a page of which it is not known.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
-        hashes = np.array([need.object_hash for need in needs], dtype=np.uint64)
-        numbers = np.array([need.number for need in needs], dtype=np.uint32)
-        newcomers = Newcomers(hashes, numbers, np.array(sizes, dtype=np.int64), next_use_s)
+        newcomers = Newcomers(
+            np.array([need.object_hash for need in needs], dtype=np.uint64),
+            np.array([need.number for need in needs], dtype=np.uint32),
+            np.array(sizes, dtype=np.int64),
+        )
         return self._cache.placement.winners(newcomers, pending_bytes)
+
+    def wins(self, need: Need) -> bool:
+        """Whether a page would win a place."""
+        return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
     @property
     def free_bytes(self) -> int:
@@ -139,9 +143,14 @@ class Ahead:
         """Room for pages that are read soon but win no place."""
         return self._cache.placement.staging_bytes
 
-    def wins(self, need: Need) -> bool:
-        """Whether a page of which no coming read is known would win a place."""
-        return bool(self.winners([need], np.array([np.inf]), pending_bytes=0, guess_bytes=self.page_size)[0])
+    @property
+    def flying(self) -> int:
+        """Pages on their way, whoever wants them."""
+        return len(self._filling.flights)
+
+    async def recovered(self) -> None:
+        """Return once all that is resident is known."""
+        await self._cache.recovered()
 
     def may_take(self, size_bytes: int) -> bool:
         """Whether memory for so many bytes on their way is to spare."""

@@ -44,12 +44,11 @@ class WeightSource(Protocol):
 
 
 class Newcomers(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,): which, how long, how soon to be read."""
+    """Pages that are in no tier, columns of shape (n,)."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]
     record_bytes: NDArray[np.int64]
-    next_use_s: Column
 
 
 class Placement:
@@ -313,7 +312,7 @@ class Placement:
         count = len(newcomers.object_hash)
         now = np.full(count, self.tick)
         return PageColumns(
-            next_use_s=newcomers.next_use_s,
+            next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
             weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
             last_use=now,
             admitted=now,

@@ -28,6 +28,11 @@ _Waiting = deque[asyncio.Future[None]]
 _SPARED = 8  # one slot in so many is never prefetching's
 
 
+def prefetch_slots(max_open: int) -> int:
+    """Of ``max_open`` slots those that PREFETCH may use."""
+    return max_open - max_open // _SPARED
+
+
 class LimitedOrigin:
     """``inner`` with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
@@ -50,7 +55,7 @@ class LimitedOrigin:
     @property
     def prefetch_slots(self) -> int:
         """While so many bodies are open, none is opened for PREFETCH."""
-        return self._max_open - self._max_open // _SPARED
+        return prefetch_slots(self._max_open)
 
     @property
     def waiting(self) -> int:

@@ -68,16 +68,15 @@ class Parts:
             if len(self._objects) > _MOST_OBJECTS:
                 self._objects.popitem(last=False)
         self._objects.move_to_end(hashed)
-        if known.whole or not span.length:
-            return
-        pages = pages_of(Span(0, meta.size), self._page_size)
-        first = span.start // self._page_size
-        if meta.size <= min(self._whole_bytes, room_bytes) and first < pages.stop - 1:
-            known.whole = True
-            known.streams.clear()
-            self._rest.append((ref, meta, iter([*pages[first:], *pages[:first]])))
+        if not span.length:
             return
         self._follow(known, span)
+        pages = pages_of(Span(0, meta.size), self._page_size)
+        first = span.start // self._page_size
+        fits = meta.size <= min(self._whole_bytes, room_bytes)
+        if fits and not known.whole and first < pages.stop - 1:
+            known.whole = True
+            self._rest.append((ref, meta, iter([*pages[first:], *pages[:first]])))
 
     def note_first_use(self, hashed: int, number: int) -> None:
         """A page that came ahead was read."""

@@ -38,8 +38,7 @@ _MOST_PAUSE_S = 5.0
 
 class Limits(NamedTuple):
     """``ahead_bytes``: how far ahead of a job's reads. ``fetches`` and ``flying_bytes``: at most at a time.
-    ``whole_bytes``: of the objects that are fetched whole after a part was read; 0: none, and streams are not
-    read ahead either.
+    ``whole_bytes``: objects up to this size are fetched whole after a part was read.
     """
 
     ahead_bytes: int
@@ -81,8 +80,7 @@ class Prefetcher:
         """Begin to listen."""
         self._upcoming.on_change(self._woken.set)
         self._ahead.on_late(self._note_late)
-        if self._limits.whole_bytes:
-            self._ahead.on_part(self._note_part)
+        self._ahead.on_part(self._note_part)
         self._ahead.on_first_use(self._note_first_use)
         self._spawn(self._run(), "prefetch")
         self._woken.set()
@@ -124,6 +122,8 @@ class Prefetcher:
         return bool(np.isfinite(self._next_uses.next_use_s(hashes, numbers)).any())
 
     async def _run(self) -> None:
+        # What an earlier process left would be fetched again.
+        await self._ahead.recovered()
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -163,13 +163,8 @@ class Prefetcher:
         if not lacking:
             return lacking
         needs = [one.need for one in lacking]
-        hashes = np.array([need.object_hash for need in needs], dtype=np.uint64)
-        numbers = np.array([need.number for need in needs], dtype=np.uint32)
         wins = self._ahead.winners(
-            needs,
-            self._next_uses.next_use_s(hashes, numbers),
-            pending_bytes=self._flying_bytes,
-            guess_bytes=int(self._latency.size_bytes),
+            needs, pending_bytes=self._flying_bytes, guess_bytes=int(self._latency.size_bytes)
         )
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
@@ -200,7 +195,13 @@ class Prefetcher:
                 walk.issued(wanted)
                 if self._ahead.lacks(wanted.need):
                     self._start(wanted.need, wanted)
-        while not self._queue and self._may_start(_PART_PAGES) and (guess := self._parts.rest()) is not None:
+        if not self._queue:
+            self._pump_rest()
+
+    def _pump_rest(self) -> None:
+        # A link is shared by all who read: where somebody waits for it the rest takes a small part.
+        demanded = self._ahead.flying > len(self._flying)
+        while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess, staged=False)
 
     def _start_part(self, guess: Guess, *, staged: bool) -> None:

@@ -18,6 +18,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.engine.verdicts import Verdicts
@@ -99,6 +100,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         name: str = "one",
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
+        next_uses: NextUses | None = None,
     ) -> Bench:
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
@@ -116,6 +118,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             media,
             policy=get_policy(policy),
             weights=weights,
+            next_uses=next_uses,
             stats=stats,
             ledger=ledger,
             rng=np.random.default_rng(7),

@@ -126,7 +126,8 @@ async def make_fetching(make_bench) -> AsyncIterator[MakeFetching]:
         whole_bytes: int = 0,
         **kwargs,
     ) -> Fetching:
-        bench, orders = await make_bench(**kwargs), FakeOrders()
+        orders = FakeOrders()
+        bench = await make_bench(next_uses=orders, **kwargs)
         limits = Limits(ahead_bytes, fetches, flying_bytes, whole_bytes)
         prefetcher = Prefetcher(bench.engine.ahead, orders, orders, clock=bench.clock, limits=limits)
         prefetcher.start()

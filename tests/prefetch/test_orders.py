@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable
@@ -254,3 +255,48 @@ async def test_every_way_of_reading_counts_as_use(make_fetching, way):
         now_s = bench.clock.now_s()
         assert engine.take(engine.ticket(ref, 0, now_s), None, now_s) is not None
     assert fetching.counts() == (1, 1, 0, 0)
+
+
+async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tuple[int, int]:
+    """Hits and origin reads of a job that reads all in one order, epoch after epoch."""
+    rng, hits = np.random.default_rng(3), 0
+    coming = [int(one) for _ in range(epochs) for one in rng.permutation(count)]
+    fetching.orders.announce("j", Order(whole(count), coming, rate_per_s=1000.0))
+    for number in coming:
+        if announced:
+            await fetching.idle()
+        fetching.orders.orders["j"].position += 1
+        hits += (await fetching.bench.get(f"k{number}"))[1] is Source.RAM
+        if announced:
+            fetching.orders.changed()
+    return hits, fetching.bench.origin.gets
+
+
+async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(make_fetching):
+    """What it holds ready takes room from pages that are read later, and from nothing that is read sooner."""
+    size, count = 8 * 1024, 60
+    cache = {"ram_bytes": 20 * (size + PAGE), "segment_bytes": 64 * 1024, "page_size": 4 * PAGE}
+    alone = await make_fetching(fetches=0, name="alone", **cache)
+    fill(alone.bench.origin, count, size)
+    hits_alone, reads_alone = await epochs_of(alone, count, 5, announced=False)
+    fetching = await make_fetching(ahead_bytes=3 * size, name="ahead", **cache)
+    fill(fetching.bench.origin, count, size)
+    hits, reads = await epochs_of(fetching, count, 5, announced=True)
+    assert hits_alone < 0.6 * 5 * count
+    assert hits >= 0.98 * 5 * count
+    # Three of twenty places hold what comes next.
+    assert reads <= 1.12 * reads_alone
+
+
+async def test_nothing_is_fetched_that_would_win_no_place(make_fetching):
+    """The cache holds what is read sooner, and so much that no window fills it."""
+    fetching = await make_fetching(ram_bytes=8 * PAGE, segment_bytes=4 * PAGE)
+    bench = fetching.bench
+    fill(bench.origin, 60, 3000)
+    fetching.orders.announce("j", Order(whole(60), list(range(60)), rate_per_s=1000.0))
+    await fetching.idle()
+    for _ in range(10):
+        fetching.orders.changed()
+        await fetching.idle()
+    held = len(bench.cache.residents)
+    assert held <= bench.origin.gets <= held + 2
