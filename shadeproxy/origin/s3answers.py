@@ -149,7 +149,7 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 def _parse(body: bytes) -> Element | None:
     try:
         root: Element = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError):
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
         return None
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]

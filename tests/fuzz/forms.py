@@ -75,7 +75,7 @@ class Forms:
         request = self._request("GET", "")
         if random.random() < 0.7:
             request.parameter("list-type", "2")
-        for name in ("prefix", "delimiter", "max-keys", "start-after", "encoding-type", "marker"):
+        for name in values.LISTING:
             if random.random() < 0.25:
                 request.parameter(name, values.of_listing(random, name))
         return self._settle(request, EMPTY_SHA256)

@@ -76,12 +76,13 @@ _REDIRECTS = (
     "http://x:99999/",
     "http://[v1.x]/",
 )
-_LISTING = {
+LISTING = {
     "prefix": ("", "a", "b/", "\u00fc", ".shadeproxy/", "\x00"),
     "delimiter": ("/", "", "//", "\u00fc"),
     "max-keys": ("0", "1", "1000", "-1", "99999999999", "x", "\u0661", ""),
     "start-after": ("", "a", "\u00fc", "\x00"),
     "encoding-type": ("url", "gzip", ""),
+    "continuation-token": ("", "x", "\u0661", "YQ==", "/w=="),
     "marker": ("", "a", "\uffff"),
 }
 _METADATA = (
@@ -170,7 +171,7 @@ def redirect(random: Random) -> str:
 
 def of_listing(random: Random, name: str) -> str:
     """The value of a parameter of ListObjects."""
-    return random.choice(_LISTING[name])
+    return random.choice(LISTING[name])
 
 
 def of_metadata(random: Random, name: str) -> str:
