@@ -7,9 +7,9 @@ asked; what is not usable by its freshness rule is checked before it is used.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
@@ -209,6 +209,7 @@ def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
         return True
     try:
         listed = datetime.fromisoformat(entry.last_modified).timestamp()
-        return abs(parsedate_to_datetime(header).timestamp() - listed) < 1
     except ValueError:
         return False
+    modified = parse_http_date(header)
+    return modified is not None and abs(modified.timestamp() - listed) < 1

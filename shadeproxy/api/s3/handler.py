@@ -116,9 +116,10 @@ class S3Handler(Gate):
         self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]
     ) -> None:
         try:
-            await serve(exchange)
-        except ShadeProxyError as error:
-            await exchange.fail(error)
+            try:
+                await serve(exchange)
+            except ShadeProxyError as error:
+                await exchange.fail(error)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered

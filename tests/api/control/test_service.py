@@ -91,7 +91,15 @@ async def test_with_a_token_every_call_needs_it(guarded, refused, path):
     answer = await guarded.get(path)
     assert "Authorization: Bearer TOKEN" in await refused(answer, 401, "unauthorized")
     assert "Basic" in answer.headers["WWW-Authenticate"]
-    for wrong in ("Bearer no", "Bearer ", "Bearer s3cret2", "Token s3cret", "Basic !!", "Basic czNjcmV0"):
+    for wrong in (
+        "Bearer no",
+        "Bearer ",
+        "Bearer s3cret2",
+        "Token s3cret",
+        "Basic !!",
+        "Basic czNjcmV0",
+        "Basic ١",
+    ):
         text = await refused(await guarded.get(path, headers={"Authorization": wrong}), 401, "unauthorized")
         assert "the control token is wrong" in text
         assert "s3cret" not in text
