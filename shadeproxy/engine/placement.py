@@ -168,10 +168,10 @@ class Placement:
         policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
-            if worst[0] <= admission_bar(policy, self._columns(newcomer)):
+            if not self._outranks(policy, slot, worst):
                 return False
-            if self._residents.record_bytes[worst[1]] >= need_bytes:
-                evict(worst[1], "policy")
+            if self._residents.record_bytes[worst] >= need_bytes:
+                evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
@@ -180,7 +180,12 @@ class Placement:
         _evict_all(members[chosen], evict)
         return True
 
-    def _draw(self, index: int) -> tuple[float, int]:
+    def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
+        # Both now: since the victim was drawn, time has brought it nearer to its next use.
+        keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
+        return policy.admits_always or bool(keys[0] < keys[1])
+
+    def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
         members = self._residents.members[index].slots
         drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
