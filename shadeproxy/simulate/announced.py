@@ -67,16 +67,13 @@ class NextUses:
 
     def begin(self, start: int, stop: int) -> Column:
         """Reads ``[start, stop)`` come next: for each, the time until its object is read again."""
-        reads = stop - start
+        self._measure()
         mine = self._job_of[start:stop, None] == np.arange(len(self._orders))
         self._done = self._done[-1] + np.cumsum(mine, axis=0)
         self._start = start
-        distance = np.full(reads, np.inf)
+        distance = np.full(stop - start, np.inf)
         for order, done, pace in zip(self._orders, self._done.T, self._pace, strict=True):
             distance = np.minimum(distance, order.after(self._ids[start:stop], done) / pace)
-        if len(self._orders) > 1:
-            self._pace += (mine.mean(axis=0) - self._pace) * (1 - np.exp(-reads / _PACE_READS))
-            self._pace = np.maximum(self._pace, _LEAST_PACE)
         return distance
 
     def until(self, ids: NDArray[np.int64], at: int) -> Column:
@@ -86,6 +83,14 @@ class NextUses:
         for job, order in enumerate(self._orders):
             distance = np.minimum(distance, order.until(ids, int(done[job])) / self._pace[job])
         return distance
+
+    def _measure(self) -> None:
+        """Take the block that is over into the pace of each job."""
+        if len(self._orders) > 1 and len(self._done) > 1:
+            reads = len(self._done) - 1
+            mixture = (self._done[-1] - self._done[0]) / reads
+            self._pace += (mixture - self._pace) * (1 - np.exp(-reads / _PACE_READS))
+            self._pace = np.maximum(self._pace, _LEAST_PACE)
 
 
 class _Order:

@@ -94,7 +94,8 @@ def load_trace(path: Path) -> Trace:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ConfigError(f"{path}: one array, not an .npz of named arrays; {_WRITE_IT}")
             arrays = {name: file[name] for name in file.files}
