@@ -53,6 +53,8 @@ class Observer:
         bytes_sent: int,
         duration_s: float,
         job: JobContext | None,
+        request_id: str,
+        origin_request_id: str = "",
     ) -> None:
         if operation == "GetObject" and source is Source.BYPASS and status in (200, 206):
             self._stats.record_read(bucket, source, bytes_sent, job)
@@ -61,10 +63,12 @@ class Observer:
         if self._access_log:
             _log.info(
                 "request",
+                request_id=request_id,
                 operation=operation,
                 bucket=bucket,
                 status=status,
                 source=source.value,
                 bytes=bytes_sent,
                 ms=round(duration_s * 1000, 2),
+                **({"origin_request_id": origin_request_id} if origin_request_id else {}),
             )

@@ -212,7 +212,7 @@ class Proxy:
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
         persistence = Persistence(state, pool, self._clock)
-        knowledge = Knowledge(dirty=persistence.note)
+        knowledge = Knowledge(dirty=persistence.note, page_size=self.settings.cache.page_size)
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
@@ -228,6 +228,7 @@ class Proxy:
             media.media,
             policy=get_policy(settings.policy.name, settings.policy.objective),
             weights=knowledge,
+            next_uses=knowledge.orders,
             stats=stats,
             ledger=ledger,
             share=self._share,
@@ -250,6 +251,7 @@ class Proxy:
             page_size=settings.cache.page_size,
             verdicts=Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None,
             jobs_of=knowledge.jobs_of,
+            orders=knowledge.orders,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

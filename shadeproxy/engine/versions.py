@@ -52,6 +52,14 @@ class Versions:
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
+    def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
+        """As ``known``, or None when that would have to wait; however old it is."""
+        known = self._metadata.get(ref)
+        if known is not None:
+            return known.meta
+        recalled = self._cache.recall_now(ref)
+        return None if recalled is None else self._metadata.learn(ref, *recalled).meta
+
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Metadata that may answer every client, and until when (Unix time); None where the origin must be
         asked what this one may read.

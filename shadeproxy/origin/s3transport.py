@@ -16,6 +16,7 @@ from yarl import URL
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
+from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
@@ -82,6 +83,8 @@ class S3Transport:
         headers = [("Host", outgoing.target.host), *outgoing.headers, *await self._signature(outgoing)]
         if outgoing.content_length is not None and outgoing.body is not None:
             headers.append(("Content-Length", str(outgoing.content_length)))
+        if request_id := REQUEST_ID.get():
+            headers.append((ORIGIN_FIELD, request_id))
         query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
         failures: list[Exception] = []
         try:

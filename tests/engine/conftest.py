@@ -38,13 +38,16 @@ async def slowly(work: Callable[[], None]) -> None:
 
 
 class Weights:
-    """Importance by object hash, set by tests."""
+    """Importance by object hash, or by hash and page number, set by tests."""
 
     def __init__(self) -> None:
         self.by_hash: dict[int, float] = {}
+        self.by_page: dict[tuple[int, int], float] = {}
 
-    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
-        return np.array([self.by_hash.get(int(h), np.nan) for h in object_hashes], dtype=np.float64)
+    def weights_of(self, object_hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        pages = zip(object_hashes.tolist(), numbers.tolist(), strict=True)
+        found = [self.by_page.get(page, self.by_hash.get(page[0], np.nan)) for page in pages]
+        return np.array(found, dtype=np.float64)
 
 
 @dataclass
