@@ -5,7 +5,14 @@ from importlib.resources import files
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control.bodies import JSON, Status, answer_json
+from shadeproxy.api.control.bodies import (
+    JSON,
+    LogLevel,
+    LogLevelWanted,
+    Status,
+    answer_json,
+    read_json,
+)
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.telemetry.metrics import CONTENT_TYPE
 
@@ -44,6 +51,16 @@ async def dashboard(_context: ControlContext, _request: web.Request) -> web.Resp
 
 async def stats(context: ControlContext, _request: web.Request) -> web.Response:
     return web.Response(body=msgspec.json.encode(context.stats.snapshot()), content_type=JSON)
+
+
+async def get_log_level(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(LogLevel(context.log_levels.log_level))
+
+
+async def put_log_level(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, LogLevelWanted)
+    await context.log_levels.set_log_level(wanted.level)
+    return answer_json(LogLevel(wanted.level))
 
 
 async def info(context: ControlContext, _request: web.Request) -> web.Response:
