@@ -56,12 +56,14 @@ async def test_what_is_asked_while_rights_change_is_asked_again(make_bench, befo
     """``before``: whether rights were the origin's to decide already."""
     bench = await make_bench(verdicts=before)
     bench.origin.put("b", "k", b"secret")
-    bench.origin.gate = gate = Gate()
-    reader = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
-    bench.engine.forget_rights(Verdicts(60.0))
-    gate.release()
-    assert (await reader)[0] == b"secret"
+    asked = bench.origin.open
+
+    def ask(ref, **options):
+        bench.engine.forget_rights(Verdicts(60.0))
+        return asked(ref, **options)
+
+    bench.origin.open = ask
+    assert (await bench.get("k"))[0] == b"secret"
     bench.origin.denied.add(SHARED)
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=SHARED)
