@@ -31,13 +31,13 @@ class EngineAdmin:
 
 
 class Observer:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``."""
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may be changed."""
 
     def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
         self._knowledge = knowledge
         self._clock = clock
-        self._access_log = access_log
+        self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
         if job.job in self._knowledge.jobs:
@@ -60,7 +60,7 @@ class Observer:
             self._stats.record_read(bucket, source, bytes_sent, job)
         if job is not None:
             self.on_job(job)
-        if self._access_log:
+        if self.access_log:
             _log.info(
                 "request",
                 request_id=request_id,

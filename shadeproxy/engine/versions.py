@@ -121,9 +121,13 @@ class Versions:
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None) -> None:
-        """The origin let ``upstream`` read ``ref``."""
-        if self._verdicts is not None:
+        """The origin let ``upstream`` read ``ref``. Without a ticket it was asked before verdicts counted."""
+        if self._verdicts is not None and ticket is not None:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket)
+
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """What the origin let clients do counts no more; ``verdicts`` as at the start."""
+        self._verdicts = verdicts
 
     # ------------------------------------------------------------------ news
 

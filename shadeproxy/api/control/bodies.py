@@ -156,6 +156,16 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
     stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
 
+class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Until the configuration is read again."""
+
+    level: Literal["debug", "info", "warning", "error"]
+
+
+class LogLevel(msgspec.Struct):
+    level: str
+
+
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
     """An object, or a piece of it: from ``offset`` on, ``length`` bytes or all that follow."""
 

@@ -77,6 +77,15 @@ ROUTES = (
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
+    Route("GET", "/v1/log-level", "Level of the log", service.get_log_level, answers=_ok(wire.LogLevel)),
+    Route(
+        "PUT",
+        "/v1/log-level",
+        "Change the level of the log until the configuration is read again",
+        service.put_log_level,
+        body={wire.JSON: wire.LogLevelWanted},
+        answers=_ok(wire.LogLevel),
+    ),
     Route("GET", "/v1/datasets", "Every dataset", datasets.list_datasets, answers=_ok(wire.DatasetList)),
     Route(
         "PUT",

@@ -6,7 +6,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control.bodies import JSON, Status, answer_json
+from shadeproxy.api.control.bodies import (
+    JSON,
+    LogLevel,
+    LogLevelWanted,
+    Status,
+    answer_json,
+    read_json,
+)
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.jobs import order_summary
 from shadeproxy.telemetry.metrics import CONTENT_TYPE
@@ -52,6 +59,16 @@ def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.stats.snapshot()
     orders = {name: order_summary(context, name) for name in context.knowledge.orders.states()}
     return {**snapshot, "orders": orders}
+
+
+async def get_log_level(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(LogLevel(context.log_levels.log_level))
+
+
+async def put_log_level(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, LogLevelWanted)
+    await context.log_levels.set_log_level(wanted.level)
+    return answer_json(LogLevel(wanted.level))
 
 
 async def info(context: ControlContext, _request: web.Request) -> web.Response:

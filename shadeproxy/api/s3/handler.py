@@ -160,7 +160,7 @@ class S3Handler(Gate):
             request_id=exchange.request_id,
             origin_request_id=exchange.origin_request_id,
         )
-        if not self._verbose:
+        if not self.verbose:
             return
         self._log.debug(
             "s3_request",
