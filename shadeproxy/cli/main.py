@@ -68,11 +68,13 @@ _DEMO_NEEDS = {
 
 @app.command()
 def serve(config: ConfigOption = None, override: SetOption = None) -> None:
-    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished."""
+    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished. SIGHUP reads the configuration
+    again.
+    """
     settings = Settings.load(config, override or ())
     from shadeproxy import app as composition  # noqa: PLC0415  the servers are not loaded for other commands
 
-    composition.serve(settings)
+    composition.serve(settings, lambda: Settings.load(config, override or ()))
 
 
 @app.command("config")

@@ -65,7 +65,7 @@ async def test_a_write_waits_for_erasures_only_when_something_was_dropped(make_b
     object.__setattr__(medium, "write", write)
     async with bench.engine.writing([ObjectRef("b", "never read")]):
         assert not waits
-    bench.cache._transfers.released[1] += 1
+    bench.cache.transfers.released[1] += 1
     async with bench.engine.writing([ObjectRef("b", "k")]):
         assert len(waits) == 2
     async with bench.engine.writing([ObjectRef("b", "k")]):
