@@ -264,7 +264,7 @@ class Proxy:
             stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
-        recorder = self._start_recording()
+        recorder = await self._start_recording()
         engine = Engine(
             origin,
             cache,
@@ -285,11 +285,11 @@ class Proxy:
             self._stack.push_async_callback(prefetcher.aclose)
         return engine
 
-    def _start_recording(self) -> Recorder | None:
+    async def _start_recording(self) -> Recorder | None:
         path = self.settings.telemetry.trace
         if not path:
             return None
-        recorder = Recorder(Path(path), self._clock)
+        recorder = await asyncio.to_thread(Recorder, Path(path), self._clock)
         recorder.start()
         self._stack.push_async_callback(recorder.stop)
         return recorder

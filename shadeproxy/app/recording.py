@@ -1,4 +1,4 @@
-"""``[telemetry] trace``: the demand reads of a running proxy, written where ``shadeproxy simulate`` finds them."""
+"""``[telemetry] trace``: the demand reads of a running proxy as a file for ``shadeproxy simulate``."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ class Recorder:
     """Writes ``reads`` to ``path`` now and then, and at the end; a failure is a log line."""
 
     def __init__(self, path: Path, clock: Clock, *, most_reads: int = MOST_READS) -> None:
-        """Raises ConfigError when the directory is not there."""
+        """Raises ConfigError when the directory is not there (blocking)."""
         if not path.parent.is_dir():
             raise ConfigError(
                 f"telemetry.trace: there is no directory {path.parent}; make it, or name another"

@@ -218,7 +218,7 @@ class Hits:
             self._cache.note_uses(np.array(slots, dtype=np.int64))
 
     def tell(self) -> None:
-        """Let statistics know of every read so far; nothing is decided by it, so that it may be done any time."""
+        """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
         taken, self._taken = self._taken, []
         if not taken:
             return

@@ -91,7 +91,7 @@ class Recording:
             self._begin()
 
 
-def pack(chunks: list[Chunk]) -> dict[str, NDArray[Any]]:
+def pack(chunks: list[Chunk]) -> dict[str, Any]:
     """The arrays of a trace file (see simulate/trace.py).
 
     Objects are numbered in the order of their hashes. sizes: the most bytes that one read of an object took.
@@ -106,7 +106,7 @@ def pack(chunks: list[Chunk]) -> dict[str, NDArray[Any]]:
     for job in np.unique(jobs):
         mine = jobs == job
         epochs[mine] = np.maximum.accumulate(epochs[mine])
-    arrays: dict[str, NDArray[Any]] = {"ids": ids.astype(np.uint32), "sizes": sizes}
+    arrays: dict[str, Any] = {"ids": ids.astype(np.uint32), "sizes": sizes}
     if jobs.any():
         arrays["jobs"] = jobs
     if epochs.any():

@@ -1,4 +1,4 @@
-"""``python -m shadeproxy.studies.hit_ratios``: every scenario, then docs/studies/a-*; about half an hour of CPU."""
+"""``python -m shadeproxy.studies.hit_ratios``: every scenario, then docs/studies/a-*; some 15 minutes."""
 
 import argparse
 import time
