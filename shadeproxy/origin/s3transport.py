@@ -20,6 +20,7 @@ from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import Timeouts
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -60,6 +61,7 @@ class S3Transport:
         max_connections: int,
         tls: ssl.SSLContext | None,
         clock: Clock,
+        health: OriginHealth,
     ) -> None:
         self._credentials = credentials
         self._region = region
@@ -72,6 +74,7 @@ class S3Transport:
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
+        self._health = health
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     @asynccontextmanager
@@ -99,6 +102,8 @@ class S3Transport:
             if failures:
                 raise failures[0] from None
             raise _unavailable(error, outgoing.target.origin) from error
+        if self._health.due:
+            self._health.heard_date(response.headers.get("Date", ""))
         try:
             yield response
         finally:

@@ -33,7 +33,8 @@ _BUSY_TIMEOUT_S = 10.0
 class StateStore:
     """Values by kind and name. ``kind`` has no "/"; a name may.
 
-    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``.
+    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``;
+    ``failing``: whether the last commit failed.
     """
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
@@ -41,6 +42,7 @@ class StateStore:
         self.refused_rows = 0
         self.damaged_databases = 0
         self.failed_commits = 0
+        self.failing = False
         self._commit_every_s = commit_every_s
         self._clock = clock or SystemClock()
         self._dirty: _Batch = {}
@@ -126,8 +128,11 @@ class StateStore:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
             self.failed_commits += 1
+            self.failing = True
             self._dirty = batch | self._dirty
             raise
+        else:
+            self.failing = False
         finally:
             self._flight = None
 

@@ -9,6 +9,7 @@ from shadeproxy.api.control.bodies import (
     JSON,
     LogLevel,
     LogLevelWanted,
+    Readiness,
     Status,
     answer_json,
     read_json,
@@ -30,7 +31,7 @@ async def healthz(_context: ControlContext, _request: web.Request) -> web.Respon
 
 async def readyz(context: ControlContext, _request: web.Request) -> web.Response:
     status = context.readiness()
-    response = answer_json(Status(status))
+    response = answer_json(Readiness(status, context.remarks() if status == READY else []))
     if status != READY:
         response.set_status(503)
     return response
@@ -51,6 +52,10 @@ async def dashboard(_context: ControlContext, _request: web.Request) -> web.Resp
 
 async def stats(context: ControlContext, _request: web.Request) -> web.Response:
     return web.Response(body=msgspec.json.encode(context.stats.snapshot()), content_type=JSON)
+
+
+async def doctor(context: ControlContext, _request: web.Request) -> web.Response:
+    return web.Response(body=msgspec.json.encode(await context.doctor()), content_type=JSON)
 
 
 async def get_log_level(context: ControlContext, _request: web.Request) -> web.Response:

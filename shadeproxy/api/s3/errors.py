@@ -57,6 +57,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.Overloaded: Row(503, "SlowDown", 1),
     errors.ShuttingDown: Row(503, "ServiceUnavailable", 1),
     errors.ConfigError: Row(500, "InternalError"),
+    errors.NoListener: Row(500, "InternalError"),
 }
 _INTERNAL = "We encountered an internal error. Please try again."
 
