@@ -19,7 +19,7 @@ import diskcache
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import StateError
-from shadeproxy.state.directory import hold, is_sound, move_aside
+from shadeproxy.state.directory import DATABASE_NAME, hold, is_sound, move_aside
 from shadeproxy.state.disk import BytesDisk
 
 _logger = logging.getLogger(__name__)
@@ -166,6 +166,13 @@ class StateStore:
             raise StateError(f"no state database can be made in {self.path}: {error}") from error
 
     def _connect(self) -> Any:
+        # Whatever the umask; SQLite gives its journals the mode of the database.
+        database = self.path / DATABASE_NAME
+        try:
+            database.touch(mode=0o600)
+            database.chmod(0o600)
+        except OSError as error:
+            raise StateError(f"{database} cannot be made: {error.strerror}") from error
         return diskcache.Cache(
             str(self.path),
             timeout=_BUSY_TIMEOUT_S,
