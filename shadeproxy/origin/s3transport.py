@@ -211,5 +211,6 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
         raise ConfigError(
             f"origin.ca_file = {ca_file!r} cannot be used as PEM certificates: {error}"
         ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
