@@ -173,3 +173,11 @@ async def test_a_level_that_does_not_go_with_the_settings_is_a_conflict(client, 
     backend.refusal = Conflict("not with debug", hint="ask for info")
     answer = await client.put("/v1/log-level", json={"level": "debug"})
     assert "ask for info" in await refused(answer, 409, "conflict")
+
+
+async def test_a_ready_proxy_says_what_it_cannot_do_now(client, backend):
+    backend.remarks = ["tier disk takes no more pages"]
+    answer = await client.get("/readyz")
+    assert (answer.status, await answer.json()) == (200, {"status": "ready", "remarks": backend.remarks})
+    backend.readiness = "draining"
+    assert await (await client.get("/readyz")).json() == {"status": "draining"}
