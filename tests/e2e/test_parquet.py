@@ -1,5 +1,6 @@
 """The document's row groups of Parquet files, through a real proxy."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -29,12 +30,12 @@ def test_row_groups_are_samples(serve, bucket_directory):
     lines = "".join(names["row_groups"]("data", "part.parquet", metadata))
     assert all(json.loads(line)["length"] for line in lines.splitlines())
     proxy = serve(origin__kind="file", origin__path=str(bucket_directory), cache__page_size="4 KiB")
-    client = shade.Client(proxy.control)
-    manifest = shade.Manifest.from_jsonl("rows", lines.encode())
-    client.register(manifest)
+    with contextlib.closing(shade.Client(proxy.control)) as client:
+        manifest = shade.Manifest.from_jsonl("rows", lines.encode())
+        client.register(manifest)
+        samples = client.read_many(manifest, range(4))
     groups = [
         names["read_row_group"](data, manifest[number].offset, metadata, number)
-        for number, data in enumerate(client.read_many(manifest, range(4)))
+        for number, data in enumerate(samples)
     ]
-    client.close()
     assert pa.concat_tables(groups) == table
