@@ -5,6 +5,7 @@ at the points that the row names, as a sampler would. Prefetching is off: with i
 and what eviction alone is worth does not show. Counted are the reads from the second epoch on.
 """
 
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.bench.faults import NotBuilt
 from shadeproxy.bench.objects import BUCKET, Piece
 from shadeproxy.bench.plan import Planned, Scale
 from shadeproxy.bench.reader import Exchange, read
@@ -172,8 +174,14 @@ def _put(ours: Served, path: str, body: bytes, content_type: str) -> None:
     request = urllib.request.Request(  # noqa: S310 (the address of a server that was started here)
         ours.control_url + path, data=body, method="PUT", headers={"Content-Type": content_type}
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
-        pass
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+            pass
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 404:
+                raise NotBuilt(f"this proxy does not know PUT {path.partition('?')[0]}") from None
+            raise
 
 
 # ------------------------------------------------------------------ the rows
