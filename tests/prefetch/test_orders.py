@@ -179,6 +179,39 @@ async def test_failures_are_counted_and_slow_it_down(make_fetching):
         assert (await fetching.bench.get(f"k{number}"))[0] == bytes([number]) * 1000
 
 
+async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetching):
+    memory = MemoryOrigin()
+    fetching = await make_fetching(
+        origin=FaultyOrigin(memory, script=[Fault(error=OriginUnavailable("down"))] * 2000)
+    )
+    fill(memory, 40)
+    fetching.orders.announce("j", Order(whole(40), list(range(40))))
+    # More in a row than a float has powers of two.
+    while (failed := fetching.counts()[3]) < 1100:
+        await fetching.bench.clock.sleep(6)
+        fetching.orders.changed()
+        await fetching.idle()
+    began_s = fetching.bench.clock.monotonic_s()
+    while fetching.counts()[3] < failed + 100:
+        fetching.orders.changed()
+        await fetching.idle()
+    # At most the 32 that fly together, then five seconds of rest.
+    assert fetching.bench.clock.monotonic_s() - began_s >= 3 * 5.0
+
+
+async def test_what_is_cancelled_at_the_end_makes_no_room_for_more(make_fetching):
+    fetching = await make_fetching(fetches=4)
+    fill(fetching.bench.origin, 20)
+    fetching.bench.origin.gate = Gate()
+    fetching.orders.announce("j", Order(whole(20), list(range(20))))
+    await until(lambda: fetching.prefetcher.flying == 4)
+    await fetching.prefetcher.aclose()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert fetching.prefetcher.flying == 0
+    assert fetching.counts()[0] == 4
+
+
 async def test_a_sample_of_many_pages_is_fetched_whole(make_fetching):
     fetching = await make_fetching()
     bench = fetching.bench
