@@ -202,13 +202,15 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
 async def test_what_is_cancelled_at_the_end_makes_no_room_for_more(make_fetching):
     fetching = await make_fetching(fetches=4)
     fill(fetching.bench.origin, 20)
-    fetching.bench.origin.gate = Gate()
+    gate = fetching.bench.origin.gate = Gate()
     fetching.orders.announce("j", Order(whole(20), list(range(20))))
-    await until(lambda: fetching.prefetcher.flying == 4)
+    await until(lambda: fetching.bench.origin.gets == 4)
     await fetching.prefetcher.aclose()
     for _ in range(20):
         await asyncio.sleep(0)
-    assert fetching.prefetcher.flying == 0
+    left = fetching.prefetcher.flying
+    gate.release()
+    assert left == 0
     assert fetching.counts()[0] == 4
 
 
