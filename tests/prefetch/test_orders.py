@@ -225,6 +225,36 @@ async def test_a_sample_of_many_pages_is_fetched_whole(make_fetching):
     assert fetching.counts() == (6, 6, 0, 0)
 
 
+async def test_samples_of_very_many_pages_are_looked_up_bit_by_bit(make_fetching, monkeypatch):
+    fetching = await make_fetching(page_size=256, ram_bytes=1 << 22, flying_bytes=1 << 14, fetches=64)
+    bench, pages = fetching.bench, 600
+    for number in range(4):
+        bench.origin.put("b", f"k{number}", bytes(pages * 256))
+        ref = ObjectRef("b", f"k{number}")
+        bench.engine._versions.learn(ref, await bench.origin.head(ref))
+    looked = [0]
+    plan, occupant = fetching.prefetcher._plan, bench.cache.residents.occupant
+
+    def count(*page: int) -> int | None:
+        looked[-1] += 1
+        return occupant(*page)
+
+    def plan_anew() -> None:
+        looked.append(0)
+        plan()
+        looked.append(0)
+
+    monkeypatch.setattr(bench.cache.residents, "occupant", count)
+    monkeypatch.setattr(fetching.prefetcher, "_plan", plan_anew)
+    fetching.orders.announce("j", Order(whole(4), list(range(4))))
+    for number in range(4):
+        await until(lambda done=number + 1: len(bench.cache.residents) >= done * pages, steps=500_000)
+        await fetching.idle()
+        fetching.orders.read("j")
+    assert max(looked[1::2]) <= 1400
+    assert bench.origin.gets == 4 * pages
+
+
 async def test_of_a_shard_the_pages_of_its_samples(make_fetching):
     fetching = await make_fetching()
     bench = fetching.bench
