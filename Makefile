@@ -82,10 +82,10 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what tests and checks need ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check --group bench
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group bench
 	@touch $@

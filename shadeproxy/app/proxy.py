@@ -136,7 +136,7 @@ class Proxy:
             pool=pool,
             admin=EngineAdmin(engine),
             list_objects=engine.list_objects,
-            resident_hashes=engine.cache.resident_hashes,
+            resident_pages=engine.cache.resident_pages,
             engine=engine,
             page_size=engine.page_size,
             readiness=lambda: self._status,

@@ -170,9 +170,10 @@ class PageCache:
             int(self.residents.etag[slot]) != hashed for slot in self.residents.pages_of(object_hash(ref))
         )
 
-    def resident_hashes(self) -> NDArray[np.uint64]:
-        """Hashes of the objects that have a readable page, in no order."""
-        return self.residents.object_hash[self.residents.ready()]
+    def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Object hash and number of each readable page, in no order."""
+        ready = self.residents.ready()
+        return self.residents.object_hash[ready], self.residents.number[ready]
 
     def pinned(self, page: Page) -> memoryview | None:
         """The body of a page that was stored just now, without waiting; None when it is gone already."""

@@ -91,8 +91,8 @@ class ControlContext:
     """Everything a handler may use. ``token`` and ``reads_allowed`` may change while it is used.
 
     info: what GET /v1/info shows: "s3_endpoint", "page_size" and what else clients may want to know.
-    readiness: READY, or why not ("starting", "draining"). resident_hashes: a fresh u64 array of the object
-    hashes of resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
+    readiness: READY, or why not ("starting", "draining"). resident_pages: fresh arrays of the object
+    hashes (u64) and numbers (u32) of resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
     has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; reads_allowed:
     whether callers may read, with the proxy's own rights. held: bytes that were fetched ahead of their turn
@@ -106,7 +106,7 @@ class ControlContext:
     pool: Executor
     admin: CacheAdmin
     list_objects: ObjectLister
-    resident_hashes: Callable[[], NDArray[np.uint64]]
+    resident_pages: Callable[[], tuple[NDArray[np.uint64], NDArray[np.uint32]]]
     engine: ReadPath
     page_size: int
     readiness: Callable[[], str]

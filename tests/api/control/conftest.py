@@ -50,8 +50,9 @@ class Backend:
         entries = tuple(ListEntry(key, self.listing[bucket][key], '"e"') for key in keys[:2])
         return ListPage(entries, truncated=len(keys) > 2)
 
-    def resident_hashes(self):
-        return np.array([object_hash(ref) for ref in self.resident], dtype=np.uint64)
+    def resident_pages(self):
+        hashes = np.array([object_hash(ref) for ref in self.resident], dtype=np.uint64)
+        return hashes, np.zeros(len(hashes), dtype=np.uint32)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def context(backend, clock):
             pool=pool,
             admin=backend,
             list_objects=backend.list_objects,
-            resident_hashes=backend.resident_hashes,
+            resident_pages=backend.resident_pages,
             engine=backend,
             page_size=4 << 20,
             readiness=lambda: backend.readiness,

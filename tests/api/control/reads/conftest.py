@@ -216,7 +216,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             pool=pool,
             admin=None,
             list_objects=engine.list_objects,
-            resident_hashes=cache.resident_hashes,
+            resident_pages=cache.resident_pages,
             engine=engine,
             page_size=PAGE,
             readiness=lambda: READY,
