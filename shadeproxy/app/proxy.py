@@ -33,6 +33,7 @@ from shadeproxy.app.origins import build_origin, build_providers
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
+from shadeproxy.app.recording import Recorder
 from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
@@ -263,6 +264,7 @@ class Proxy:
             stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
+        recorder = await self._start_recording()
         engine = Engine(
             origin,
             cache,
@@ -274,6 +276,7 @@ class Proxy:
             verdicts=make_verdicts(settings),
             jobs_of=knowledge.jobs_of,
             orders=knowledge.orders,
+            recording=None if recorder is None else recorder.reads,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
@@ -281,6 +284,15 @@ class Proxy:
             prefetcher = start_prefetching(settings, engine, knowledge.orders, clock=clock, stats=stats)
             self._stack.push_async_callback(prefetcher.aclose)
         return engine
+
+    async def _start_recording(self) -> Recorder | None:
+        path = self.settings.telemetry.trace
+        if not path:
+            return None
+        recorder = await asyncio.to_thread(Recorder, Path(path), self._clock)
+        recorder.start()
+        self._stack.push_async_callback(recorder.stop)
+        return recorder
 
 
 async def _listen(
