@@ -129,6 +129,21 @@ def test_ranks_draw_one_plan_though_their_reports_come_at_other_times(make_clien
     )
 
 
+def test_a_proxy_that_keeps_no_mean_loss_still_gives_one_draw(make_client, make_job, proxy):
+    jobs = [make_job(rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
+    for rank, job in enumerate(jobs):
+        report(job, np.arange(rank, 40, 2), seed=rank)
+        assert job.flush()
+    proxy.frozen["run", 1] = proxy.get_scores("run", b"")
+    samplers = [shade.ShadeSampler(job, "importance", seed=9) for job in jobs]
+    for sampler in samplers:
+        sampler.set_epoch(1)
+    assert jobs[0].mean_loss != jobs[1].mean_loss
+    orders = [sampler.order(1).tolist() for sampler in samplers]
+    whole = samplers[0]._plans[1].whole
+    assert orders == [whole[0::2].tolist(), whole[1::2].tolist()]
+
+
 def test_a_rank_that_cannot_have_the_shared_weights_does_not_draw_early(make_job, proxy):
     job = make_job(world_size=2)
     sampler = shade.ShadeSampler(job, "importance", batch_size=4)
