@@ -72,6 +72,13 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
             assert len(set(read)) < SAMPLES
     ends = [json.loads((tmp_path / f"rank{rank}" / "end.json").read_text()) for rank in range(2)]
     assert ends[0] == ends[1]  # one model, and one draw: the same correction of every sample
+    order = proxy.get("/v1/jobs/ddp")["order"]
+    assert order["believed"]
+    assert (order["surprises"], order["missed"]) == (
+        0,
+        0,
+    )  # every read was announced, by this rank, about there
+    assert order["found"] >= 3 * SAMPLES
     with urllib.request.urlopen(f"{proxy.control}/v1/jobs/ddp/scores", timeout=10) as answer:
         scores = np.frombuffer(answer.read(), "<f4")
     assert np.isfinite(scores).all()  # what either rank reported, on one scoreboard

@@ -44,9 +44,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group(
-        "gloo", init_method=args.meeting.as_uri(), rank=args.rank, world_size=WORLD_SIZE
-    )
+    dist.init_process_group("gloo", init_method=args.meeting.as_uri(), rank=args.rank, world_size=WORLD_SIZE)
     client = shade.Client(args.control)
     data = shade.S3Dataset(client, bucket="data", decode=decode)
     job = client.job("ddp", dataset=data.manifest, rank=args.rank, world_size=WORLD_SIZE, interval_s=0.05)
