@@ -75,7 +75,6 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
     order = proxy.get("/v1/jobs/ddp")["order"]
     assert order["believed"]
     # But for what the killed run had read beyond its checkpoint, every read was announced about there.
-    print(order)
     assert order["found"] > 2 * (order["surprises"] + order["missed"])
     with urllib.request.urlopen(f"{proxy.control}/v1/jobs/ddp/scores", timeout=10) as answer:
         scores = np.frombuffer(answer.read(), "<f4")

@@ -7,7 +7,6 @@ is announced through ``dirty(kind, name)``; the composition root then asks ``exp
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray

@@ -122,7 +122,10 @@ class PageIndex:
         if self.beside is not None:
             present[self.beside[units[units >= 0]]] = True
         sums = np.append(0, np.cumsum(present[:-1]))
-        return sums[self.first.astype(np.int64) + self.spans] - sums[self.first] == self.spans
+        whole: NDArray[np.bool_] = (
+            sums[self.first.astype(np.int64) + self.spans] - sums[self.first] == self.spans
+        )
+        return whole
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
         """The samples of one unit, ascending; not those of the unit beside it."""
