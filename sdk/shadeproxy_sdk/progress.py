@@ -33,7 +33,7 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int) -> None:
-        """An epoch begins, at sample ``start`` when it is resumed; that is due at once, because what is before
+        """An epoch begins, at sample ``start`` when it is resumed; that is due at once: what is before
         it will not be read. What the last epoch did not send stays due.
         """
         with self._lock:

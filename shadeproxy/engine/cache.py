@@ -105,10 +105,7 @@ class PageCache:
             raise
 
     def note_uses(self, slots: Slots) -> None:
-        """Demand reads of pages that were resident when read, oldest first.
-
-        Some of those that were read from a lower tier are promoted when they earned it.
-        """
+        """Demand reads of what was resident then, oldest first; some of a lower tier may be promoted."""
         slots = slots[self.residents.tier[slots] != NO_TIER]
         self.placement.note_uses(slots)
         self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())

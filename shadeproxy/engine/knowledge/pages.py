@@ -122,10 +122,8 @@ class PageIndex:
         if self.beside is not None:
             present[self.beside[units[units >= 0]]] = True
         sums = np.append(0, np.cumsum(present[:-1]))
-        whole: NDArray[np.bool_] = (
-            sums[self.first.astype(np.int64) + self.spans] - sums[self.first] == self.spans
-        )
-        return whole
+        found: NDArray[np.int64] = sums[self.first.astype(np.int64) + self.spans] - sums[self.first]
+        return np.equal(found, self.spans)
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
         """The samples of one unit, ascending; not those of the unit beside it."""

@@ -34,8 +34,8 @@ def markdown(
         (
             f"`python -m shadeproxy.studies.hit_ratios --objects {objects} --seed {seed}`; {machine}."
             f" Objects of one size, {objects:,} of them. Hit ratios from each job's second epoch on. `min` is"
-            " the exact clairvoyant, which knows the whole trace; every other policy knows what the title of its"
-            " table says, and only `default` looks at announced orders."
+            " the exact clairvoyant, which knows the whole trace; every other policy knows what the title of"
+            " its table says, and only `default` looks at announced orders."
         ),
         f"![hit ratio against cache size]({picture})",
         "## Promised and found",

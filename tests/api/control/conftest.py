@@ -29,6 +29,10 @@ class Backend:
     refusal: Exception | None = None
     list_calls: int = 0
     log_level: str = "info"
+    remarks: list = field(default_factory=list)
+
+    async def doctor(self):
+        return {"healthy": True, "findings": [], "facts": {}}
 
     async def set_log_level(self, level):
         if self.refusal is not None:
@@ -81,6 +85,8 @@ def context(backend, clock):
             page_size=4 << 20,
             readiness=lambda: backend.readiness,
             log_levels=backend,
+            remarks=lambda: backend.remarks,
+            doctor=backend.doctor,
             info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
         )
 

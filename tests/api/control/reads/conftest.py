@@ -221,6 +221,8 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             page_size=PAGE,
             readiness=lambda: READY,
             log_levels=None,
+            remarks=list,
+            doctor=None,
             held=Ledger(held_bytes),
             **settings,
         )
