@@ -98,7 +98,7 @@ async def test_with_a_token_every_call_needs_it(guarded, refused, path):
         "Token s3cret",
         "Basic !!",
         "Basic czNjcmV0",
-        "Basic ١",
+        "Basic \u0661",
     ):
         text = await refused(await guarded.get(path, headers={"Authorization": wrong}), 401, "unauthorized")
         assert "the control token is wrong" in text
