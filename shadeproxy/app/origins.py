@@ -51,6 +51,7 @@ def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
             timeouts=Timeouts(section.timeouts.connect, section.timeouts.read),
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
+            trailing_checksums=section.trailing_checksums,
             clock=clock,
         )
     if section.delay:
