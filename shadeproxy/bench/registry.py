@@ -6,6 +6,7 @@ from shadeproxy.bench.suites.hits import disk, hits
 from shadeproxy.bench.suites.knowledge import knowledge
 from shadeproxy.bench.suites.matrix import matrix
 from shadeproxy.bench.suites.misses import misses
+from shadeproxy.bench.suites.ratios import ratios
 from shadeproxy.bench.suites.report import report
 from shadeproxy.bench.suites.sdk import sdk
 from shadeproxy.bench.suites.start import start
@@ -19,6 +20,7 @@ SUITES: dict[str, Suite] = {
     "epochs": epochs,
     "tiers": tiers,
     "knowledge": knowledge,
+    "ratios": ratios,
     "report": report,
     "start": start,
     "matrix": matrix,

@@ -73,16 +73,19 @@ def proxy(
     disk_bytes: int = 0,
     signed: bool = False,
     rules: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "proxy",
 ) -> Iterator[Served]:
     """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
 
-    ``signed``: signatures are demanded and verified. ``rules``: how fresh which objects are.
+    ``signed``: signatures are demanded and verified. ``rules``: how fresh which objects are. ``more``: other
+    sections of the configuration.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "s3", "endpoint": behind.url, "credentials": {"source": "anonymous"}},
         "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
         "rules": [dict(rule) for rule in rules],
+        **(more or {}),
     }
     # Stock clients sign whether or not they must.
     secret = work / f"{name}.secret"

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from shadeproxy.core.types import ObjectRef, Page, Source
+from shadeproxy.core.types import ObjectRef, Page, Source, Span
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
@@ -138,6 +139,24 @@ async def test_scores_change_what_is_evicted(make_bench):
         await bench.get(f"{n:05d}")
     sources = [(await bench.get(f"{n:05d}"))[1] for n in wanted]
     assert sources == [Source.RAM] * len(wanted)
+
+
+async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
+    """Hits are noted together, some time after they happened, and misses one by one."""
+    bench = await make_bench(
+        origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
+    )
+    for n in range(100):
+        await bench.get(f"{n:05d}")
+    resident = len(bench.cache.residents)
+    for n in range(4):
+        request = ReadRequest(ref(n))
+        assert bench.engine.hit(request, bench.engine.usable_now(request), Span(0, SIZE)) is not None
+    bench.engine._hits.flush()
+    for n in range(resident, 100):
+        await bench.get(f"{n:05d}")
+    sources = [(await bench.get(f"{n:05d}"))[1] for n in range(resident)]
+    assert sources == [Source.RAM] * resident
 
 
 async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_read(make_bench):
