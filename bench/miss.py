@@ -131,7 +131,9 @@ def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
 class NoWeights:
     """No importance is known."""
 
-    def weights_of(self, object_hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def weights_of(
+        self, object_hashes: NDArray[np.uint64], _numbers: NDArray[np.uint32]
+    ) -> NDArray[np.float64]:
         return np.full(len(object_hashes), np.nan)
 
 

@@ -181,7 +181,7 @@ def _gauge(port: int, name: str) -> float:
 
 
 class _NoWeights:
-    def weights_of(self, object_hashes: "np.ndarray") -> "np.ndarray":
+    def weights_of(self, object_hashes: "np.ndarray", _numbers: "np.ndarray") -> "np.ndarray":
         return np.full(len(object_hashes), np.nan)
 
 

@@ -12,15 +12,20 @@ from shadeproxy_sdk.errors import ConfigError, ControlError, ReadError, ShadeErr
 from shadeproxy_sdk.job import Job, JobStats
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.shards.mds import mds_manifest
+from shadeproxy_sdk.shards.tar import tar_manifest, tar_members
+from shadeproxy_sdk.shards.tfrecord import tfrecord_manifest
 from shadeproxy_sdk.stall import StallMeter
 
 if TYPE_CHECKING:
+    from shadeproxy_sdk.announced import Announced, announce
     from shadeproxy_sdk.dataset import S3Dataset
     from shadeproxy_sdk.sampler import ShadeSampler
     from shadeproxy_sdk.tensors import as_tensor, collate
 
 __version__ = "0.1.0"
 __all__ = [
+    "Announced",
     "Client",
     "ConfigError",
     "ControlError",
@@ -35,12 +40,19 @@ __all__ = [
     "ShadeError",
     "ShadeSampler",
     "StallMeter",
+    "announce",
     "as_tensor",
     "collate",
+    "mds_manifest",
+    "tar_manifest",
+    "tar_members",
+    "tfrecord_manifest",
 ]
 _NEEDS_TORCH = {
+    "Announced": "announced",
     "S3Dataset": "dataset",
     "ShadeSampler": "sampler",
+    "announce": "announced",
     "as_tensor": "tensors",
     "collate": "tensors",
 }

@@ -46,9 +46,16 @@ class Courier:
         self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
 
+    def wake(self) -> None:
+        """Deliver soon, without waiting for it; starts the thread."""
+        self.start()
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+
     def flush(self, timeout_s: float) -> bool:
-        """Deliver now; whether everything arrived within ``timeout_s``."""
-        if self._pid != os.getpid():
+        """Deliver now; whether everything arrived within ``timeout_s``. Within ``deliver``: nothing."""
+        if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
         with self._changed:
             self._asked += 1

@@ -44,6 +44,11 @@ def probabilities(weights: NDArray[np.float32], smoothing: float) -> NDArray[np.
     return chances
 
 
+def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.float64]:
+    """float64 (n,), sum 1: ``aggressiveness`` parts of ``chances``, the rest uniform."""
+    return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
+
+
 def importance_order(
     chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:

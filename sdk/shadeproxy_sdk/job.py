@@ -1,4 +1,5 @@
-"""A training run as the proxy knows it: scores, progress and stall go out, weights and residency come in.
+"""A training run as the proxy knows it: scores, orders, progress and stall go out, weights and residency
+come in.
 
 Law: ``report`` and ``progress`` return at once and never raise, whatever is passed and whoever is dead.
 So the loop takes no lock: the queue is a deque, whose append is atomic and drops the oldest by itself. The
@@ -6,17 +7,20 @@ board's lock is the background's and the samplers'; no network under it.
 """
 
 import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.announcements import Announcements
 from shadeproxy_sdk.courier import Courier
-from shadeproxy_sdk.losses import Captured, capture, settle
+from shadeproxy_sdk.halfway import Halfway, Known
+from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
@@ -31,6 +35,8 @@ Batch = TypeVar("Batch")
 _LOG = logging.getLogger("shadeproxy_sdk")
 _SCORES_PER_POST = 131_072
 _SCORES_TYPE = "application/vnd.shadeproxy.scores"
+_ORDER_TYPE = "application/vnd.shadeproxy.ids"
+_MEAN_LOSS = "x-shade-mean-loss"
 _SHARE_TIMEOUT_S = 5.0
 
 
@@ -39,8 +45,9 @@ class JobStats:
     """Counts since the job began.
 
     ``reported``: batches given to ``report``; ``dropped``: of these, pushed out of a full queue;
-    ``rejected``: of these, made no sense; ``not_finite``: samples whose loss was nan or inf; ``sent``:
-    scores that the proxy took; ``unsent``: scores that wait; ``failures``: calls to the proxy that failed.
+    ``rejected``: of these, made no sense; ``not_finite``: samples whose loss was nan or inf, or of which no
+    token counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of
+    orders that the proxy took; ``failures``: calls to the proxy that failed.
     """
 
     reported: int
@@ -49,6 +56,7 @@ class JobStats:
     not_finite: int
     sent: int
     unsent: int
+    announced: int
     failures: int
 
 
@@ -74,11 +82,15 @@ class Job:
         self.rank = rank
         self.world_size = world_size
         self._tag = manifest.tag = JobTag(name, rank)
-        self._queue: deque[tuple[int, Captured, Captured]] = deque(maxlen=queue_batches)
+        self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
         self._board_lock = threading.Lock()
         self._reported = self._taken = self._rejected = self._not_finite = self._sent = 0
-        self._complained = False
+        self._complained = self._closing = False
+        self._halfway = Halfway()
+        self._ahead: Callable[[], None] | None = None
+        self._orders: Announcements | None = Announcements()
+        self._orders_entered = self._announced = 0
         self._progress = Progress()
         body = {"dataset": manifest.name, "world_size": world_size, "weight": weight}
         self._proxy = Registration(client, name, manifest, body)
@@ -87,15 +99,21 @@ class Job:
 
     # ------------------------------------------------------------------ the training loop
 
-    def report(self, ids: Any, losses: Any) -> None:
-        """The losses of one batch: ``ids`` integers (b,), ``losses`` one float for each; tensors or arrays.
+    def report(self, ids: Any, losses: Any, *, mask: Any = None, lengths: Any = None) -> None:
+        """The losses of one batch: ``ids`` integers (b,); ``losses`` (b,), whatever number tells how hard
+        each sample is, or (b, ...), as of tokens, whose mean is taken; tensors or arrays.
 
-        Copies and returns; ranking and sending happen in the background. What makes no sense is counted
-        (``stats``) and logged once.
+        ``mask``: of the shape of ``losses``, true where a loss counts, as ``labels != -100``. ``lengths``:
+        integers (b,), of losses (b, tokens) only so many from the left count. A sample of which nothing
+        counts is left out. Copies and returns; means, ranking and sending happen in the background. What
+        makes no sense is counted (``stats``) and logged once.
         """
         try:
+            if mask is not None and lengths is not None:
+                raise ValueError("give either a mask or lengths")  # noqa: TRY301 (all mistakes end below)
             chosen = capture(ids)
-            self._queue.append((self._progress.epoch, chosen, capture(losses)))
+            rest = (None if extra is None else capture(extra) for extra in (mask, lengths))
+            self._queue.append(Report(self._progress.epoch, chosen, capture(losses), *rest))
             self._reported += 1
             self._progress.reported(chosen.size if isinstance(chosen, np.ndarray) else len(ids))
             self._courier.start()
@@ -139,10 +157,34 @@ class Job:
         """Samples of this epoch that training finished, as far as anybody counted; else None."""
         return self._progress.position
 
-    def begin(self, epoch: int, start: int = 0) -> None:
-        """An epoch begins at sample ``start`` of this rank; samplers call it."""
+    def begin(
+        self, epoch: int, start: int = 0, *, length: int = 0, ahead: Callable[[], None] | None = None
+    ) -> None:
+        """An epoch of ``length`` samples begins at sample ``start`` of this rank; samplers call it.
+
+        ``ahead`` is called now and then by the thread that sends, to announce what became known meanwhile.
+        """
+        self._settle()
         self._tag.epoch.value = epoch
         self._progress.begin(epoch, start)
+        with self._board_lock:
+            self._halfway.begin(epoch, start, length)
+        self._ahead = ahead
+        if self._orders is not None:
+            self._orders.begin(epoch)
+
+    def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
+        """This rank reads the samples ``order``, u32 (k,), in ``epoch``: the proxy keeps and fetches them in
+        time. Returns at once, never raises; the array must not change afterwards. Samplers call it.
+        """
+        orders = self._orders
+        if orders is not None:
+            orders.put(epoch, order)
+            self._courier.wake()
+
+    def gave(self, position: int) -> None:
+        """Samplers that nobody reports for: about ``position`` samples of the epoch were used."""
+        self._progress.gave(position)
 
     @property
     def mean_loss(self) -> float | None:
@@ -152,32 +194,46 @@ class Job:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """Latest weight of every sample, float32 (samples,), nan where unknown; None before the first report.
+        """The weights of ``known``."""
+        known = self.known(epoch)
+        return None if known is None else known.weights
 
-        With several ranks: the proxy's column, which holds everybody's scores; ``epoch`` lets the proxy
-        give all ranks the same one. Without a proxy, this rank's own.
+    def half_reported(self, epoch: int) -> bool:
+        """Whether losses of half of this rank's samples of ``epoch`` were reported."""
+        self._settle()
+        with self._board_lock:
+            return self._halfway.known(epoch) is not None
+
+    def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> Known | None:
+        """What ``epoch`` is to be drawn from: each sample's latest weight, and the mean loss; None before
+        the first report.
+
+        One rank: as of now, or, with ``halfway``, as of the half of the epoch before where it was reached.
+        Several: the proxy's column for ``epoch``, which holds everybody's scores and is the same for all who
+        ask. Without a proxy this rank's own, or, with ``shared``, None.
         """
         self._settle()
         with self._board_lock:
-            if self._board.mean_loss() is None:
+            mean_loss = self._board.mean_loss()
+            if mean_loss is None:
                 return None
-            own = self._board.weights.copy()
+            early = self._halfway.known(epoch - 1) if halfway else None
+            own = early or Known(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
         self._courier.flush(_SHARE_TIMEOUT_S)
-        column = self._proxy.fetch(f"/scores?epoch={epoch}")
-        if column is None or len(column) != own.nbytes:
-            return own
-        shared = np.frombuffer(column, dtype="<f4")
-        return np.where(np.isfinite(shared), shared, own)
+        answer = self._proxy.fetch(f"/scores?epoch={epoch}")
+        if answer is None or len(answer.body) != own.weights.nbytes:
+            return None if shared else own
+        return Known(np.frombuffer(answer.body, dtype="<f4"), _number(answer.headers.get(_MEAN_LOSS)))
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Which samples the proxy holds, bool (samples,); None without a proxy."""
-        bitmap = self._proxy.fetch("/residency")
-        if bitmap is None or len(bitmap) * 8 < len(self.manifest):
+        answer = self._proxy.fetch("/residency")
+        if answer is None or len(answer.body) * 8 < len(self.manifest):
             return None
-        bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=len(self.manifest), bitorder="little")
-        return bits.astype(np.bool_)
+        packed = np.frombuffer(answer.body, np.uint8)
+        return np.unpackbits(packed, count=len(self.manifest), bitorder="little").astype(np.bool_)
 
     def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
         """What a checkpoint needs to go on with the same weights: ``Scoreboard.state``."""
@@ -190,6 +246,7 @@ class Job:
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
+            self._halfway = Halfway()
 
     # ------------------------------------------------------------------ sending
 
@@ -203,6 +260,7 @@ class Job:
                 not_finite=self._not_finite,
                 sent=self._sent,
                 unsent=self._board.unsent,
+                announced=self._announced,
                 failures=self._proxy.failures,
             )
 
@@ -212,6 +270,7 @@ class Job:
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush and end the background thread; happens by itself, for at most 2 s, when the process ends."""
+        self._closing = True
         return self._courier.close(timeout_s)
 
     def _settle(self) -> None:
@@ -219,12 +278,14 @@ class Job:
         with self._board_lock:
             while True:
                 try:
-                    epoch, ids, losses = self._queue.popleft()
+                    report = self._queue.popleft()
                 except IndexError:
                     return
                 self._taken += 1
                 try:
-                    self._not_finite += self._board.apply(epoch, settle(ids), settle(losses))
+                    ids, losses = per_sample(report)
+                    self._not_finite += self._board.apply(report.epoch, ids, losses)
+                    self._halfway.count(report.epoch, ids.size, self._board)
                 except (
                     ValueError,
                     TypeError,
@@ -234,7 +295,38 @@ class Job:
 
     def _deliver(self) -> bool:
         self._settle()
-        return self._send_progress() and self._send_scores()
+        # Orders first: a position is one in an order. Scores before what is drawn from them.
+        sent = self._send_orders() and self._send_progress() and self._send_scores()
+        if sent and self._ahead is not None and not self._closing:
+            self._ahead()
+            sent = self._send_orders()
+        return sent
+
+    def _send_orders(self) -> bool:
+        while (orders := self._orders) is not None:
+            if self._orders_entered != self._proxy.entered:
+                self._orders_entered = self._proxy.entered
+                orders.again()
+            piece = orders.due()
+            if piece is None:
+                break
+            path = f"/epochs/{piece.epoch}/order?rank={self.rank}&offset={piece.offset}"
+            sent = self._proxy.put(path, piece.ids.astype("<u4", copy=False).tobytes(), _ORDER_TYPE)
+            if sent is Sent.LATER:
+                return False
+            if sent is Sent.ARRIVED:
+                orders.arrived(piece)
+                self._announced += piece.ids.size
+            elif sent is Sent.REFUSED:
+                orders.refused(piece)
+            else:
+                self._orders = None
+                _LOG.warning(
+                    "Job %s: this proxy takes no announced orders, so it cannot read ahead; training goes "
+                    "on. Update the proxy",
+                    self.name,
+                )
+        return True
 
     def _send_scores(self) -> bool:
         while True:
@@ -264,3 +356,12 @@ class Job:
             _LOG.warning(
                 "Job %s: a report was not used, and more such will only be counted: %s", self.name, error
             )
+
+
+def _number(text: str | None) -> float | None:
+    """The finite number in a header field, else None."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,19 +1,30 @@
-"""Losses and ids as a training loop has them, torch tensors or arrays, made into arrays without stalling
-the loop.
+"""Losses and ids as a training loop has them, torch tensors or arrays, made into one number a sample
+without stalling the loop.
 
 torch is never imported here: a tensor is known by its methods, and whoever has one has imported torch. Few
 calls on purpose: after a training step nothing of ours is in the CPU's caches, and each call costs 2-10 us.
+So the loop only copies; means over tokens are taken where the copies are looked at.
 """
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Captured = NDArray[Any] | Callable[[], NDArray[Any]]
 """An array, or what gives it when called; the call may wait for a device, so it is made off the loop."""
+
+
+class Report(NamedTuple):
+    """One batch as it was reported; at most one of ``mask`` and ``lengths`` is there."""
+
+    epoch: int
+    ids: Captured
+    losses: Captured
+    mask: Captured | None = None
+    lengths: Captured | None = None
 
 
 def capture(values: Any) -> Captured:
@@ -35,6 +46,52 @@ def capture(values: Any) -> Captured:
 def settle(captured: Captured) -> NDArray[Any]:
     """The array, once its copy has arrived."""
     return captured if isinstance(captured, np.ndarray) else captured()
+
+
+def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """``report``'s ids and one loss for each: of (b, ...) losses the mean over what ``mask`` or ``lengths``
+    lets count, nan where nothing does. Raises ValueError, TypeError; the text says what to pass.
+    """
+    ids, losses = settle(report.ids), np.asarray(settle(report.losses), dtype=np.float64)
+    if ids.ndim != 1 or losses.shape[:1] != ids.shape:
+        raise ValueError(_mismatch(ids.shape, losses.shape))
+    counting = _counting(report, losses.shape)
+    if counting is None:
+        counting = np.ones(losses.shape, dtype=np.bool_)
+    tokens_of = tuple(range(1, losses.ndim))
+    counts = counting.sum(axis=tokens_of)
+    totals = np.where(counting, losses, 0.0).sum(axis=tokens_of)
+    return ids, np.divide(totals, counts, out=np.full(ids.size, np.nan), where=counts > 0)
+
+
+def _counting(report: Report, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
+    """Which of the losses count, bool of their ``shape``; None when all do."""
+    if report.mask is not None:
+        mask = settle(report.mask)
+        if mask.shape != shape:
+            raise ValueError(f"a mask {mask.shape} for losses {shape}: give both the same shape")
+        return mask.astype(np.bool_)
+    if report.lengths is None:
+        return None
+    lengths = settle(report.lengths)
+    if len(shape) != 2 or lengths.shape != shape[:1]:
+        raise ValueError(
+            f"lengths {lengths.shape} for losses {shape}: lengths is one number of tokens a sample, (b,), "
+            "for losses (b, tokens)"
+        )
+    first: NDArray[np.bool_] = np.arange(shape[1]) < lengths[:, None]
+    return first
+
+
+def _mismatch(ids: tuple[int, ...], losses: tuple[int, ...]) -> str:
+    if not losses:
+        return "the loss is a single number: give one loss per sample, as with reduction='none'"
+    if len(ids) == len(losses) == 1 and ids[0] and losses[0] > ids[0] and losses[0] % ids[0] == 0:
+        return (
+            f"{ids} ids and {losses} losses: give one loss per sample; token losses as (samples, tokens), "
+            f"here losses.view({ids[0]}, {losses[0] // ids[0]})"
+        )
+    return f"{ids} ids and {losses} losses: give one loss per sample, ids (b,) and losses (b,) or (b, tokens)"
 
 
 def _copy_later(tensor: Any) -> Captured:

@@ -18,7 +18,7 @@ class Step(NamedTuple):
 
 
 class Progress:
-    """Thread-safe counters of one rank. Three ways of counting may be used at once; the furthest counts."""
+    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class Progress:
 
     def _clear(self, start: int) -> None:
         self._start = start
-        self._reported = self._timed = self._told = 0
+        self._reported = self._timed = self._told = self._given = 0
         self._stall_s = 0.0
         self._sent: int | None = None
 
@@ -44,7 +44,7 @@ class Progress:
     @property
     def position(self) -> int | None:
         """Samples finished in this epoch, or None when nobody counted since it began."""
-        furthest = max(self._reported, self._timed, self._told)
+        furthest = max(self._reported, self._timed, self._told) or self._given
         return self._start + furthest if furthest else None
 
     def reported(self, samples: int) -> None:
@@ -62,6 +62,10 @@ class Progress:
         with self._lock:
             self._told = position - self._start
             self._stall_s += stall_s
+
+    def gave(self, position: int) -> None:
+        """What a sampler thinks of the position; used only where nobody else counts. No lock: one writer."""
+        self._given = max(position - self._start, 0)
 
     def take(self) -> list[Step]:
         """What changed since the last ``take``, at most one Step an epoch, in order."""

@@ -7,7 +7,7 @@ raised, because it is a mistake that somebody can mend.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -25,21 +25,27 @@ Result = TypeVar("Result")
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _TRY_AGAIN = frozenset({408, 425, 429})
+_NO_SUCH_CALL = frozenset({404, 405, 501})
 
 
 class Sent(Enum):
-    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: nobody answered, try again."""
+    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: nobody answered, try again. UNKNOWN: this
+    proxy has no such call.
+    """
 
     ARRIVED = auto()
     REFUSED = auto()
     LATER = auto()
+    UNKNOWN = auto()
 
 
 class Registration:
-    """One job at one proxy. ``failures`` counts calls that did not arrive."""
+    """One job at one proxy. ``failures`` counts calls that did not arrive, ``entered`` registrations: one
+    more means that the proxy had forgotten what it was told before.
+    """
 
     def __init__(self, client: "Client", name: str, manifest: Manifest, body: dict[str, Any]) -> None:
-        self.failures = 0
+        self.failures = self.entered = 0
         self._client = client
         self._path = f"/v1/jobs/{quote(name)}"
         self._manifest = manifest
@@ -60,22 +66,38 @@ class Registration:
 
     def post(self, path: str, body: bytes | dict[str, Any], content_type: str = "application/json") -> Sent:
         """POST to the job's ``path``. Never raises."""
+        return self._send("POST", path, body, content_type)
+
+    def put(self, path: str, body: bytes, content_type: str) -> Sent:
+        """PUT to the job's ``path``; UNKNOWN from a proxy that has no such call. Never raises."""
+        return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any],
+        content_type: str,
+        unknown: Collection[int] = (),
+    ) -> Sent:
         try:
-            self._call("POST", path, body, content_type)
+            self._call(method, path, body, content_type)
         except Unreachable as error:
             self.failures += 1
             _LOG.debug("%s%s: %s", self._path, path, error)
             return Sent.LATER
         except (ControlError, ConfigError) as error:
             self.failures += 1
+            if isinstance(error, ControlError) and error.status in unknown:
+                return Sent.UNKNOWN
             self._complain(error)
             return Sent.REFUSED
         return Sent.ARRIVED
 
-    def fetch(self, path: str) -> bytes | None:
+    def fetch(self, path: str) -> Answer | None:
         """GET the job's ``path``; None when it cannot be had. Never raises."""
         try:
-            return self._call("GET", path).body
+            return self._call("GET", path)
         except Unreachable as error:
             self.failures += 1
             _LOG.debug("%s%s: %s", self._path, path, error)
@@ -121,7 +143,7 @@ class Registration:
             raise
         except ControlError as error:
             gate.succeeded()
-            if error.status >= 500 or error.status in _TRY_AGAIN:
+            if (error.status >= 500 and error.status != 501) or error.status in _TRY_AGAIN:
                 raise Unreachable(str(error)) from None
             raise
         gate.succeeded()
@@ -138,10 +160,12 @@ class Registration:
         else:
             if json.loads(answer.body).get("digest") == self._manifest.digest:
                 self._registered = True
+                self.entered += 1
                 return
         self._client.register(self._manifest)
         self._client.call("PUT", self._path, self._body)
         self._registered = True
+        self.entered += 1
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:

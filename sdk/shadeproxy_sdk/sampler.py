@@ -1,34 +1,24 @@
 """Which samples an epoch reads, in which order, on this rank: a torch Sampler over a Job.
 
-Law: an epoch is planned once, for all ranks, and never changes afterwards, so that what is announced, trained
-and resumed is one order. Every rank gets equally many samples, as torch's DistributedSampler deals them.
+Law: an epoch is planned once (planner.py), announced as soon as it is known, and read as announced. Planning
+ahead happens on the job's own thread, under a lock that the training loop takes only where it needs the plan.
 """
 
 import math
+import threading
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from shadeproxy_sdk.draw import importance_order, probabilities, shade_order, smooth
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.planner import Mode, Plan, Planner, Settings
 
-Mode = Literal["uniform", "importance", "shade"]
-_MAX_REPEAT = 4
-_STATE_VERSION = 1
-
-
-class Plan(NamedTuple):
-    """One epoch over all ranks: ids uint32 (total,), correction float32 (samples,) or None when all are
-    one.
-    """
-
-    order: NDArray[np.uint32]
-    correction: NDArray[np.float32] | None
+_STATE_VERSION = 2
 
 
 class ShadeSampler(Sampler[int]):
@@ -37,9 +27,15 @@ class ShadeSampler(Sampler[int]):
     ``mode``: "uniform" is DistributedSampler(shuffle=True) index by index. "importance" draws by SHADE's
     ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and ``weight_of``
     corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: cached draws occur
-    ``repeat`` times (at most 4), no floor, no correction. Until losses were reported, all modes are
-    uniform. ``batch_size``: the loader's, from which ``batches`` follows. ``drop_last``: as in
-    DistributedSampler. Raises ConfigError.
+    ``repeat`` times (at most 4), no floor, no correction. "reorder" is "uniform" with the rank's cached
+    samples first, every second one. "substitute" replaces at most 30 % of each batch, uncached samples of
+    low weight by cached ones of high weight; uncorrected, any two epochs in a row read every sample. What
+    needs losses is uniform until some were reported. ``batch_size``: the loader's. ``drop_last``: as in
+    DistributedSampler.
+
+    The order is announced to the proxy: of this epoch when it begins; "uniform": of ``announce_epochs``
+    more; "importance": the next, drawn when losses of half of this one were reported. ``epochs``: how many
+    there will be, so that none is announced that never comes. Raises ConfigError.
     """
 
     def __init__(
@@ -52,29 +48,31 @@ class ShadeSampler(Sampler[int]):
         drop_last: bool = False,
         coverage_epochs: int = 5,
         repeat: int = 2,
+        announce_epochs: int = 2,
+        epochs: int | None = None,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise ConfigError(f"mode {mode!r} does not exist: choose one of {', '.join(get_args(Mode))}")
-        if batch_size < 1 or coverage_epochs < 1 or not 1 <= repeat <= _MAX_REPEAT:
-            raise ConfigError(
-                f"batch_size {batch_size}, coverage_epochs {coverage_epochs} and repeat {repeat}: "
-                f"the first two must be at least 1, the last in 1 .. {_MAX_REPEAT}"
-            )
+        settings = Settings(
+            mode=mode,
+            seed=seed,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            coverage_epochs=coverage_epochs,
+            repeat=repeat,
+        )
+        if announce_epochs < 0:
+            raise ConfigError(f"announce_epochs {announce_epochs}: give 0 or how many to announce early")
         self.job = job
         self.mode = mode
         self.seed = seed
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.coverage_epochs = coverage_epochs
-        self.repeat = repeat
         self.epoch = 0
-        samples, ranks = len(job.manifest), job.world_size
-        self.num_samples = samples // ranks if drop_last else math.ceil(samples / ranks)
-        self._samples = samples
-        self._total = self.num_samples * ranks
+        self._announce_epochs = announce_epochs
+        self._epochs = epochs
+        self._planner = Planner(job, settings)
+        self.num_samples = self._planner.num_samples
         self._plans: dict[int, Plan] = {}
-        self._smoothing: float | None = None
-        self._smoothed_loss: float | None = None
+        self._planning = threading.RLock()
         self._start = 0
         self._given = 0
         self._distinct = 0
@@ -84,19 +82,21 @@ class ShadeSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Begin ``epoch``; reads and reports from now on belong to it. A resumed epoch keeps its position."""
         if epoch != self.epoch:
-            self.epoch, self._start, self._given = epoch, 0, 0
-            self._plans = {known: plan for known, plan in self._plans.items() if known >= epoch}
-        self.job.begin(epoch, self._start)
+            with self._planning:
+                self.epoch, self._start, self._given = epoch, 0, 0
+                self._plans = {known: plan for known, plan in self._plans.items() if known >= epoch}
+        self._begin()
 
     def __iter__(self) -> Iterator[int]:
         """This rank's ids of the epoch, from where ``load_state_dict`` left it."""
-        order = self.order(self.epoch)
-        self.job.begin(self.epoch, self._start)
+        plan = self._planned(self.epoch)
+        self._begin()
+        self.job.announce(self.epoch, plan.order)
         start, self._start, self._given = self._start, 0, self._start
-        for sample in order[start:].tolist():
+        for sample in plan.order[start:].tolist():
             self._given += 1
             yield sample
-        self._distinct = int(np.unique(self._plans[self.epoch].order).size)
+        self._distinct = plan.distinct
 
     def __len__(self) -> int:
         """Samples of a whole epoch on this rank, also when one is resumed; equal on all ranks."""
@@ -111,69 +111,92 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ what was drawn
 
     def order(self, epoch: int) -> NDArray[np.uint32]:
-        """This rank's ids of ``epoch``, uint32 (num_samples,): what it will read, in order.
+        """This rank's ids of ``epoch``, uint32 (num_samples,): what it will read, in order. Do not change it.
 
         A coming epoch is planned with what is known at the first call, and then read so. Raises ValueError
         for a past epoch whose weights are gone (never in mode "uniform").
         """
-        plan = self._plans.get(epoch)
-        if plan is None:
-            if self.mode != "uniform" and epoch < self.epoch:
-                raise ValueError(f"epoch {epoch} is over: its order was drawn from weights that are not kept")
-            plan = self._plan(epoch)
-            if epoch >= self.epoch:
-                self._plans[epoch] = plan
-        return plan.order[self.job.rank :: self.job.world_size]
+        return self._planned(epoch).order
 
     def weight_of(self, ids: Any) -> torch.Tensor:
         """The correction 1 / (N p) for samples drawn in this epoch: float32, shaped and placed like ``ids``.
 
         Multiply each sample's loss by it, and the mean over a batch is an unbiased estimate of the mean
         over the data set. Its expectation over draws is one, so the learning rate stays as it is. All ones
-        when uniform, and in mode "shade", which the paper leaves uncorrected.
+        but in mode "importance": uniform epochs need none, and "shade" and "substitute" are biased as
+        published.
         """
         chosen = torch.as_tensor(ids)
-        self.order(self.epoch)
-        correction = self._plans[self.epoch].correction
+        correction = self._planned(self.epoch).correction
         if correction is None:
             return torch.ones(chosen.shape, dtype=torch.float32, device=chosen.device)
         return torch.from_numpy(correction[chosen.cpu().numpy()]).to(chosen.device)
 
     @property
     def distinct_samples(self) -> int:
-        """Different samples that all ranks together read in the last epoch that was iterated to its end; 0
-        before.
+        """Different samples that all ranks together ("substitute": this rank) read in the last epoch that was
+        iterated to its end; 0 before.
         """
         return self._distinct
 
-    def _plan(self, epoch: int) -> Plan:
-        weights = None if self.mode == "uniform" else self.job.weights(epoch)
-        if weights is None:
-            return Plan(self._permutation(epoch), None)
-        mean_loss = self.job.mean_loss
-        if mean_loss is not None:
-            self._smoothing = smooth(mean_loss, self._smoothed_loss, self._smoothing)
-            self._smoothed_loss = mean_loss
-        chances = probabilities(weights, self._smoothing or 0.0)
-        if self.mode == "importance":
-            drawn = importance_order(
-                chances, self._total, coverage_epochs=self.coverage_epochs, seed=self.seed, epoch=epoch
-            )
-            return Plan(*drawn)
-        resident = self.job.residency()
-        if resident is None:
-            resident = np.zeros(self._samples, dtype=np.bool_)
-        order = shade_order(chances, resident, self._total, repeat=self.repeat, seed=self.seed, epoch=epoch)
-        return Plan(order, None)
+    def validated(self, *, accuracy: float | None = None, loss: float | None = None) -> float:
+        """A validation result, the same on every rank. SHADE's switch: while it gets better, draws lean on
+        importance as far as they may; each result that is no new best relaxes the next draws by a quarter
+        towards uniform, each new best tightens them by as much.
 
-    def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """As torch's DistributedSampler before it deals: randperm by seed + epoch, padded from its own
-        start or cut.
+        Returns the new aggressiveness a, 1.0 to 0.0: "importance" and "shade" draw with chances a q +
+        (1 - a) / N, "shade" repeats 1 + a (repeat - 1) times, "substitute" replaces at most 30 % x a of a
+        batch. Plans that were announced stay as they are. Raises ConfigError unless exactly one is given.
         """
-        generator = torch.Generator()
-        generator.manual_seed(self.seed + epoch)
-        shuffled = torch.randperm(self._samples, generator=generator).numpy()
-        return np.resize(shuffled, self._total).astype(np.uint32)
+        with self._planning:
+            return self._planner.trend.validated(accuracy=accuracy, loss=loss)
+
+    def _planned(self, epoch: int) -> Plan:
+        with self._planning:
+            plan = self._plans.get(epoch)
+            if plan is None and epoch < self.epoch:
+                if self.mode != "uniform":
+                    raise ValueError(
+                        f"epoch {epoch} is over: its order was drawn from weights that are not kept"
+                    )
+                return self._planner.uniform(epoch)
+            if plan is None:
+                plan = self._plans[epoch] = self._planner.plan(epoch)
+            return plan
+
+    # ------------------------------------------------------------------ ahead of training
+
+    def _begin(self) -> None:
+        self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead)
+
+    def _plan_ahead(self) -> None:
+        """Announce coming epochs that are known by now. The job's thread calls it; it waits for nobody who
+        may be waiting for that thread.
+        """
+        if not self._planning.acquire(blocking=False):
+            return
+        try:
+            for epoch in range(self.epoch + 1, self._known_until()):
+                plan = self._plans.get(epoch)
+                if plan is None and self._planner.drawn_from_weights:
+                    plan = self._planner.plan_early(epoch)
+                elif plan is None:
+                    plan = self._planner.uniform(epoch)
+                if plan is None:
+                    return
+                self._plans[epoch] = plan
+                self.job.announce(epoch, plan.order)
+        finally:
+            self._planning.release()
+
+    def _known_until(self) -> int:
+        """The first epoch that is not known yet, or does not come."""
+        if self.mode == "uniform":
+            ahead = self._announce_epochs
+        else:
+            ahead = int(self._planner.drawn_from_weights and self.job.half_reported(self.epoch))
+        end = self.epoch + 1 + ahead
+        return end if self._epochs is None else min(end, self._epochs)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -182,57 +205,56 @@ class ShadeSampler(Sampler[int]):
 
         ``position``: samples of this epoch that this rank's training finished. By default what
         ``job.report``, ``job.timed`` or ``job.progress`` counted; where none is used, what the sampler gave
-        out, which is right for ``num_workers=0`` only, because workers run ahead.
+        out, which is right for ``num_workers=0`` only, because workers run ahead. Any rank may load it; in
+        modes "reorder" and "substitute", where ranks plan for themselves, only the rank that saved it.
         """
         if position is None:
             position = self.job.position
         if position is None:
             position = max(self._given, self._start)
-        state: dict[str, Any] = {
-            "version": _STATE_VERSION,
-            "mode": self.mode,
-            "seed": self.seed,
-            "samples": self._samples,
-            "world_size": self.job.world_size,
-            "epoch": self.epoch,
-            "position": position,
-        }
-        if self.mode != "uniform":
-            self.order(self.epoch)
-            plan = self._plans[self.epoch]
+        state: dict[str, Any] = self._shape() | {"epoch": self.epoch, "position": position}
+        if self.mode == "uniform":
+            return state
+        with self._planning:
+            self._planned(self.epoch)
+            if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
+                # What the next epoch is drawn from is known, and is not kept otherwise.
+                self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
+            state |= self._planner.state()
             state |= {
-                "order": torch.from_numpy(plan.order.astype(np.int32)),
-                "correction": None if plan.correction is None else torch.from_numpy(plan.correction.copy()),
+                "plans": {epoch: self._planner.pack(plan) for epoch, plan in self._plans.items()},
                 "weights": torch.from_numpy(weights),
                 "losses": losses,
-                "smoothing": self._smoothing,
-                "smoothed_loss": self._smoothed_loss,
             }
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict`` was taken. Raises ConfigError when it is of another run's shape."""
-        own = {
-            "version": _STATE_VERSION,
-            "mode": self.mode,
-            "seed": self.seed,
-            "samples": self._samples,
-            "world_size": self.job.world_size,
-        }
-        for name, value in own.items():
+        for name, value in self._shape().items():
             if state.get(name) != value:
                 raise ConfigError(
                     f"the checkpoint's sampler has {name} {state.get(name)!r}, this one {value!r}: "
                     "resume with what it was saved with, or start the epoch anew without it"
                 )
-        self._plans = {}
-        if self.mode != "uniform":
-            correction = state["correction"]
-            order = state["order"].numpy().astype(np.uint32)
-            self._plans[state["epoch"]] = Plan(order, None if correction is None else correction.numpy())
-            self.job.restore_scores(state["weights"].numpy(), state["losses"])
-            self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
-        self.epoch = state["epoch"]
-        self._start = self._given = min(state["position"], self.num_samples)
-        self.job.begin(self.epoch, self._start)
+        with self._planning:
+            self._plans = {}
+            if self.mode != "uniform":
+                self._plans = {epoch: self._planner.unpack(plan) for epoch, plan in state["plans"].items()}
+                self.job.restore_scores(state["weights"].numpy(), state["losses"])
+                self._planner.restore(state)
+            self.epoch = state["epoch"]
+            self._start = self._given = min(state["position"], self.num_samples)
+        self._begin()
+
+    def _shape(self) -> dict[str, Any]:
+        """What must be the same where a checkpoint is loaded."""
+        shape: dict[str, Any] = {
+            "version": _STATE_VERSION,
+            "mode": self.mode,
+            "seed": self.seed,
+            "samples": len(self.job.manifest),
+            "world_size": self.job.world_size,
+        }
+        alone = self.mode in {"reorder", "substitute"}
+        return shape | {"rank": self.job.rank} if alone else shape

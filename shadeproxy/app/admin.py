@@ -31,13 +31,13 @@ class EngineAdmin:
 
 
 class Observer:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``."""
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may be changed."""
 
     def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
         self._knowledge = knowledge
         self._clock = clock
-        self._access_log = access_log
+        self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
         if job.job in self._knowledge.jobs:
@@ -53,18 +53,22 @@ class Observer:
         bytes_sent: int,
         duration_s: float,
         job: JobContext | None,
+        request_id: str,
+        origin_request_id: str = "",
     ) -> None:
         if operation == "GetObject" and source is Source.BYPASS and status in (200, 206):
             self._stats.record_read(bucket, source, bytes_sent, job)
         if job is not None:
             self.on_job(job)
-        if self._access_log:
+        if self.access_log:
             _log.info(
                 "request",
+                request_id=request_id,
                 operation=operation,
                 bucket=bucket,
                 status=status,
                 source=source.value,
                 bytes=bytes_sent,
                 ms=round(duration_s * 1000, 2),
+                **({"origin_request_id": origin_request_id} if origin_request_id else {}),
             )

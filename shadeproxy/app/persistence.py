@@ -45,6 +45,7 @@ class Persistence:
                     knowledge.restore(kind, name, blob, self._clock.now_s())
                 except StateError as error:
                     _log.warning("stored state left out", kind=kind, name=name, error=str(error))
+        knowledge.orders.settle()
 
     def start(self, knowledge: Knowledge) -> None:
         self._state.start()
@@ -96,9 +97,9 @@ class Persistence:
                 self._failing.discard(item)
 
     async def _export(self, knowledge: Knowledge, kind: str, name: str) -> bytes | None:
-        if kind != "datasets":
+        if kind not in {"datasets", "orders"}:
             return knowledge.export(kind, name)
-        # Millions of keys to pack.
+        # Millions of keys, or ids, to pack.
         return await asyncio.get_running_loop().run_in_executor(self._pool, knowledge.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:

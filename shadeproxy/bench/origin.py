@@ -31,10 +31,26 @@ _HEAD = (
 )
 
 
+class Link:
+    """What all connections share: bodies leave one after another at ``bytes_per_s`` (0: at once)."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_s = 0.0
+
+    def after_s(self, now_s: float, size_bytes: int) -> float:
+        """When ``size_bytes`` that are ready at ``now_s`` have left, in seconds from ``now_s``."""
+        if not self._bytes_per_s:
+            return 0.0
+        self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+        return self._free_s - now_s
+
+
 class ObjectServer(asyncio.Protocol):
     """One connection; requests are answered in the order in which they come."""
 
-    def __init__(self, *, latency_s: float, seed: int) -> None:
+    def __init__(self, link: Link, *, latency_s: float, seed: int) -> None:
+        self._link = link
         self._latency_s = latency_s
         self._seed = seed
         self._received = b""
@@ -47,8 +63,12 @@ class ObjectServer(asyncio.Protocol):
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head, self._received = self._received[:end], self._received[end + 4 :]
             parts = self._answer(head)
-            if self._latency_s:
-                asyncio.get_running_loop().call_later(self._latency_s, self._write, parts)
+            loop = asyncio.get_running_loop()
+            # The link is another's while this answer is on its way to it.
+            ready_s = loop.time() + self._latency_s
+            delay_s = self._latency_s + self._link.after_s(ready_s, len(parts[1]))
+            if delay_s:
+                loop.call_later(delay_s, self._write, parts)
             else:
                 self._write(parts)
 
@@ -81,9 +101,11 @@ def _document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
     return head, memoryview(body)
 
 
-async def _serve(latency_s: float, seed: int) -> None:
+async def _serve(latency_s: float, seed: int, bytes_per_s: float) -> None:
+    link = Link(bytes_per_s)
+
     def connection() -> ObjectServer:
-        return ObjectServer(latency_s=latency_s, seed=seed)
+        return ObjectServer(link, latency_s=latency_s, seed=seed)
 
     server = await asyncio.get_running_loop().create_server(
         connection, "127.0.0.1", 0, backlog=1024, family=socket.AF_INET
@@ -96,8 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An S3 origin for measurements.")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--seed", type=int, default=0, help="other bodies under the same keys")
+    parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
     options = parser.parse_args()
-    uvloop.run(_serve(options.latency, options.seed))
+    uvloop.run(_serve(options.latency, options.seed, options.rate))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from shadeproxy.bench.suites.misses import misses
 from shadeproxy.bench.suites.ratios import ratios
 from shadeproxy.bench.suites.report import report
 from shadeproxy.bench.suites.sdk import sdk
+from shadeproxy.bench.suites.stall import stall
 from shadeproxy.bench.suites.start import start
 from shadeproxy.bench.suites.tiers import tiers
 
@@ -21,6 +22,7 @@ SUITES: dict[str, Suite] = {
     "tiers": tiers,
     "knowledge": knowledge,
     "ratios": ratios,
+    "stall": stall,
     "report": report,
     "start": start,
     "matrix": matrix,

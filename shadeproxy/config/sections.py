@@ -227,7 +227,9 @@ class PolicySection(Section):
 
 
 class Prefetch(Section):
-    enabled: NotAvailable = False
+    enabled: bool = True
+    ahead: Size = 256 * _MIB
+    whole_objects: Size = 1 * _GIB
 
 
 class Telemetry(Section):

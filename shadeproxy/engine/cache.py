@@ -19,6 +19,7 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
 from shadeproxy.engine.placement import Placement, WeightSource
 from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
@@ -48,6 +49,7 @@ class PageCache:
         *,
         policy: Policy,
         weights: WeightSource,
+        next_uses: NextUses | None = None,
         stats: Stats,
         ledger: Ledger,
         rng: np.random.Generator | None = None,
@@ -59,17 +61,18 @@ class PageCache:
         """Called before pages are ranked: to note the reads that were not noted yet."""
         self.hot = HotPages(self.residents, media)
         self._groups = PrefixGroups()
-        self._placement = Placement(
+        self.placement = Placement(
             self.residents,
             [medium.tier for medium in media],
             policy=policy,
             weights=weights,
+            next_uses=next_uses or NothingAnnounced(),
             rng=rng or np.random.default_rng(),
         )
-        self._transfers = Transfers(
-            self.residents, media, placement=self._placement, stats=stats, ledger=ledger
+        self.transfers = Transfers(
+            self.residents, media, placement=self.placement, stats=stats, ledger=ledger
         )
-        self._recovery = Recovery(media, self.residents, self._groups, tick=lambda: self._placement.tick)
+        self._recovery = Recovery(media, self.residents, self._groups, tick=lambda: self.placement.tick)
         self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading
@@ -97,7 +100,7 @@ class PageCache:
             return medium.tier.pin(place.location)
         except TierError as error:
             if self._is_at(slot, place):
-                self._transfers.note_failure(medium.tier, "read", error)
+                self.transfers.note_failure(medium.tier, "read", error)
                 self.drop(slot, "damaged")
             raise
 
@@ -107,25 +110,27 @@ class PageCache:
         Some of those that were read from a lower tier are promoted when they earned it.
         """
         slots = slots[self.residents.tier[slots] != NO_TIER]
-        self._placement.note_uses(slots)
+        self.placement.note_uses(slots)
+        self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
         lower = np.unique(slots[self.residents.tier[slots] > 0])
-        for slot in self._placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
+        for slot in self.placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
             view = self.hot.view(slot)
             if view is not None:
-                self._transfers.promote(slot, view)
+                self.transfers.promote(slot, view)
 
     def use(self, page: Page, view: memoryview) -> None:
         """A demand read of a resident page: recency, reuse, and promotion when it earned one."""
         slot = self.find(page)
         if slot is None:
             return
-        self._placement.note_use(slot)
+        self.placement.note_use(slot)
+        self.transfers.note_first_uses((slot,))
         if self.residents.tier[slot] > 0:
-            self._transfers.promote(slot, view)
+            self.transfers.promote(slot, view)
 
     def miss(self, ref: ObjectRef, number: int) -> None:
         """A demand read of a page that is not resident."""
-        self._placement.note_miss(object_hash(ref), number, self._groups.of(ref))
+        self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Metadata and time of validation of a resident object, from its first page's record."""
@@ -144,7 +149,7 @@ class PageCache:
         try:
             self.residents.prove(slot, header)
         except TierError as error:
-            self._transfers.note_failure(self.media[place.tier].tier, "header", error)
+            self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
         return (header.meta, validated_s) if header.page.ref == ref else None
@@ -204,17 +209,24 @@ class PageCache:
         try:
             record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
         except TierError as error:  # a header that no record can hold
-            self._transfers.note_failure(self.media[0].tier, "encode", error)
+            self.transfers.note_failure(self.media[0].tier, "encode", error)
             return False
         self.before_deciding()
         slot = self._add(page, len(body), validated_s)
         self.residents.record_bytes[slot] = record_bytes
         header = RecordHeader(page, meta, len(body), validated_s)
-        return await self._transfers.store(slot, header, body, wanted)
+        return await self.transfers.store(slot, header, body, wanted)
+
+    def mark_unread(self, page: Page) -> None:
+        """Nobody has asked yet for a page that was stored just now."""
+        slot = self.find(page)
+        if slot is not None:
+            self.residents.unread.add(slot)
+            self.residents.uses[slot] = 0
 
     def drop(self, slot: int, reason: str) -> None:
         """Remove a page; readers that hold a view keep their bytes."""
-        self._transfers.drop(slot, reason)
+        self.transfers.drop(slot, reason)
 
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
         """Remove every page of every version of an object, also those being written."""
@@ -260,7 +272,7 @@ class PageCache:
 
     async def drain(self) -> None:
         """Wait for writes between tiers."""
-        await self._transfers.drain()
+        await self.transfers.drain()
 
     def close(self) -> None:
         for index, medium in reversed(list(enumerate(self.media))):
@@ -287,7 +299,7 @@ class PageCache:
         """Remove every page of the objects in ``bucket`` under ``prefix``, in slices."""
         # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
         for slot in self._slots_of(bucket, prefix).tolist():
-            self._transfers.drop_unplaced(slot)
+            self.transfers.drop_unplaced(slot)
         # Again, because a page may have moved to another tier while headers were read.
         while len(found := await self.find_under(bucket, prefix)):
             places = [(slot, self._place_of(slot)) for slot in found.tolist()]
@@ -309,7 +321,7 @@ class PageCache:
         dropped while it was being written is released after its write.
         """
         for index, medium in enumerate(self.media):
-            released = self._transfers.released[index]
+            released = self.transfers.released[index]
             if medium.write is not None and released != self._erased[index]:
                 await medium.write(lambda: None)
                 await medium.write(lambda: None)
@@ -317,7 +329,7 @@ class PageCache:
 
     def assert_quiescent(self) -> None:
         """Nothing in flight, and the books balance: for tests, after everything has settled."""
-        assert self._transfers.idle
+        assert self.transfers.idle
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
             held = np.flatnonzero(table.tier == index)
@@ -367,7 +379,7 @@ class PageCache:
 
         await run_io(run or self.media[index].load, read)
         for error in failures:
-            self._transfers.note_failure(tier, "header", error)
+            self.transfers.note_failure(tier, "header", error)
         return found
 
     def _add(self, page: Page, body_bytes: int, validated_s: float) -> int:
@@ -381,8 +393,8 @@ class PageCache:
             etag=etag_hash(page.etag),
             body_bytes=body_bytes,
             group=self._groups.of(page.ref),
-            tick=self._placement.tick,
+            tick=self.placement.tick,
         )
         self.residents.validated_s[slot] = validated_s
-        self._transfers.begin(slot)
+        self.transfers.begin(slot)
         return slot

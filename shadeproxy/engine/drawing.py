@@ -2,12 +2,16 @@
 
 Ranking 1,024 residents costs more than the rest of an insert (docs/adr/0005); the sixteen worst of such a
 sample are all within the worst few per cent of the tier, so they may leave one after another. Law: a page
-is only named while it is as it was when it was drawn: same page, same tier, not read since.
+is only named while it is as it was when it was drawn: same page, same tier, not read since. Keys change with
+time, so whoever gives a page's place to a newcomer compares the two of them anew.
 """
 
-import numpy as np
+from typing import Protocol
 
-from shadeproxy.engine.residents import Residents, Slots
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.engine.residents import Slots
 from shadeproxy.policy.base import Column
 
 SAMPLE = 1024
@@ -15,13 +19,21 @@ _AHEAD = 16
 _MOST_TICKS = 1024  # a ranking older than so many demand reads is drawn anew
 
 
+class Drawable(Protocol):
+    """Columns by slot, which ``Residents`` has: they tell whether a page is as it was."""
+
+    tier: NDArray[np.int8]
+    generation: NDArray[np.int64]
+    last_use: NDArray[np.float64]
+
+
 class DrawnVictims:
     """The worst pages of the last sample of tier ``index``."""
 
-    def __init__(self, residents: Residents, index: int) -> None:
+    def __init__(self, residents: Drawable, index: int) -> None:
         self._residents = residents
         self._index = index
-        self._queue: list[tuple[float, int, int, float]] = []  # key, slot, generation, last use; worst last
+        self._queue: list[tuple[int, int, float]] = []  # slot, generation, last use; worst last
         self._left = 0
         self._until_tick = 0.0
 
@@ -33,7 +45,6 @@ class DrawnVictims:
         chosen = slots[worst]
         self._queue = list(
             zip(
-                keys[worst].tolist(),
                 chosen.tolist(),
                 table.generation[chosen].tolist(),
                 table.last_use[chosen].tolist(),
@@ -42,20 +53,20 @@ class DrawnVictims:
         )
         self._left, self._until_tick = _AHEAD, tick + _MOST_TICKS
 
-    def worst(self, tick: float) -> tuple[float, int] | None:
-        """Key and slot of the worst page that is left, for one newcomer; None: a sample is to be drawn."""
+    def worst(self, tick: float) -> int | None:
+        """Slot of the worst page that is left, for one newcomer; None: a sample is to be drawn."""
         table, queue = self._residents, self._queue
         if self._left <= 0 or tick > self._until_tick:
             return None
         self._left -= 1
         while queue:
-            key, slot, generation, last_use = queue[-1]
+            slot, generation, last_use = queue[-1]
             if (
                 table.tier[slot] == self._index
                 and table.generation[slot] == generation
                 and table.last_use[slot] == last_use
             ):
-                return key, slot
+                return slot
             queue.pop()
         return None
 

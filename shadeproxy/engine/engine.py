@@ -6,13 +6,11 @@ way; else read it from the origin.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -31,11 +29,13 @@ from shadeproxy.core.types import (
     Source,
     Span,
 )
+from shadeproxy.engine.ahead import Ahead
 from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.counting import Counting, JobsOf
 from shadeproxy.engine.filling import Filling
-from shadeproxy.engine.hits import Hits, Taken
-from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.hits import Hits
+from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
@@ -48,9 +48,6 @@ from shadeproxy.tiers.base import Place
 
 _UNKNOWN_OUTCOME_S = 60.0
 """Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
-
-
-JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
 
 
 class Engine:
@@ -68,18 +65,19 @@ class Engine:
         page_size: int,
         verdicts: Verdicts | None = None,
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
+        orders: NotesReads | None = None,
     ) -> None:
         """``verdicts``: given when clients have origin credentials of their own, else None.
 
         ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
+        ``orders``: told of demand reads.
         """
         self.cache = cache
         self.page_size = page_size
         self._origin = origin
         self._rules = rules
         self._ledger = ledger
-        self._stats = stats
-        self._jobs_of = jobs_of
+        self._counting = Counting(stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced())
         self._versions = Versions(
             origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
         )
@@ -93,7 +91,16 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
         )
-        self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._count_many)
+        self.ahead = Ahead(
+            cache,
+            self._filling,
+            versions=self._versions,
+            rules=rules,
+            ledger=ledger,
+            stats=stats,
+            page_size=page_size,
+        )
+        self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._counting.count_many)
         cache.before_deciding = self._hits.flush_many
         stats.before_showing = self._hits.flush
         self._clock = clock
@@ -129,7 +136,8 @@ class Engine:
         """See ``ReadPath.hit``."""
         found = self._hits.read(request.ref, meta, span)
         if found is not None:
-            self._count(request, found.source, span.length)
+            self._counting.note_read(request, span.start)
+            self._counting.count(request, found.source, span.length)
         return found
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
@@ -161,7 +169,8 @@ class Engine:
         found = self._hits.locate(request.ref, meta, span)
         if found is not None:
             source = Source.DISK if any(one.source is Source.DISK for one in found) else Source.RAM
-            self._count(request, source, span.length)
+            self._counting.note_read(request, span.start)
+            self._counting.count(request, source, span.length)
         return found
 
     def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
@@ -195,19 +204,7 @@ class Engine:
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Demand reads that a reader process answered (reader.py): used, and counted."""
         self._hits.note(uses["slot"], uses["stamp"])
-        reads = uses[uses["reads"] > 0]
-        names = self._jobs_of(reads["object_hash"])
-        sums = Counter[tuple[int, str | None]]()
-        counts = Counter[tuple[int, str | None]]()
-        for number, size_bytes, name in zip(
-            reads["kind"].tolist(), reads["size_bytes"].tolist(), names, strict=True
-        ):
-            sums[number, name] += size_bytes
-            counts[number, name] += 1
-        for (number, name), count in counts.items():
-            bucket, source, job = kinds[number]
-            whose = job if job is not None or name is None else JobContext(name)
-            self._stats.record_reads(bucket, source, count, sums[number, name], whose)
+        self._counting.count_uses(uses, kinds)
 
     async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
         """A page of the origin's listing, with the proxy's own credentials."""
@@ -236,6 +233,14 @@ class Engine:
         """What is known of an object, and its resident pages as (number, tier, bytes); None: nothing."""
         known = await self._versions.known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
+
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
+
+        Tickets that others hold are good no more and must be dropped there. ``verdicts`` as at the start.
+        """
+        self._versions.forget_rights(verdicts)
+        self._hits.forget()
 
     # ------------------------------------------------------------------ life
 
@@ -271,34 +276,17 @@ class Engine:
 
     # ------------------------------------------------------------------ inside
 
-    def _count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
-        job = request.job
-        if job is None:
-            (name,) = self._jobs_of(np.array([object_hash(request.ref)], dtype=np.uint64))
-            job = None if name is None else JobContext(name)
-        self._stats.record_read(request.ref.bucket, source, size_bytes, job)
-
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)
-
-    def _count_many(self, taken: Iterable[Taken]) -> None:
-        hashes = np.array([ticket.object_hash for ticket, _, _ in taken], dtype=np.uint64)
-        sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
-        for (ticket, job, size_bytes), name in zip(taken, self._jobs_of(hashes), strict=True):
-            key = (ticket.ref[0], ticket.source, job, name)
-            total = sums.get(key)
-            if total is None:
-                total = sums[key] = [0, 0]
-            total[0] += 1
-            total[1] += size_bytes
-        for (bucket, source, job, name), (count, size_bytes) in sums.items():
-            whose = job if job is not None or name is None else JobContext(name)
-            self._stats.record_reads(bucket, source, count, size_bytes, whose)
 
     async def _enter(self, request: ReadRequest) -> EngineReading:
         self._refuse_when_closing()
         reading = EngineReading(
-            request, cache=self.cache, fills=self._filling, count=self._count, page_size=self.page_size
+            request,
+            cache=self.cache,
+            fills=self._filling,
+            count=self._counting.count,
+            page_size=self.page_size,
         )
         self._readings += 1
         try:
@@ -335,6 +323,9 @@ class Engine:
     async def _open(self, reading: EngineReading) -> None:
         request, wanted = reading.request, reading.request.range
         await self._versions.authorise(request)
+        if not request.conditions:
+            # Before its page is on its way: what is stored is ranked by its next use, not by this one.
+            self._counting.note_read(request, (wanted and wanted.first) or 0)
         meta = await self._versions.usable(request)
         if meta is None:
             if not request.conditions and (wanted is None or wanted.first is not None):

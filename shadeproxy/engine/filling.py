@@ -45,17 +45,24 @@ class Filling:
         self._clock = clock
         self._page_size = page_size
         self._outdated = outdated
+        self.on_late: Callable[[], None] = lambda: None
+        """Told when a reader joins a prefetch."""
+        self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
+        """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
         self.flights = SingleFlight(self._retire, self._goes_on)
 
     def join(
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
     ) -> tuple[Flight, bool]:
         """The flight of a page, with the caller as a waiter; starts the fill when there is none."""
-        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(intent, meta))
+        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta), intent)
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number)
             if coalesced:
                 self._stats.record_coalesced()
+            self._demand(flight)
+        elif not coalesced:
+            self._stats.record_prefetch("issued")
         return flight, coalesced
 
     def join_ahead(self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta) -> Flight | None:
@@ -69,14 +76,22 @@ class Filling:
                 return None
             if not self._ledger.try_take(length):
                 return None
-        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(Intent.DEMAND, meta))
+        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta))
         if not coalesced:
             flight.budget_bytes = length
+        self._demand(flight)
         self._cache.miss(ref, number)
         return flight
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
         self.flights.leave(flight, served=served)
+
+    def _demand(self, flight: Flight) -> None:
+        """A reader wants what was fetched ahead: from here on it is a demand read, with its priority."""
+        if flight.intent is Intent.PREFETCH:
+            flight.intent = Intent.DEMAND
+            self._stats.record_prefetch("used")
+            self.on_late()
 
     def _goes_on(self, flight: Flight) -> bool:
         """Whether the rest of a page is worth a fill that nobody reads: its readers were served a range."""
@@ -87,10 +102,10 @@ class Filling:
             and ledger.taken_bytes <= ledger.capacity_bytes * _AHEAD_SHARE
         )
 
-    def _filler(self, intent: Intent, known: ObjectMeta | None) -> Fill:
+    def _filler(self, known: ObjectMeta | None) -> Fill:
         async def fill(flight: Flight) -> None:
             try:
-                await self._fill(flight, intent, known)
+                await self._fill(flight, known)
             except ObjectChanged:
                 if flight.publishable:
                     # What is known is old: the next read starts from nothing.
@@ -99,12 +114,12 @@ class Filling:
 
         return fill
 
-    async def _fill(self, flight: Flight, intent: Intent, known: ObjectMeta | None) -> None:
+    async def _fill(self, flight: Flight, known: ObjectMeta | None) -> None:
         ref, number = flight.ref, flight.number
         flight.publishable = not self._versions.being_written(ref)
         ticket = self._versions.verdict_ticket(ref)
         if known is not None:
-            await self._take(flight, page_span(number, self._page_size, known.size).length, intent)
+            await self._take(flight, page_span(number, self._page_size, known.size).length)
         # The first page of an unknown or small object is asked for without a range, which works for empty
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
         whole = number == 0 and (known is None or known.size <= self._page_size)
@@ -114,12 +129,12 @@ class Filling:
             span=span,
             if_match=None if known is None else known.etag,
             upstream=flight.upstream,
-            intent=intent,
+            intent=flight.intent,
         ) as read:
             self._versions.allow(flight.upstream, ref, ticket)
             meta = self._learn(flight, read.meta)
             length = page_span(number, self._page_size, meta.size).length
-            await self._take(flight, length, intent)
+            await self._take(flight, length)
             flight.open(meta, length)
             if length:
                 await read.read_into(flight.buffer, flight.advance)
@@ -130,17 +145,20 @@ class Filling:
         stored = await self._cache.insert(
             page, meta, flight.buffer, self._clock.now_s(), lambda: flight.publishable
         )
+        flight.stored = stored
+        if stored and flight.intent is Intent.PREFETCH:
+            self._cache.mark_unread(page)
         view = self._cache.pinned(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
             flight.buffer = view
             self._retire(flight)
 
-    async def _take(self, flight: Flight, length: int, intent: Intent) -> None:
+    async def _take(self, flight: Flight, length: int) -> None:
         """Memory for the page, unless it was taken before."""
         missing = length - flight.budget_bytes
         if missing > 0:
-            await self._ledger.take(missing, intent)
+            await self._ledger.take(missing, flight.intent)
             flight.budget_bytes += missing
 
     def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:

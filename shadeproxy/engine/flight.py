@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.types import ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Upstream
 
 
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow."""
 
-    def __init__(self, ref: ObjectRef, number: int, upstream: Upstream) -> None:
+    def __init__(self, ref: ObjectRef, number: int, upstream: Upstream, intent: Intent) -> None:
         self.ref = ref
         self.number = number
         self.upstream = upstream
+        self.intent = intent
+        """Why it is flying now: a reader makes a prefetch his own by joining it."""
+        self.prefetched = intent is Intent.PREFETCH
+        """Nobody had asked for it when it started."""
+        self.stored = False
         self.meta: ObjectMeta | None = None
         self.buffer = memoryview(b"")
         self.filled = 0
@@ -124,7 +129,14 @@ class SingleFlight:
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
         return self._flights.get((ref, number))
 
-    def join(self, ref: ObjectRef, number: int, upstream: Upstream, fill: Fill) -> tuple[Flight, bool]:
+    def join(
+        self,
+        ref: ObjectRef,
+        number: int,
+        upstream: Upstream,
+        fill: Fill,
+        intent: Intent = Intent.DEMAND,
+    ) -> tuple[Flight, bool]:
         """The flight for a page, started when there is none; True when it was running already.
 
         The caller must ``leave`` it exactly once.
@@ -132,7 +144,7 @@ class SingleFlight:
         flight = self._flights.get((ref, number))
         coalesced = flight is not None
         if flight is None:
-            flight = Flight(ref, number, upstream)
+            flight = Flight(ref, number, upstream, intent)
             self._flights[ref, number] = flight
             self._live.setdefault(ref, set()).add(flight)
             flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")

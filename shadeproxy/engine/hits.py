@@ -31,12 +31,16 @@ _NOTED_TOGETHER = 4096
 # Noting costs some 100 us, and ten times as much where nothing of it is in the processor's caches: for the
 # sake of fewer reads than these no decision waits for it.
 _WORTH_NOTING = 256
+# Of a small cache so many would be much: what was read is not to be kept for that read.
+_SMALL = 16
 # A ticket and its key take about 500 bytes.
 _MOST_TICKETS = 32_768
 _FLUSH_AFTER_S = 0.2
+# Who fetches ahead goes by what has been read.
+_FLUSH_UNREAD_AFTER_S = 0.01
 
-Taken = tuple[Resident, JobContext | None, int]
-"""One read by ticket: for whom, and how many bytes."""
+Taken = tuple[Resident, JobContext | None, int, int]
+"""One read by ticket: for whom, from which byte of the object on, and how many."""
 
 CountMany = Callable[[list[Taken]], None]
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
@@ -65,8 +69,9 @@ class Hits:
         self._taken: list[Taken] = []
         self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
         self._timer: asyncio.Handle | None = None
-        self._due = False
-        """Whether the timer is set for the next step of the loop."""
+        self._delay_s = 0.0
+        """What the timer was set for."""
+        self._unread = cache.residents.unread
 
     # ------------------------------------------------------------------ any span
 
@@ -145,7 +150,7 @@ class Hits:
                 return None
         if span is not None:
             body = body[span.start - ticket.first : span.stop - ticket.first]
-        self._note_taken(ticket, job, len(body))
+        self._note_taken(ticket, job, ticket.first if span is None else span.start, len(body))
         return body
 
     def lend(
@@ -160,7 +165,7 @@ class Hits:
             stop = start + span.stop - ticket.first
             start += span.start - ticket.first
         lender.lend(start, stop)
-        self._note_taken(ticket, job, stop - start)
+        self._note_taken(ticket, job, ticket.first if span is None else span.start, stop - start)
         return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
@@ -172,7 +177,7 @@ class Hits:
             ticket.place = self._cache.hot.place(ticket.slot)
             if ticket.place is None:
                 return None
-        self._note_taken(ticket, job, span.length)
+        self._note_taken(ticket, job, span.start, span.length)
         return ticket.place
 
     def _is_good(self, ticket: Resident, now_s: float) -> bool:
@@ -184,17 +189,23 @@ class Hits:
             ticket.can_wait and not ticket.tier.is_hot(ticket.location)
         )
 
+    def forget(self) -> None:
+        """Make every ticket anew: what ``fresh`` says changed."""
+        self._tickets = Memo(_MOST_TICKETS)
+
     # ------------------------------------------------------------------ notes
 
     def flush_many(self) -> None:
         """``flush``, if there is enough to be worth it."""
-        if len(self._slots) + len(self._taken) >= _WORTH_NOTING:
+        enough = min(_WORTH_NOTING, len(self._residents) // _SMALL)
+        if len(self._slots) + len(self._taken) >= max(enough, 1):
             self.flush()
 
     def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
         """Reads of pages by another process, of which those that changed hands since are left out."""
-        self._slots += slots[self._residents.stamp[slots] == stamps].tolist()
-        self._flush_soon()
+        read = slots[self._residents.stamp[slots] == stamps].tolist()
+        self._slots += read
+        self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(read) else _FLUSH_UNREAD_AFTER_S)
 
     def flush(self) -> None:
         """Let recency, reuse and statistics know of every read so far."""
@@ -205,29 +216,31 @@ class Hits:
         slots, self._slots = self._slots, []
         stamps = self._residents.stamps
         # A slot that changed hands since is another page's.
-        slots += [one.slot for one, _, _ in taken if stamps[one.slot] == one.stamp]
+        slots += [one.slot for one, _, _, _ in taken if stamps[one.slot] == one.stamp]
         if taken:
             self._count(taken)
         if slots:
             self._cache.note_uses(np.array(slots, dtype=np.int64))
 
     def _note(self, pieces: list[_Piece]) -> None:
-        self._slots += [piece.slot for piece in pieces]
-        self._flush_soon()
+        slots = [piece.slot for piece in pieces]
+        self._slots += slots
+        self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S)
 
-    def _note_taken(self, ticket: Resident, job: JobContext | None, size_bytes: int) -> None:
-        self._taken.append((ticket, job, size_bytes))
-        self._flush_soon()
+    def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
+        self._taken.append((ticket, job, first, size_bytes))
+        self._flush_soon(_FLUSH_UNREAD_AFTER_S if ticket.slot in self._unread else _FLUSH_AFTER_S)
 
-    def _flush_soon(self) -> None:
+    def _flush_soon(self, delay_s: float) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
-        full = len(self._slots) + len(self._taken) >= _NOTED_TOGETHER
-        if self._timer is not None and (self._due or not full):
-            return
+        if len(self._slots) + len(self._taken) >= _NOTED_TOGETHER:
+            delay_s = 0.0
         if self._timer is not None:
+            if self._delay_s <= delay_s:
+                return
             self._timer.cancel()
-        loop, self._due = asyncio.get_running_loop(), full
-        self._timer = loop.call_soon(self.flush) if full else loop.call_later(_FLUSH_AFTER_S, self.flush)
+        loop, self._delay_s = asyncio.get_running_loop(), delay_s
+        self._timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
         numbers = pages_of(span, self._page_size)

@@ -7,13 +7,14 @@ really beaten; victims are named for a newcomer, never for the sake of it. Carry
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
+from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
@@ -37,9 +38,17 @@ Evict = Callable[[int, str], None]
 
 
 class WeightSource(Protocol):
-    """Importance by object: f64[n] normalised to mean 1, nan where unknown."""
+    """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
 
-    def weights_of(self, object_hashes: NDArray[np.uint64]) -> Column: ...
+    def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
+
+
+class Newcomers(NamedTuple):
+    """Pages that are in no tier, columns of shape (n,)."""
+
+    object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
+    record_bytes: NDArray[np.int64]
 
 
 class Placement:
@@ -52,6 +61,7 @@ class Placement:
         *,
         policy: Policy,
         weights: WeightSource,
+        next_uses: NextUses,
         rng: np.random.Generator,
     ) -> None:
         self.tick = 0.0
@@ -59,6 +69,7 @@ class Placement:
         self._tiers = tiers
         self._policy = policy
         self._weights = weights
+        self._next_uses = next_uses
         self._rng = rng
         self._reuse = ReuseEstimator()
         self._observed: list[tuple[int, float, float]] = []
@@ -109,6 +120,38 @@ class Placement:
         self._staging.on_miss(page_hash(object_hash, number), self._tiers[0].capacity_bytes)
 
     # ------------------------------------------------------------------ decisions
+
+    def winners(self, newcomers: Newcomers, pending_bytes: int) -> NDArray[np.bool_]:
+        """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
+
+        ``pending_bytes`` come before them. A guess by a sample, and nothing changes: ``find_place`` decides.
+        """
+        sizes = newcomers.record_bytes.astype(np.float64)
+        needed = pending_bytes + np.cumsum(sizes)
+        beyond = needed - self.free_bytes
+        if self._policy.admits_always or not len(sizes) or beyond[-1] <= 0:
+            return np.ones(len(sizes), dtype=np.bool_)
+        residents, freed = self._worst_first()
+        ranks = np.searchsorted(freed, np.maximum(beyond, 0))
+        worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
+        keys = self._policy.key(self._columns_of(newcomers))
+        wins: NDArray[np.bool_] = (beyond <= 0) | (keys < worst)
+        return wins
+
+    @property
+    def free_bytes(self) -> int:
+        """What pages can take without displacing any, staging apart."""
+        free = 0
+        for index, tier in enumerate(self._tiers):
+            staged_bytes = self._residents.members[index].staged_bytes
+            held_back = max(self._staging_bytes(index), staged_bytes)
+            free += max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+        return free
+
+    @property
+    def staging_bytes(self) -> int:
+        """What is run by recency, for pages that win no place."""
+        return self._staging_bytes(0)
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
         """A reserved location in tier ``index`` won against its residents by the policy, or None."""
@@ -168,10 +211,10 @@ class Placement:
         policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
-            if worst[0] <= admission_bar(policy, self._columns(newcomer)):
+            if not self._outranks(policy, slot, worst):
                 return False
-            if self._residents.record_bytes[worst[1]] >= need_bytes:
-                evict(worst[1], "policy")
+            if self._residents.record_bytes[worst] >= need_bytes:
+                evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
@@ -180,7 +223,12 @@ class Placement:
         _evict_all(members[chosen], evict)
         return True
 
-    def _draw(self, index: int) -> tuple[float, int]:
+    def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
+        # Both now: since the victim was drawn, time has brought it nearer to its next use.
+        keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
+        return policy.admits_always or bool(keys[0] < keys[1])
+
+    def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
         members = self._residents.members[index].slots
         drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
@@ -233,15 +281,45 @@ class Placement:
 
     def _columns(self, slots: Slots) -> PageColumns:
         table = self._residents
+        # The same array for both, whose objects are then found once.
+        hashes = table.object_hash[slots]
         return PageColumns(
-            next_use_s=np.full(len(slots), np.inf),
-            weight=self._weights.weights_of(table.object_hash[slots]),
+            next_use_s=self._next_uses.next_use_s(hashes, table.number[slots]),
+            weight=self._weights.weights_of(hashes, table.number[slots]),
             last_use=table.last_use[slots],
             admitted=table.admitted[slots],
             uses=table.uses[slots].astype(np.float64),
             size_bytes=table.record_bytes[slots].astype(np.float64),
             idle_after=self._reuse.idle_after(table.group[slots]),
             draw=self._rng.random(len(slots)),
+            tick=self.tick,
+        )
+
+    def _worst_first(self) -> tuple[Column, Column]:
+        """Keys of residents, falling, and how many bytes those up to each hold, of all that there are."""
+        keys: list[Column] = []
+        sizes: list[Column] = []
+        for index, members in enumerate(self._residents.members):
+            drawn = self._sample(index, 0)
+            keys.append(self._policy.key(self._columns(drawn)))
+            stands_for = members.count / max(len(drawn), 1)
+            sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
+        all_keys = np.concatenate(keys)
+        order = np.argsort(-all_keys, kind="stable")
+        return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _columns_of(self, newcomers: Newcomers) -> PageColumns:
+        count = len(newcomers.object_hash)
+        now = np.full(count, self.tick)
+        return PageColumns(
+            next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
+            weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
+            last_use=now,
+            admitted=now,
+            uses=np.ones(count),
+            size_bytes=newcomers.record_bytes.astype(np.float64),
+            idle_after=np.full(count, np.inf),
+            draw=self._rng.random(count),
             tick=self.tick,
         )
 

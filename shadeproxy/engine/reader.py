@@ -36,6 +36,7 @@ USE = np.dtype(
         ("slot", np.int64),
         ("stamp", np.int64),
         ("object_hash", np.uint64),
+        ("first", np.int64),  # byte of the object that the read begins with
         ("size_bytes", np.int64),
         ("kind", np.int32),  # index of a ``Kind``
         ("reads", np.int32),  # 1, or 0 for the second page of a read
@@ -100,8 +101,12 @@ class Reader:
         self._noted = noted
         self._files: dict[tuple[int, int], int] = {}
         self._known: Memo[tuple[ObjectRef, int], Shown] = Memo(_MOST_KNOWN)
-        self._uses: list[tuple[int, int, int, int, int, int]] = []
+        self._uses: list[tuple[int, int, int, int, int, int, int]] = []
         self._kinds: dict[Kind, int] = {}
+
+    def forget(self) -> None:
+        """The rules changed: tickets, and those that others hold, are good no more."""
+        self._known = Memo(_MOST_KNOWN)
 
     # ------------------------------------------------------------------ see ReadsNow
 
@@ -140,7 +145,14 @@ class Reader:
         if any(self._stamps[one.slot] != one.stamp for one in used):
             return None
         for number, one in enumerate(used):
-            self._note(one, source, request.job, 0 if number else span.length, reads=0 if number else 1)
+            self._note(
+                one,
+                source,
+                request.job,
+                span.start,
+                0 if number else span.length,
+                reads=0 if number else 1,
+            )
         return Hit(source, tuple(pieces))
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:  # noqa: ARG002 - as ReadsNow
@@ -167,7 +179,8 @@ class Reader:
             start += span.start - ticket.first
         body = self._copy(ticket, start, stop)
         if body is not None:
-            self._note(ticket, ticket.source, job, len(body), reads=1)
+            first = ticket.first if span is None else span.start
+            self._note(ticket, ticket.source, job, first, len(body), reads=1)
         return body
 
     def lend(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None) -> None:
@@ -186,10 +199,17 @@ class Reader:
             self._noted(uses, kinds)
 
     def _note(
-        self, shown: Shown, source: Source, job: JobContext | None, size_bytes: int, *, reads: int
+        self,
+        shown: Shown,
+        source: Source,
+        job: JobContext | None,
+        first: int,
+        size_bytes: int,
+        *,
+        reads: int,
     ) -> None:
         kind = self._kinds.setdefault(Kind(shown.ref.bucket, source, job), len(self._kinds))
-        self._uses.append((shown.slot, shown.stamp, shown.object_hash, size_bytes, kind, reads))
+        self._uses.append((shown.slot, shown.stamp, shown.object_hash, first, size_bytes, kind, reads))
 
     # ------------------------------------------------------------------ pages
 

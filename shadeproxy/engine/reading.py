@@ -9,7 +9,13 @@ from types import TracebackType
 from typing import Protocol
 
 from shadeproxy.core.conditions import Verdict
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, RangeNotSatisfiable, TierError
+from shadeproxy.core.errors import (
+    ObjectChanged,
+    OriginAnswer,
+    RangeNotSatisfiable,
+    ShadeProxyError,
+    TierError,
+)
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
@@ -33,6 +39,9 @@ class Fills(Protocol):
     ) -> Flight | None: ...
 
     def leave(self, flight: Flight, *, served: bool = False) -> None: ...
+
+    @property
+    def on_part(self) -> Callable[[ObjectRef, ObjectMeta, Span], None]: ...
 
 
 Count = Callable[[ReadRequest, Source, int], None]
@@ -132,8 +141,8 @@ class EngineReading:
         return (await self._flight(number)).meta or self.meta
 
     async def _flight(self, number: int) -> Flight:
-        """The opened flight of a page; one more try when it failed by another client's rights, or because
-        another reader had asked for an older version.
+        """The opened flight of a page; one more try when it failed by another client's rights, because
+        another reader had asked for an older version, or as a prefetch, which gives up early.
         """
         flight = self._joined.get(number)
         if flight is None:
@@ -143,9 +152,8 @@ class EngineReading:
             coalesced = True
         try:
             meta = await flight.opened()
-        except (OriginAnswer, ObjectChanged) as error:
-            others = flight.upstream != self.request.upstream or isinstance(error, ObjectChanged)
-            if not (others and coalesced):
+        except ShadeProxyError as error:
+            if not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
             flight, _ = self._join(number)
@@ -154,6 +162,12 @@ class EngineReading:
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
+
+    def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
+        """Whether a failure may be due to who started the flight."""
+        if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
+            return True
+        return isinstance(error, ObjectChanged) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
         view = await self._load(number)
@@ -207,6 +221,8 @@ class EngineReading:
             return
         self._counted = True
         self._count_read(self.request, self._source, span.length)
+        if span.length < self.meta.size > self._page_size:
+            self._fills.on_part(self.request.ref, self.meta, span)
 
 
 class Body:

@@ -71,6 +71,8 @@ class Residents:
         self._index = PageIndex()
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
+        self.unread: set[int] = set()
+        """Slots of the pages that were fetched ahead and not read yet: their first use is no reuse."""
         self.members = [Members() for _ in range(tiers)]
         self._next_slot = 0
         self._share = share
@@ -243,11 +245,15 @@ class Residents:
         self.stamp[slots] += 1
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Demand reads, oldest first, of slots that may repeat; their reuse distances in ticks."""
+        """Demand reads, oldest first, of slots that may repeat; their reuse distances in ticks, nan
+        for the first use of one that was unread.
+        """
         order = np.argsort(slots, kind="stable")
         sorted_slots, sorted_ticks = slots[order], ticks[order]
         before = self.last_use[sorted_slots]
         again = np.flatnonzero(sorted_slots[1:] == sorted_slots[:-1]) + 1
+        if self.unread:
+            before[np.isin(sorted_slots, list(self.unread))] = np.nan
         before[again] = sorted_ticks[again - 1]
         distances = np.empty(len(slots))
         distances[order] = sorted_ticks - before
@@ -285,8 +291,8 @@ class Residents:
         self._free.append(slot)
 
     def use(self, slot: int, tick: float) -> float:
-        """One demand read; the reuse distance in ticks."""
-        distance = tick - float(self.last_use[slot])
+        """One demand read; the reuse distance in ticks, nan for the first use of one that was unread."""
+        distance = np.nan if slot in self.unread else tick - float(self.last_use[slot])
         self.last_use[slot] = tick
         self.uses[slot] += 1
         if self.is_staged(slot):

@@ -5,7 +5,7 @@ while it is written loses its ticket and is never placed; a location is released
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -69,6 +69,8 @@ class Transfers:
         self._ledger = ledger
         self._unplaced: dict[int, object] = {}  # slot -> ticket of the write that will place it
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_first_use: Callable[[int], None] = lambda _slot: None
+        """Told of the slot of a page that was fetched ahead when it is read for the first time."""
         self.released = [0] * len(media)
         """Of each tier, how often a location was given up or may be: its erasure can still be queued."""
 
@@ -119,8 +121,15 @@ class Transfers:
             return
         index, location = self._residents.displace(slot)
         self._release(index, location)
-        self._residents.remove(slot)
+        self._remove(slot)
         self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def note_first_uses(self, slots: Iterable[int]) -> None:
+        """Demand reads: which of them are the first of a page that was fetched ahead."""
+        for slot in self._residents.unread.intersection(slots):
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("used")
+            self.on_first_use(slot)
 
     def _reserve(self, slot: int, index: int) -> Location | None:
         try:
@@ -177,6 +186,12 @@ class Transfers:
 
     def _forget(self, slot: int) -> None:
         del self._unplaced[slot]
+        self._remove(slot)
+
+    def _remove(self, slot: int) -> None:
+        if slot in self._residents.unread:
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("wasted")
         self._residents.remove(slot)
 
     def _evict(self, slot: int, reason: str) -> None:

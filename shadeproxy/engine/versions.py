@@ -52,6 +52,14 @@ class Versions:
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
+    def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
+        """As ``known``, or None when that would have to wait; however old it is."""
+        known = self._metadata.get(ref)
+        if known is not None:
+            return known.meta
+        recalled = self._cache.recall_now(ref)
+        return None if recalled is None else self._metadata.learn(ref, *recalled).meta
+
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Metadata that may answer every client, and until when (Unix time); None where the origin must be
         asked what this one may read.
@@ -113,9 +121,13 @@ class Versions:
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None) -> None:
-        """The origin let ``upstream`` read ``ref``."""
-        if self._verdicts is not None:
+        """The origin let ``upstream`` read ``ref``. Without a ticket it was asked before verdicts counted."""
+        if self._verdicts is not None and ticket is not None:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket)
+
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """What the origin let clients do counts no more; ``verdicts`` as at the start."""
+        self._verdicts = verdicts
 
     # ------------------------------------------------------------------ news
 

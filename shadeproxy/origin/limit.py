@@ -1,4 +1,5 @@
-"""``LimitedOrigin``: at most so many bodies open at once, DEMAND before everything else.
+"""``LimitedOrigin``: at most so many bodies open at once, DEMAND before everything else, PREFETCH only where
+there is room to spare: it never waits, so that no reader finds himself waiting with it.
 
 The state: ``_open`` slots taken, and two queues of waiting futures, each first come, first served. A slot
 passes from hand to hand (``give``), so a newcomer cannot slip in between. A waiter that is cancelled, or
@@ -24,6 +25,12 @@ from shadeproxy.origin.base import (
 )
 
 _Waiting = deque[asyncio.Future[None]]
+_SPARED = 8  # one slot in so many is never prefetching's
+
+
+def prefetch_slots(max_open: int) -> int:
+    """Of ``max_open`` slots those that PREFETCH may use."""
+    return max_open - max_open // _SPARED
 
 
 class LimitedOrigin:
@@ -44,6 +51,11 @@ class LimitedOrigin:
     def open_now(self) -> int:
         """Bodies open now."""
         return self._open
+
+    @property
+    def prefetch_slots(self) -> int:
+        """While so many bodies are open, none is opened for PREFETCH."""
+        return prefetch_slots(self._max_open)
 
     @property
     def waiting(self) -> int:
@@ -69,7 +81,9 @@ class LimitedOrigin:
         await self._inner.aclose()
 
     async def take(self, intent: Intent) -> None:
-        """A slot, when it is one's turn. Raises Overloaded after ``max_wait_s``."""
+        """A slot, when it is one's turn. Raises Overloaded after ``max_wait_s``; for PREFETCH at once."""
+        if intent is Intent.PREFETCH and self._open >= self.prefetch_slots:
+            raise Overloaded("no read of the origin is to spare for prefetching")
         if self._open < self._max_open:
             self._open += 1
             return

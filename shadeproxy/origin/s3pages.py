@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, ObjectChanged, OriginError, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint
@@ -105,10 +106,12 @@ class PageGets:
             signed = self._signer.fields(
                 host, raw_path, credentials, now_s=self.clock.now_s(), with_checksums=span is None
             )
+        request_id = REQUEST_ID.get()
+        traced = f"{ORIGIN_FIELD}: {request_id}\r\n" if request_id else ""
         # "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
         return (
             f"GET {raw_path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: shadeproxy\r\n"
-            f"Accept-Encoding: identity\r\n{asked}{signed}\r\n"
+            f"Accept-Encoding: identity\r\n{traced}{asked}{signed}\r\n"
         ).encode("utf-8", "surrogateescape")
 
     def _peer(self, origin: str) -> Peer:

@@ -20,7 +20,8 @@ class PageColumns:
     """Facts on n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
     next_use_s: seconds until the earliest announced use over all jobs; inf where none is announced.
-    weight: importance of the page, normalised so that the data set's mean is 1; nan where unknown.
+    weight: importance of the page, where the mean sample of the data set has 1, and a page of several
+    samples what they have together; nan where unknown.
     last_use: tick of the last demand read (for a newcomer: now). admitted: tick of admission.
     uses: demand reads since admission, the first included. size_bytes: body length.
     idle_after: ticks without a use after which the page counts as dead; inf where not known.

@@ -101,7 +101,8 @@ class PageCounters(Counters):
 class PrefetchCounters(Counters):
     issued: int = counter("Pages asked for ahead of demand.")
     used: int = counter("Prefetched pages that demand then read.")
-    wasted: int = counter("Prefetched pages that left unread.")
+    wasted: int = counter("Prefetched pages that left unread, or won no place.")
+    failed: int = counter("Prefetches that the origin or a limit refused.")
 
 
 @dataclass(slots=True)

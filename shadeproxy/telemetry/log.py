@@ -1,7 +1,9 @@
-"""Log lines: structured, one per event, to one stream, never with a secret.
+"""Log lines: structured, one per event, to one stream, never with a secret, never a line that is not ours.
 
-``configure_logging`` is called once, by the composition root. Lines of libraries that use the standard
-logging module pass through the same processors, so they are masked as ours are.
+``configure_logging`` is called by the composition root, again whenever level or form change. Lines of
+libraries that use the standard logging module pass through the same processors, so they are masked as ours
+are. Text of clients and origins cannot begin a line or move a terminal's cursor: JSON escapes what is no
+printable character by itself, the form for people does it here.
 """
 
 import logging
@@ -12,6 +14,8 @@ from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from shadeproxy.core.tracing import REQUEST_ID
 
 MASK = "***"
 _SECRET_NAMES = frozenset(
@@ -45,6 +49,8 @@ _SECRET_TEXT = re.compile(
     [^&\s"',;)}\]]+
     """
 )
+# Control bytes of ASCII and Latin-1, the line ends and the reordering marks of Unicode, lone surrogates.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SCHEME_TEXT = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]+")
 _AUTHORIZATION_TEXT = re.compile(r"""(?i)((?:proxy-)?authorization["']?\s*[:=]\s*["']?)[^"'\r\n]+""")
 
@@ -61,10 +67,29 @@ def mask_secrets(_logger: WrappedLogger | None, _method: str, event: EventDict) 
     return {name: _masked(name, value) for name, value in event.items()}
 
 
+def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: which client request the line is about, if it is about one."""
+    if request_id := REQUEST_ID.get():
+        event.setdefault("request_id", request_id)
+    return event
+
+
+def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: values on one line, without what terminals obey.
+
+    A traceback keeps its lines, all but the first indented, so that none can be taken for an event.
+    """
+    traceback = event.pop("exception", None)
+    escaped: EventDict = {name: _printable(value) for name, value in event.items()}
+    if traceback is not None:
+        escaped["exception"] = "\n    ".join(map(_printable, str(traceback).split("\n")))
+    return escaped
+
+
 def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
     """Send log lines of ``level`` and above to ``stream`` (default stderr), as JSON or for people."""
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
+        add_request_id,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
@@ -73,12 +98,12 @@ def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO
     console = structlog.dev.ConsoleRenderer(
         colors=(stream or sys.stderr).isatty(), exception_formatter=structlog.dev.plain_traceback
     )
-    renderer: Processor = structlog.processors.JSONRenderer() if json else console
+    form: list[Processor] = [structlog.processors.JSONRenderer()] if json else [escape_controls, console]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_secrets, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_secrets, *form],
         )
     )
     root = logging.getLogger()
@@ -94,6 +119,17 @@ def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else _CONTROLS.sub(_escape, value)
+    # What is no number is shown by its repr, which escapes as well.
+    return value
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def _masked(name: str, value: Any) -> Any:

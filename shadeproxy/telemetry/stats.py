@@ -117,15 +117,17 @@ class Stats:
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """``outcome``: "issued", "used" or "wasted"."""
+        """``outcome``: "issued", and in the end "used", "wasted" or "failed"."""
         match outcome:
             case "issued":
                 self.prefetch.issued += 1
             case "used":
                 self.prefetch.used += 1
-            case _:
-                assert outcome == "wasted", outcome
+            case "wasted":
                 self.prefetch.wasted += 1
+            case _:
+                assert outcome == "failed", outcome
+                self.prefetch.failed += 1
 
     def record_stall(self, job: str, epoch: int | None, stall_s: float) -> None:
         """Training of ``job`` waited ``stall_s`` seconds for data since it last said so."""

@@ -69,7 +69,7 @@ def test_directories_follow_the_user(monkeypatch):
 UNREADABLE = [
     ("[cache.ram]\ncapcity = 1", "{file}: cache.ram.capcity: unknown key; did you mean capacity?"),
     ("[cach]\nx = 1", "{file}: cach: unknown key; did you mean cache?"),
-    ("[prefetch]\nzzz = 1", "{file}: prefetch.zzz: unknown key; known here: enabled"),
+    ("[prefetch]\nzzz = 1", "{file}: prefetch.zzz: unknown key; known here: enabled, ahead, whole_objects"),
     ("[[rules]]\nbuket = 'a'", "{file}: rules[0].buket: unknown key; did you mean bucket?"),
     (
         '[cache.ram]\ncapacity = "lots"',
@@ -114,7 +114,6 @@ UNREADABLE = [
         '[policy]\nname = "lur"',
         "{file}: policy.name = \"lur\": no policy is called 'lur'; choose one of default, lru",
     ),
-    ("[prefetch]\nenabled = true", "{file}: prefetch.enabled = true: this version cannot do it yet"),
     ("[[rules]]\npin = true", "{file}: rules[0].pin = true: this version cannot do it yet"),
     ('[telemetry]\naccess_log = "maybe"', '{file}: telemetry.access_log = "maybe": write true or false'),
     ("[cache.ram]\npath = 3", '{file}: cache.ram.path = 3: write text in quotes, as in "text"'),

@@ -18,6 +18,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.engine.verdicts import Verdicts
@@ -38,13 +39,16 @@ async def slowly(work: Callable[[], None]) -> None:
 
 
 class Weights:
-    """Importance by object hash, set by tests."""
+    """Importance by object hash, or by hash and page number, set by tests."""
 
     def __init__(self) -> None:
         self.by_hash: dict[int, float] = {}
+        self.by_page: dict[tuple[int, int], float] = {}
 
-    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
-        return np.array([self.by_hash.get(int(h), np.nan) for h in object_hashes], dtype=np.float64)
+    def weights_of(self, object_hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        pages = zip(object_hashes.tolist(), numbers.tolist(), strict=True)
+        found = [self.by_page.get(page, self.by_hash.get(page[0], np.nan)) for page in pages]
+        return np.array(found, dtype=np.float64)
 
 
 @dataclass
@@ -96,6 +100,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         name: str = "one",
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
+        next_uses: NextUses | None = None,
     ) -> Bench:
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
@@ -113,6 +118,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             media,
             policy=get_policy(policy),
             weights=weights,
+            next_uses=next_uses,
             stats=stats,
             ledger=ledger,
             rng=np.random.default_rng(7),

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.knowledge.hashing import object_hash
@@ -139,6 +140,24 @@ async def test_scores_change_what_is_evicted(make_bench):
         await bench.get(f"{n:05d}")
     sources = [(await bench.get(f"{n:05d}"))[1] for n in wanted]
     assert sources == [Source.RAM] * len(wanted)
+
+
+async def test_scores_tell_the_pages_of_a_shard_apart(make_bench):
+    size, origin = 16_384, MemoryOrigin()
+    for shard in range(4):
+        origin.put("b", f"{shard:05d}", bytes(20 * size))
+    bench = await make_bench(origin=origin, ram_bytes=30 * (size + 4096), page_size=size, rules=IMMUTABLE)
+
+    async def read(shard, number):
+        return await bench.get(f"{shard:05d}", range=RangeSpec(number * size, (number + 1) * size - 1))
+
+    pages = [(shard, number) for shard in range(4) for number in range(20)]
+    wanted = [page for page in pages if page[1] in (3, 7, 11)]
+    for shard, number in pages:
+        bench.weights.by_page[object_hash(ref(shard)), number] = 5.0 if (shard, number) in wanted else 0.5
+    for page in pages * 2:
+        await read(*page)
+    assert [(await read(*page))[1] for page in wanted] == [Source.RAM] * len(wanted)
 
 
 async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):

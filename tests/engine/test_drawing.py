@@ -33,15 +33,15 @@ def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
     residents = filled(100)
     drawn = DrawnVictims(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=100.0)
-    assert drawn.worst(100.0) == (99.0, 99)
-    assert drawn.worst(100.0) == (99.0, 99)  # nobody evicted it
+    assert drawn.worst(100.0) == 99
+    assert drawn.worst(100.0) == 99  # nobody evicted it
     residents.displace(99)  # gone
     residents.remove(99)
     residents.use(98, 101.0)  # read again
     reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=99.0)
     assert reused == 99
     residents.place(reused, 0, Location(777), 64)  # another page in the slot
-    assert drawn.worst(101.0) == (97.0, 97)
+    assert drawn.worst(101.0) == 97
 
 
 def test_a_ranking_serves_so_many_newcomers_and_not_for_ever():
@@ -65,7 +65,7 @@ async def test_a_write_waits_for_erasures_only_when_something_was_dropped(make_b
     object.__setattr__(medium, "write", write)
     async with bench.engine.writing([ObjectRef("b", "never read")]):
         assert not waits
-    bench.cache._transfers.released[1] += 1
+    bench.cache.transfers.released[1] += 1
     async with bench.engine.writing([ObjectRef("b", "k")]):
         assert len(waits) == 2
     async with bench.engine.writing([ObjectRef("b", "k")]):

@@ -187,7 +187,7 @@ async def test_a_damaged_page_is_not_demoted_as_if_it_were_whole(restarted):
     bench.cache.start_recovery()
     await bench.cache.recovered()
     for slot in bench.cache.residents.members[0].slots.tolist():
-        bench.cache._transfers._evict(slot, "policy")
+        bench.cache.transfers._evict(slot, "policy")
     await bench.cache.drain()
     for n in range(1, 8):
         assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE

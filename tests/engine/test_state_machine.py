@@ -45,7 +45,7 @@ class Weights:
     def __init__(self):
         self.by_hash = {}
 
-    def weights_of(self, hashes):
+    def weights_of(self, hashes, _numbers):
         return np.array([self.by_hash.get(int(h), np.nan) for h in hashes], dtype=np.float64)
 
 

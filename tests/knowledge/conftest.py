@@ -10,8 +10,8 @@ from shadeproxy.engine.knowledge.unpack import ManifestReader
 def make():
     """A dataset from lines: "key" for a whole object of bucket b, (key, offset, length) for a part."""
 
-    def build(*samples, name="train"):
-        reader = ManifestReader(ManifestBuilder(name))
+    def build(*samples, name="train", **settings):
+        reader = ManifestReader(ManifestBuilder(name, **settings))
         for sample in samples:
             line = {"bucket": "b", "key": sample} if isinstance(sample, str) else sample
             if isinstance(line, tuple):

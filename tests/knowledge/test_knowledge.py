@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge import jobs as jobs_module
 from shadeproxy.engine.knowledge import knowledge as knowledge_module
+from shadeproxy.engine.knowledge.datasets import Groups
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import FORGET_AFTER, Job, Progress
 from shadeproxy.engine.knowledge.knowledge import KINDS, Knowledge
@@ -17,7 +21,11 @@ def hashes(*keys):
 
 
 def weights(knowledge, *keys):
-    return [None if np.isnan(weight) else weight for weight in knowledge.weights_of(hashes(*keys)).tolist()]
+    """Of the first page of each object, or of (key, page number)."""
+    pages = [(key, 0) if isinstance(key, str) else key for key in keys]
+    numbers = np.array([number for _, number in pages], dtype=np.uint32)
+    found = knowledge.weights_of(hashes(*(key for key, _ in pages)), numbers)
+    return [None if np.isnan(weight) else weight for weight in found.tolist()]
 
 
 def score(knowledge, job, ids, scores, now_s=NOW_S):
@@ -45,7 +53,7 @@ def knowledge(make, dirty):
 def test_nothing_known_weighs_nan(knowledge):
     assert weights(Knowledge(), "x") == [None]
     assert weights(knowledge, "x", "other") == [None, None]
-    assert knowledge.weights_of(hashes()).shape == (0,)
+    assert knowledge.weights_of(hashes(), np.empty(0, dtype=np.uint32)).shape == (0,)
 
 
 def test_scores_change_weights_at_once(knowledge, dirty):
@@ -66,6 +74,20 @@ def test_jobs_on_one_dataset_are_averaged_by_their_weight(knowledge):
     score(knowledge, "one", [0, 1], [1.0, 3.0])
     score(knowledge, "two", [1, 2], [3.0, 1.0])
     assert weights(knowledge, "x", "y", "z") == [0.5, (1.5 + 3 * 1.5) / 4, 0.5]
+
+
+def test_a_page_weighs_what_the_samples_in_it_weigh_together(make, dirty):
+    knowledge = Knowledge(page_size=100)
+    parts = [("s", 0, 60), ("s", 60, 80), ("s", 140, 60), ("s", 500, 10), "t", "t", "u"]
+    knowledge.put_dataset(make(*parts, page_size=100))
+    knowledge.put_job(Job("one", dataset="train"), NOW_S)
+    score(knowledge, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # 2 is the mean
+    assert weights(knowledge, ("s", 0), ("s", 1)) == [1.5, 3.0]
+    # Of two samples one is unknown, and counts as the mean; of one, the policy judges.
+    assert weights(knowledge, ("t", 0), ("t", 9)) == [1.5, 1.5]
+    assert weights(knowledge, ("s", 5), ("s", 2), ("s", 6), "u") == [None, None, None, None]
+    score(knowledge, "one", [1], [10.0])
+    assert weights(knowledge, ("s", 0), ("s", 1)) == [11 / 4, 14 / 4]
 
 
 def test_over_several_datasets_the_largest_weight_counts(knowledge, make):
@@ -278,3 +300,10 @@ def test_state_that_does_not_fit_together_is_refused(busy, make):
     with pytest.raises(StateError, match="of another dataset"):
         again.restore("scores", "one", kept["scores", "one"], NOW_S)
     assert np.isnan(again.scores("one")).all()
+
+
+def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
+    dataset = make(("s", 0, 5), ("s", 5, 5))
+    dataset = replace(dataset, groups=Groups(dataset.groups.hashes, np.array([0, 7]), dataset.groups.starts))
+    with pytest.raises(StateError, match="damaged"):
+        Knowledge().restore("datasets", "train", durable.dump_dataset(dataset), NOW_S)

@@ -30,18 +30,18 @@ async def settle():
         await asyncio.sleep(0)
 
 
-async def test_demand_goes_before_prefetch_and_each_in_order(limited):
+async def test_demand_goes_before_peers_and_each_in_order(limited):
     order, leave = [], asyncio.Event()
-    names = ["first", "prefetch-1", "prefetch-2", "demand-1", "demand-2"]
+    names = ["first", "peer-1", "peer-2", "demand-1", "demand-2"]
     tasks = []
     for name in names:
-        intent = Intent.PREFETCH if name.startswith("prefetch") else Intent.DEMAND
+        intent = Intent.PEER if name.startswith("peer") else Intent.DEMAND
         tasks.append(asyncio.create_task(hold(limited, order, name, intent, leave)))
         await settle()
     assert (order, limited.open_now, limited.waiting) == (["first"], 1, 4)
     leave.set()
     await asyncio.gather(*tasks)
-    assert order == ["first", "demand-1", "demand-2", "prefetch-1", "prefetch-2"]
+    assert order == ["first", "demand-1", "demand-2", "peer-1", "peer-2"]
     assert (limited.open_now, limited.waiting) == (0, 0)
 
 
@@ -51,7 +51,7 @@ async def test_a_cancelled_waiter_leaves_no_trace(limited, grant_first):
     first = asyncio.create_task(hold(limited, order, "first", Intent.DEMAND, leave))
     await settle()
     given_up = asyncio.create_task(hold(limited, order, "given up", Intent.DEMAND, leave))
-    last = asyncio.create_task(hold(limited, order, "last", Intent.PREFETCH, leave))
+    last = asyncio.create_task(hold(limited, order, "last", Intent.PEER, leave))
     await settle()
     if grant_first:
         # The slot is granted and the waiter is cancelled in one turn of the loop.
@@ -73,7 +73,7 @@ async def test_a_failed_open_gives_its_slot_back(limited):
     assert limited.open_now == 0
 
 
-@pytest.mark.parametrize("intent", [Intent.DEMAND, Intent.PREFETCH])
+@pytest.mark.parametrize("intent", [Intent.DEMAND, Intent.PEER])
 async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
     memory = MemoryOrigin()
     memory.put("b", "k", b"body")
@@ -85,4 +85,22 @@ async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
         assert (limited.open_now, limited.waiting) == (1, 0)
     async with limited.open(REF, intent=intent):
         assert limited.open_now == 1
+    assert limited.open_now == 0
+
+
+async def test_prefetch_leaves_one_slot_in_eight_and_never_waits():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=8)
+    order, leave = [], asyncio.Event()
+    held = [asyncio.create_task(hold(limited, order, n, Intent.PREFETCH, leave)) for n in range(7)]
+    await settle()
+    assert limited.open_now == 7
+    with pytest.raises(Overloaded, match="no read of the origin is to spare for prefetching"):
+        async with limited.open(REF, intent=Intent.PREFETCH):
+            pass
+    async with limited.open(REF):
+        assert (limited.open_now, limited.waiting) == (8, 0)
+    leave.set()
+    await asyncio.gather(*held)
     assert limited.open_now == 0

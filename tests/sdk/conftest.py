@@ -169,6 +169,9 @@ class FakeProxy(FakeStore):
         self.calls = []
         self.scores = {}
         self.progress = []
+        self.orders = {}
+        self.pieces = []
+        self.frozen = {}
         self.resident = b""
         self.refuse = {}
         self.offers = {}
@@ -180,7 +183,7 @@ class FakeProxy(FakeStore):
 
     def forget(self):
         """As a proxy restarted without its state."""
-        self.datasets, self.jobs, self.scores = {}, {}, {}
+        self.datasets, self.jobs, self.scores, self.orders = {}, {}, {}, {}
 
     def answer(self, handler, body):
         parts = urlsplit(handler.path)
@@ -200,22 +203,37 @@ class FakeProxy(FakeStore):
         if path in self.more:
             self.more[path](handler, body)
             return
-        answer = self.control(method, path.split("/"), body)
+        query = {name: int(value) for name, (value,) in parse_qs(parts.query).items() if value.isdigit()}
+        answer = self.control(method, path.split("/"), query, body)
         if answer is None:
             handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
         else:
             handler.reply(200, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
-    def control(self, method, path, body):
+    def control(self, method, path, query, body):
         kind, *rest = path
         if kind == "info":
             return {"version": "0", "s3_endpoint": self.url} | self.offers
         if kind == "datasets":
             return self.register(rest[0], body) if method == "PUT" else self.lines(rest[0])
         name, *rest = rest
-        if method == "PUT":
+        return self.of_job(method, name, rest, query, body)
+
+    def of_job(self, method, name, rest, query, body):
+        if not rest:
             return self.register_job(name, json.loads(body))
-        return getattr(self, f"{method}_{rest[0]}".lower())(name, body) if name in self.jobs else None
+        if name not in self.jobs:
+            return None
+        if rest[0] == "epochs":
+            return self.put_order(name, int(rest[1]), body, **query)
+        return getattr(self, f"{method}_{rest[0]}".lower())(name, body, **query)
+
+    def put_order(self, name, epoch, body, rank, offset=0):
+        known = self.orders.get((name, epoch, rank), []) if offset else []
+        assert len(known) >= offset, "a piece that follows nothing"
+        self.orders[name, epoch, rank] = known[:offset] + np.frombuffer(body, "<u4").tolist()
+        self.pieces.append((epoch, rank, offset, len(body) // 4))
+        return {}
 
     def lines(self, name):
         lines = (
@@ -239,7 +257,9 @@ class FakeProxy(FakeStore):
         self.scores[name] |= dict(zip(ids, values, strict=True))
         return {"applied": count}
 
-    def get_scores(self, name, _body):
+    def get_scores(self, name, _body, epoch=None):
+        if epoch is not None:
+            return self.frozen.setdefault((name, epoch), self.get_scores(name, _body))
         column = np.full(len(self.datasets[self.jobs[name]["dataset"]]), np.nan, "<f4")
         for sample, value in self.scores[name].items():
             column[sample] = value

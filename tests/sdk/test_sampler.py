@@ -69,7 +69,7 @@ def test_ranks_share_one_draw_in_equal_parts(make_client, make_job, proxy):
     parts = [list(sampler) for sampler in samplers]
     assert [len(part) for part in parts] == [14, 14, 14]
     assert {sampler.batches for sampler in samplers} == {4}
-    whole = samplers[0]._plans[1].order
+    whole = samplers[0]._plans[1].whole
     assert np.stack(parts, axis=1).reshape(-1).tolist() == whole.tolist()
     assert {sampler.distinct_samples for sampler in samplers} == {np.unique(whole).size}
 

@@ -5,6 +5,7 @@ import logging
 import pytest
 import structlog
 
+from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.telemetry.log import configure_logging, mask_text
 
 SECRET = "wJalrXUtnFEMI"
@@ -81,3 +82,47 @@ def test_level_and_console_form(stream):
     assert "quiet" not in stream.getvalue()
     assert "loud" in stream.getvalue()
     assert "tier=disk" in stream.getvalue()
+
+
+FORGED = (
+    "key\n2026-01-01T00:00:00Z [error    ] disk on fire\r\x1b[2J\x1b]0;title\x07\x9b31m\u2028\u202etxt\ud800"
+)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_text_of_clients_begins_no_line_and_reaches_no_terminal(stream, as_json):
+    configure_logging(json=as_json, stream=stream)
+    structlog.get_logger("shadeproxy").warning("revalidation failed", ref=FORGED, several=[FORGED], n=1)
+    logging.getLogger("library").warning("answered %s", FORGED)
+    written = stream.getvalue()
+    lines = written.split("\n")
+    assert len(lines) == 3
+    assert not lines[2]
+    assert all(line.isprintable() for line in lines)
+    if as_json:
+        assert json.loads(lines[0])["ref"] == FORGED
+
+
+def test_a_traceback_keeps_its_lines_indented(stream):
+    configure_logging(stream=stream)
+    try:
+        int(FORGED)
+    except ValueError:
+        structlog.get_logger("shadeproxy").exception("a bug")
+    first, *rest = stream.getvalue().rstrip("\n").split("\n")
+    assert "a bug" in first
+    assert any("ValueError" in line for line in rest)
+    assert all(line.startswith("    ") or line == "Traceback (most recent call last):" for line in rest)
+    assert all(line.isprintable() for line in rest)
+
+
+def test_a_line_says_which_request_it_is_about(stream):
+    configure_logging(json=True, stream=stream)
+    inside = REQUEST_ID.set("00AB")
+    structlog.get_logger("shadeproxy").warning("tier failed")
+    logging.getLogger("shadeproxy.tiers").warning("of the standard library")
+    structlog.get_logger("shadeproxy").info("request", request_id="of its own")
+    REQUEST_ID.reset(inside)
+    structlog.get_logger("shadeproxy").info("ready")
+    ids = [json.loads(line).get("request_id") for line in stream.getvalue().splitlines()]
+    assert ids == ["00AB", "00AB", "of its own", None]

@@ -38,7 +38,9 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
     cached = await context.admin.inspect(ref)
     if cached is None:
         raise UnknownName(f"nothing of {ref} is cached", hint="it is cached when it is read; check the key")
-    weight = float(context.knowledge.weights_of(np.array([object_hash(ref)], dtype=np.uint64))[0])
+    numbers = np.array([page.number for page in cached.pages] or [0], dtype=np.uint32)
+    hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
+    weight = float(np.fmax.reduce(context.knowledge.weights_of(hashes, numbers)))
     return answer_json(
         ObjectSummary(
             uri=str(ref),

@@ -27,6 +27,8 @@ LINES_TYPES = frozenset(
 
 MAX_JSON_BYTES = 64 * 1024
 MAX_SCORES_BYTES = 32 * 1024 * 1024
+MAX_ORDER_BYTES = 64 * 1024 * 1024
+"""Sixteen million ids."""
 MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
 """Items of one batch or locate call."""
@@ -79,6 +81,38 @@ class ScoreSummary(msgspec.Struct):
     mean: float | None
 
 
+class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """``ids``: in the order in which they are read."""
+
+    ids: list[int]
+
+
+class OrderAnnounced(msgspec.Struct):
+    """``announced``: ids of this piece."""
+
+    epoch: int
+    rank: int
+    offset: int
+    announced: int
+
+
+class OrderSummary(msgspec.Struct):
+    """``epochs``: ids announced, by epoch, of those not over yet. ``left``: of them not read yet.
+    ``believed``: reads bear the order out; else it is not used. ``found``: reads that it named about where
+    they came; ``surprises``: reads that it did not; ``missed``: announced and passed by unread.
+    """
+
+    epochs: dict[str, int]
+    epoch: int | None
+    position: int | None
+    left: int
+    believed: bool
+    rate_per_s: float | None
+    found: int
+    surprises: int
+    missed: int
+
+
 class JobSummary(msgspec.Struct):
     job: str
     dataset: str | None
@@ -91,6 +125,7 @@ class JobSummary(msgspec.Struct):
     live: bool
     scores: ScoreSummary
     progress: dict[str, RankProgress]
+    order: OrderSummary | None = None
 
 
 class JobList(msgspec.Struct):
@@ -119,6 +154,16 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
     rank: Count
     position: Count
     stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+
+class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Until the configuration is read again."""
+
+    level: Literal["debug", "info", "warning", "error"]
+
+
+class LogLevel(msgspec.Struct):
+    level: str
 
 
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):

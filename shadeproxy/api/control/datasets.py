@@ -60,14 +60,14 @@ async def delete_dataset(context: ControlContext, request: web.Request) -> web.R
 
 
 async def _uploaded(context: ControlContext, name: str, request: web.Request) -> Dataset:
-    reader = ManifestReader(ManifestBuilder(name))
+    reader = ManifestReader(ManifestBuilder(name, page_size=context.page_size))
     async for piece in read_pieces(request, MAX_BYTES):
         await context.in_pool(reader.feed, piece)
     return await context.in_pool(reader.finish)
 
 
 async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing) -> Dataset:
-    builder = ManifestBuilder(name)
+    builder = ManifestBuilder(name, page_size=context.page_size)
     start_after, truncated = "", True
     while truncated:
         try:

@@ -14,6 +14,7 @@ from shadeproxy.api.control.bodies import (
     JobList,
     JobSpec,
     JobSummary,
+    OrderSummary,
     ProgressReport,
     RankProgress,
     ScoresApplied,
@@ -30,9 +31,11 @@ from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
+from shadeproxy.engine.knowledge.scoreboard import Scores
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
+_EPOCH_DIGITS = 11
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 
@@ -86,7 +89,7 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
 
 
 async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
-    column = context.knowledge.scores(request.match_info["job"])
+    column = _column(context.knowledge, request.match_info["job"], request.query.get("epoch"))
     return web.Response(body=column.astype("<f4", copy=False).tobytes(), content_type=OCTETS)
 
 
@@ -99,6 +102,33 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
     if any(sent.value in {tag, "*"} for sent in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type=OCTETS, headers=headers)
+
+
+def _column(knowledge: Knowledge, name: str, epoch: str | None) -> Scores:
+    if epoch is None:
+        return knowledge.scores(name)
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) < _EPOCH_DIGITS):
+        raise InvalidRequest(f"epoch {epoch[:40]!r} is not a number from 0 on", hint="write epoch=0")
+    knowledge.jobs.get(name)
+    return knowledge.frozen.column(name, int(epoch), lambda: knowledge.scores(name))
+
+
+def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
+    """Of a job that announced something."""
+    state = context.knowledge.orders.state(name)
+    if state is None:
+        return None
+    return OrderSummary(
+        epochs={str(epoch): count for epoch, count in state.epochs.items()},
+        epoch=state.epoch,
+        position=state.position,
+        left=state.left,
+        believed=state.believed,
+        rate_per_s=None if math.isnan(state.rate_per_s) else state.rate_per_s,
+        found=state.found,
+        surprises=state.surprises,
+        missed=state.missed,
+    )
 
 
 def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
@@ -146,5 +176,6 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         silent_s=max(0.0, context.clock.now_s() - job.seen_s),
         live=job.live,
         scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),
+        order=order_summary(context, job.name),
         progress={str(rank): RankProgress(*at) for rank, at in sorted(job.progress.items())},
     )

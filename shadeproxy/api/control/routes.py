@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, batch, datasets, jobs, locate, reads, service
+from shadeproxy.api.control import admin, batch, datasets, jobs, locate, orders, reads, service
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -77,6 +77,15 @@ ROUTES = (
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
+    Route("GET", "/v1/log-level", "Level of the log", service.get_log_level, answers=_ok(wire.LogLevel)),
+    Route(
+        "PUT",
+        "/v1/log-level",
+        "Change the level of the log until the configuration is read again",
+        service.put_log_level,
+        body={wire.JSON: wire.LogLevelWanted},
+        answers=_ok(wire.LogLevel),
+    ),
     Route("GET", "/v1/datasets", "Every dataset", datasets.list_datasets, answers=_ok(wire.DatasetList)),
     Route(
         "PUT",
@@ -114,7 +123,31 @@ ROUTES = (
         body={wire.JSON: wire.ScoresBody, wire.SCORES: None},
         answers=_ok(wire.ScoresApplied),
     ),
-    Route("GET", "/v1/jobs/{job}/scores", "The score column of a job", jobs.get_scores, answers=_COLUMN),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/scores",
+        "The score column of a job; with epoch=, the same one for every rank that asks",
+        jobs.get_scores,
+        answers=_COLUMN,
+        query={"epoch": "freeze the column for this epoch: who asks later gets what the first one got"},
+    ),
+    Route(
+        "PUT",
+        "/v1/jobs/{job}/epochs/{epoch}/order",
+        "Announce what a rank will read in an epoch, also of coming epochs; little-endian u32 ids or JSON",
+        orders.put_order,
+        body={wire.OCTETS: None, wire.JSON: wire.OrderBody},
+        answers=_ok(wire.OrderAnnounced),
+        query=orders.QUERY,
+    ),
+    Route(
+        "DELETE",
+        "/v1/jobs/{job}/epochs/{epoch}/order",
+        "Withdraw what was announced of an epoch, of all ranks or of one",
+        orders.delete_order,
+        answers=_GONE,
+        query={"rank": "only this rank's"},
+    ),
     Route(
         "POST",
         "/v1/jobs/{job}/progress",

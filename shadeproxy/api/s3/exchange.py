@@ -49,7 +49,8 @@ class RequestObserver(Protocol):
     """Told of each request once, when it has ended, however it ended. Must not block or raise.
 
     ``operation``: S3 name, or "Invalid" for what was refused before it had one. ``status``: as sent, or
-    CLIENT_CLOSED. ``bytes_sent``: of the body.
+    CLIENT_CLOSED. ``bytes_sent``: of the body. ``origin_request_id``: what a forwarded answer carries in
+    place of ours.
     """
 
     def on_request(
@@ -62,6 +63,8 @@ class RequestObserver(Protocol):
         bytes_sent: int,
         duration_s: float,
         job: JobContext | None,
+        request_id: str,
+        origin_request_id: str = "",
     ) -> None: ...
 
 
@@ -84,6 +87,7 @@ class Exchange:
         self.now_s = now_s
         self.request: S3Request | None = None
         self.operation = "Invalid"
+        self.origin_request_id = ""
         self.source = Source.BYPASS
         self.response: Response | None = None
         self.failure: str = ""
@@ -96,7 +100,9 @@ class Exchange:
 
     async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
         """Send the head. The origin's own request ids and date, where ``headers`` has them, stay."""
-        self.response = self.port.respond(status, self._with_own(headers))
+        fields = list(headers)
+        self.origin_request_id = next((v for name, v in fields if name.lower() == "x-amz-request-id"), "")
+        self.response = self.port.respond(status, self._with_own(fields))
         await self.response.begin()
         return self.response
 

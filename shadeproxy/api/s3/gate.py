@@ -41,8 +41,8 @@ class Gate:
         base_domains: tuple[str, ...] = (),
         verbose: bool = False,
     ) -> None:
-        """``verbose``: log each hit for debugging."""
-        self._verbose = verbose
+        """``verbose``: log each hit for debugging; may be changed."""
+        self.verbose = verbose
         self._reads = reads
         self._authenticator = authenticator
         self._observer = observer
@@ -62,7 +62,9 @@ class Gate:
         request = call.request
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(request.ref)
 
-    def report_hit(self, call: Call, status: int, source: Source, bytes_sent: int) -> None:
+    def report_hit(
+        self, call: Call, status: int, source: Source, bytes_sent: int, *, request_id: str
+    ) -> None:
         """Report a read that was answered without ``serve_read``."""
         request = call.request
         self._observer.on_request(
@@ -73,10 +75,12 @@ class Gate:
             bytes_sent=bytes_sent,
             duration_s=0.0,
             job=request.job,
+            request_id=request_id,
         )
-        if self._verbose:
+        if self.verbose:
             self._log.debug(
                 "s3_request",
+                request_id=request_id,
                 operation=call.operation.name,
                 method=request.method,
                 path=request.raw_path,

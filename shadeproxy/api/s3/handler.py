@@ -22,6 +22,7 @@ from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.log import mask_text
@@ -92,12 +93,14 @@ class S3Handler(Gate):
 
     async def _complete(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> None:
         started_s = self._clock.monotonic_s()
+        inside = REQUEST_ID.set(exchange.request_id)
         # What stands when the task is cancelled: that is done when the client goes away.
         status = CLIENT_CLOSED
         try:
             status = await self._answer(exchange, serve)
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
+            REQUEST_ID.reset(inside)
 
     async def _answer(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> int:
         try:
@@ -154,8 +157,10 @@ class S3Handler(Gate):
             bytes_sent=bytes_sent,
             duration_s=duration_s,
             job=request.job if request else None,
+            request_id=exchange.request_id,
+            origin_request_id=exchange.origin_request_id,
         )
-        if not self._verbose:
+        if not self.verbose:
             return
         self._log.debug(
             "s3_request",

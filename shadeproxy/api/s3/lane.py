@@ -14,7 +14,7 @@ from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
-from shadeproxy.api.s3.signed import Plan, Templates, cut_range, plain_plan
+from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
@@ -97,14 +97,21 @@ class FastLane:
         self._handler = handler
         self._now_s = clock.now_s
         self._jobs = jobs
-        self._remembers = remembers
         self._heads = HeadReader()
-        self._templates = Templates()
-        self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
-        self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
+        self.forget(remembers=remembers)
         self._touched: dict[str, float] = {}
         self._tails_until_s = 0
         self._tails: dict[Source, bytes] = {}
+
+    def forget(self, *, remembers: bool) -> None:
+        """Who may read what, or how long the cache may answer, changed: look at every request anew.
+
+        ``remembers`` as at the start.
+        """
+        self._remembers = remembers
+        self._templates = Templates()
+        self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
+        self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
 
     def answer(self, raw: bytes, out: Writer) -> Unanswered | bool | None:
         """Answer the request whose whole head is ``raw``.
@@ -123,9 +130,14 @@ class FastLane:
         if not isinstance(found, Found):
             return found
         answer, hit, asked = found.answer, found.hit, found.head
-        head = self._rendered(answer, hit.source, method=asked.method, keep=asked.keep_alive)
+        request_id = next_request_id()
+        head = self._rendered(
+            answer, hit.source, request_id=request_id, method=asked.method, keep=asked.keep_alive
+        )
         out.writelines((head, *hit.pieces))
-        self._handler.report_hit(found.call, answer.status, hit.source, answer.body.length)
+        self._handler.report_hit(
+            found.call, answer.status, hit.source, answer.body.length, request_id=request_id
+        )
         if self._remembers and answer.status in {200, 206} and asked.method == "GET":
             self._remember(raw, found)
         return asked.keep_alive
@@ -164,7 +176,7 @@ class FastLane:
             return False
         if not ticket.holds(answer.body):
             return False
-        head = self._rendered(answer, ticket.source)
+        head = self._rendered(answer, ticket.source, request_id=next_request_id())
         return self._send(out, head, ticket, plan.job, now_s=now_s, span=answer.body)
 
     def _send(
@@ -236,9 +248,11 @@ class FastLane:
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
         return Unanswered(call, head) if hit is None else Found(call, head, answer, hit)
 
-    def _rendered(self, answer: Answer, source: Source, *, method: str = "GET", keep: bool = True) -> bytes:
+    def _rendered(
+        self, answer: Answer, source: Source, *, request_id: str, method: str = "GET", keep: bool = True
+    ) -> bytes:
         fields, _, _ = connection_fields(
-            with_own(answer.headers, request_id=next_request_id(), now_s=self._now_s(), source=source),
+            with_own(answer.headers, request_id=request_id, now_s=self._now_s(), source=source),
             has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
             keep=keep,
             http_11=True,
@@ -268,7 +282,7 @@ class FastLane:
             return  # not cut out, so it would be remembered as part of the block
         if len(block) > _MOST_BLOCK_BYTES:
             return
-        if "authorization" not in request.fields and "amz-sdk-invocation-id" not in request.fields:
+        if not request.fields.keys() & CHANGING:
             self._plans.put(block, plan)
         elif self._templates.plan(block, path, "" if cut is None else cut[1], self._now_s()) is None:
             self._templates.learn(block, call, plan)

@@ -16,6 +16,7 @@ from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, canonical_request, sign_canonical
+from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import JobContext, Upstream
 
 # Fields that change nothing of what a GET means. A token is compared with what identify accepted.
@@ -34,13 +35,19 @@ _PLAIN = frozenset(
         "x-amz-date",
         "x-amz-security-token",
         "x-shade-job",
+        ORIGIN_FIELD,
     }
 )
+CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
+"""Fields of a new value in every request."""
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-_INVOCATION = re.compile(rb"(?:\r\n|^)amz-sdk-invocation-id: ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE)
+# Of a client, or of a proxy in front of this one.
+_INVOCATION = re.compile(
+    rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
+)
 _RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
 _SPEC = re.compile(r"[0-9-]{2,41}")
 _MOST_PER_LENGTH = 8
@@ -177,7 +184,7 @@ def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
     claim = sigv4.parse_header(call.request)
     time, signature = _hole(_TIME, block), _hole(_SIGNATURE, block)
     usual = _MUST_BE_SIGNED.issubset(claim.signed) and claim.payload_hash in _PAYLOADS
-    if not usual or not time[1] or not signature[1] or "amz-sdk-invocation-id" in claim.signed:
+    if not usual or not time[1] or not signature[1] or CHANGING & set(claim.signed):
         return None
     signing = None
     if call.identity.seed is not None:

@@ -95,7 +95,12 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     # Without a staging share, for which a tier with these books would have to make room at once.
     policy = replace(default_policy(), staging_share=0.0)
     placement = Placement(
-        table, [cast(Tier, tier)], policy=policy, weights=knowledge, rng=np.random.default_rng(0)
+        table,
+        [cast(Tier, tier)],
+        policy=policy,
+        weights=knowledge,
+        next_uses=knowledge.orders,
+        rng=np.random.default_rng(0),
     )
 
     def evict(_slot: int, _reason: str) -> None:

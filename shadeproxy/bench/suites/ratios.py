@@ -5,18 +5,15 @@ at the points that the row names, as a sampler would. Prefetching is off: with i
 and what eviction alone is worth does not show. Counted are the reads from the second epoch on.
 """
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.bench.faults import NotBuilt
-from shadeproxy.bench.objects import BUCKET, Piece
+from shadeproxy.bench.announce import put_order, register
+from shadeproxy.bench.objects import Piece
 from shadeproxy.bench.plan import Planned, Scale
 from shadeproxy.bench.reader import Exchange, read
 from shadeproxy.bench.results import Measured, Target
@@ -26,7 +23,6 @@ _OBJECT_BYTES = 8_000
 _RECORD_BYTES = 8_212  # what one takes with its header and metadata, as the tier counts it
 _EPOCHS = 5
 _EPOCHS_AHEAD = 8
-_TIMEOUT_S = 30
 
 Ids = NDArray[np.uint32]
 
@@ -100,7 +96,8 @@ def one_rank(objects: int, *, ranks: int, epochs: int, seed: int = 0) -> list[li
 
 def played(ours: Served, trace: Trace) -> Iterator[Exchange]:
     """The reads of a trace as requests; what it announces is sent when the read before it was answered."""
-    _register(ours, trace)
+    pieces = [Piece(_OBJECT_BYTES, number) for number in range(trace.objects)]
+    register(ours, pieces, (f"job{job}" for job in range(len(trace.orders))))
     requests = [_request(ours, number) for number in range(trace.objects)]
     bodies = [Piece(_OBJECT_BYTES, number).body() for number in range(trace.objects)]
     for job, epoch, place in zip(
@@ -126,7 +123,7 @@ def _announce(ours: Served, trace: Trace, job: int, epoch: int, place: int) -> N
         known.append(epoch + 1)
     for one in known:
         if one < len(orders):
-            _put_order(ours, job, one, orders[one])
+            put_order(ours, f"job{job}", one, orders[one])
 
 
 def hit_ratio(trace: Trace, *, cached: float, policy: str) -> float:
@@ -153,35 +150,6 @@ def _beside_lru(trace: Trace, *, cached: float) -> Measured:
 def _request(ours: Served, number: int) -> bytes:
     path = Piece(_OBJECT_BYTES, number).path
     return f"GET {path} HTTP/1.1\r\nHost: {ours.authority}\r\n".encode()
-
-
-def _register(ours: Served, trace: Trace) -> None:
-    lines = [
-        msgspec.json.encode({"bucket": BUCKET, "key": Piece(_OBJECT_BYTES, number).path.split("/", 2)[2]})
-        for number in range(trace.objects)
-    ]
-    _put(ours, "/v1/datasets/data", b"\n".join(lines), "application/jsonl")
-    for job in range(len(trace.orders)):
-        _put(ours, f"/v1/jobs/job{job}", b'{"dataset": "data"}', "application/json")
-
-
-def _put_order(ours: Served, job: int, epoch: int, order: Ids) -> None:
-    path = f"/v1/jobs/job{job}/epochs/{epoch}/order?rank=0"
-    _put(ours, path, order.astype("<u4").tobytes(), "application/octet-stream")
-
-
-def _put(ours: Served, path: str, body: bytes, content_type: str) -> None:
-    request = urllib.request.Request(  # noqa: S310 (the address of a server that was started here)
-        ours.control_url + path, data=body, method="PUT", headers={"Content-Type": content_type}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
-            pass
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code == 404:
-                raise NotBuilt(f"this proxy does not know PUT {path.partition('?')[0]}") from None
-            raise
 
 
 # ------------------------------------------------------------------ the rows

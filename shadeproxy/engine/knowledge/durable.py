@@ -1,4 +1,4 @@
-"""Datasets, jobs and scores as bytes, for a store that keeps bytes by kind and name.
+"""Datasets, jobs, scores and orders as bytes, for a store that keeps bytes by kind and name.
 
 Laws: little-endian columns in msgpack, with a version; what does not fit together raises StateError and
 is never half used. Changing a field here means a new VERSION: older blobs are then refused, and the
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
 from shadeproxy.engine.knowledge.datasets import Dataset, Entries, Groups, Hashes
-from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.scoreboard import Scores
+from shadeproxy.engine.knowledge.sequence import OrderIds
 
 VERSION = 1
 
@@ -51,6 +52,17 @@ class _StoredScores(msgspec.Struct):
     hashes: bytes | None
 
 
+class _StoredOrder(msgspec.Struct):
+    version: int
+    dataset: str
+    ids: bytes
+
+
+class _StoredPosition(msgspec.Struct):
+    version: int
+    progress: Progress
+
+
 @dataclass(frozen=True, slots=True)
 class ScoresOf:
     """A score column with what it belongs to: the digest of a dataset, or the hashes of scored objects."""
@@ -82,12 +94,23 @@ def dump_dataset(dataset: Dataset) -> bytes:
     )
 
 
-def load_dataset(blob: bytes) -> Dataset:
-    """Raises StateError."""
+def load_dataset(blob: bytes, page_size: int) -> Dataset:
+    """The dataset, its samples indexed by pages of ``page_size`` bytes. Raises StateError."""
     stored = _decode(blob, _StoredDataset)
     count = stored.count
     entries = len(stored.bucket_of) // 2
-    groups = len(stored.hashes) // 8
+    count_of_groups = len(stored.hashes) // 8
+    groups = Groups(
+        _unpack(stored.hashes, "<u8", count_of_groups),
+        _unpack(stored.members, "<u4", count),
+        _unpack_some(stored.starts, "<i8", count_of_groups + 1),
+    )
+    offset = _unpack_some(stored.offset, "<i8", count)
+    length = _unpack_some(stored.length, "<i8", count)
+    try:
+        pages = groups.index(offset, length, page_size)
+    except IndexError as error:
+        raise StateError(f"stored state is damaged: {error}") from None
     return Dataset(
         name=stored.name,
         digest=stored.digest,
@@ -99,13 +122,10 @@ def load_dataset(blob: bytes) -> Dataset:
             _unpack(stored.ends, "<u8", entries + 1),
         ),
         entry_of=_unpack_some(stored.entry_of, "<u4", count),
-        offset=_unpack_some(stored.offset, "<i8", count),
-        length=_unpack_some(stored.length, "<i8", count),
-        groups=Groups(
-            _unpack(stored.hashes, "<u8", groups),
-            _unpack(stored.members, "<u4", count),
-            _unpack_some(stored.starts, "<i8", groups + 1),
-        ),
+        offset=offset,
+        length=length,
+        groups=groups,
+        pages=pages,
     )
 
 
@@ -131,6 +151,26 @@ def load_scores(blob: bytes) -> ScoresOf:
     count = len(stored.values) // 4
     values = _unpack(stored.values, "<f4", count)
     return ScoresOf(stored.dataset, values, _unpack_some(stored.hashes, "<u8", count))
+
+
+def dump_order(digest: str, ids: OrderIds) -> bytes:
+    """One rank's order of one epoch, on the dataset of that digest."""
+    return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
+
+
+def load_order(blob: bytes) -> tuple[str, OrderIds]:
+    """Raises StateError."""
+    stored = _decode(blob, _StoredOrder)
+    return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
+
+
+def dump_position(progress: Progress) -> bytes:
+    return msgspec.msgpack.encode(_StoredPosition(VERSION, progress))
+
+
+def load_position(blob: bytes) -> Progress:
+    """Raises StateError."""
+    return _decode(blob, _StoredPosition).progress
 
 
 def _decode(blob: bytes, kind: type[Stored]) -> Stored:

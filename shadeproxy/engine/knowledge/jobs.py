@@ -94,11 +94,7 @@ class Jobs:
     def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
         """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
         job = self.get(name)
-        if rank >= job.world_size:
-            raise InvalidRequest(
-                f"rank {rank} of job {name!r}, whose world size is {job.world_size}",
-                hint="register the job with its real world_size",
-            )
+        check_rank(job, rank)
         job.progress[rank] = progress
         self._hear(job, now_s)
         return job
@@ -116,3 +112,12 @@ class Jobs:
     def _hear(job: Job, now_s: float) -> None:
         job.seen_s = now_s
         job.live = True
+
+
+def check_rank(job: Job, rank: int) -> None:
+    """Raises InvalidRequest."""
+    if rank >= job.world_size:
+        raise InvalidRequest(
+            f"rank {rank} of job {job.name!r}, whose world size is {job.world_size}",
+            hint="register the job with its real world_size",
+        )

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shadeproxy.core.errors import Conflict, InvalidRequest, StateError, UnknownName
+from shadeproxy.core.errors import Conflict, InvalidRequest, RequestError, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge import durable
+from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.engine.knowledge.frozen import FrozenScores
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
+from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank
+from shadeproxy.engine.knowledge.orders import Orders, order_of
+from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
 
-KINDS = ("datasets", "jobs", "scores")
+KINDS = ("datasets", "jobs", "scores", "orders", "positions")
 """Kinds of durable state, in the order in which ``restore`` wants them."""
 
 MAX_DATASETS = 256
@@ -43,14 +48,19 @@ def _nobody(_kind: str, _name: str) -> None:
 
 
 class Knowledge:
-    """Datasets, jobs and the scoreboard."""
+    """Datasets, jobs, the scoreboard and announced orders. ``page_size``: of the cache, in bytes."""
 
-    def __init__(self, *, dirty: Callable[[str, str], None] = _nobody) -> None:
+    def __init__(
+        self, *, dirty: Callable[[str, str], None] = _nobody, page_size: int = PAGE_SIZE_BYTES
+    ) -> None:
+        self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}
         self.jobs = Jobs()
         self.scoreboard: dict[str, ScoreColumn] = {}
         self._growing: dict[str, GrowingSet] = {}
         self._dirty = dirty
+        self.frozen = FrozenScores()
+        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty)
 
     # ------------------------------------------------------------------ datasets
 
@@ -106,12 +116,13 @@ class Knowledge:
         return known
 
     def delete_job(self, name: str) -> None:
-        """Forget the job and its scores. Raises UnknownName."""
+        """Forget the job, its scores and its orders. Raises UnknownName."""
         self._forget(self.jobs.delete(name))
 
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
         """Raises UnknownName, InvalidRequest."""
         self.jobs.report(name, rank, progress, now_s)
+        self.orders.progress(name, progress, now_s)
         self._dirty("jobs", name)
 
     def touch(self, name: str, now_s: float) -> None:
@@ -120,10 +131,13 @@ class Knowledge:
 
     def expire(self, now_s: float) -> None:
         """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""
+        self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
             self._forget(job)
 
     def _forget(self, job: Job) -> None:
+        self.orders.forget(job.name)
+        self.frozen.forget(job.name)
         self.scoreboard.pop(job.name, None)
         self._growing.pop(job.name, None)
         self._dirty("jobs", job.name)
@@ -133,6 +147,21 @@ class Knowledge:
         """The samples of job ``name``: its dataset, or what it has scored. Raises UnknownName."""
         job = self.jobs.get(name)
         return self._growing[name] if job.dataset is None else self.datasets[job.dataset]
+
+    # ------------------------------------------------------------------ orders
+
+    def check_order(
+        self, name: str, ids: list[int] | NDArray[np.integer], *, epoch: int, rank: int, offset: int = 0
+    ) -> Announcement:
+        """What a rank says that it will read. Any thread. Raises UnknownName (job), InvalidRequest."""
+        job, space = self.jobs.get(name), self.space(name)
+        if not isinstance(space, Dataset):
+            raise InvalidRequest(
+                f"job {name!r} was registered without a dataset, so it has no ids to announce",
+                hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
+            )
+        check_rank(job, rank)
+        return Announcement(name, epoch, rank, offset, check_order(ids, space.count, dataset=_title(space)))
 
     # ------------------------------------------------------------------ scores
 
@@ -186,23 +215,24 @@ class Knowledge:
     def _column(self, name: str, space: Space) -> ScoreColumn:
         column = self.scoreboard.get(name)
         if column is None:
-            groups = space.groups if isinstance(space, Dataset) else None
-            column = self.scoreboard[name] = ScoreColumn(space.count, groups)
+            of = (space.groups, space.pages) if isinstance(space, Dataset) else (None, None)
+            column = self.scoreboard[name] = ScoreColumn(space.count, *of)
         column.grow(space.count)
         return column
 
     # ------------------------------------------------------------------ what the engine asks
 
-    def weights_of(self, object_hashes: Hashes) -> Weights:
-        """Weight of each object, 1 being a job's mean: f64[k], nan where no live job scored it.
+    def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
+        """Weight of each page, 1 being a job's mean sample: f64[k], nan where no live job scored it.
 
-        An object of several samples has the largest of their weights. Jobs on one dataset are averaged
-        by their own weight; over several datasets the largest counts. 1,024 of 1 M: see bench/results.md.
+        ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. A page of several samples
+        weighs what they weigh together. Jobs on one dataset are averaged by their own weight; over several
+        datasets the largest counts. 1,024 of 1 M: see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
             if isinstance(space, Dataset):
-                places = space.groups.find(object_hashes)
+                places = space.units_of(object_hashes, numbers)
             else:
                 places = space.find(object_hashes)
             weights = np.fmax(weights, self._average(jobs, places))
@@ -241,10 +271,10 @@ class Knowledge:
 
     def _average(self, jobs: list[Job], places: Ids) -> Weights:
         if len(jobs) == 1:
-            return self.scoreboard[jobs[0].name].group_weights(places)
+            return self.scoreboard[jobs[0].name].unit_weights(places)
         total, share = np.zeros(len(places)), np.zeros(len(places))
         for job in jobs:
-            weights = self.scoreboard[job.name].group_weights(places)
+            weights = self.scoreboard[job.name].unit_weights(places)
             known = ~np.isnan(weights)
             total[known] += weights[known] * job.weight
             share[known] += job.weight
@@ -255,21 +285,43 @@ class Knowledge:
     # ------------------------------------------------------------------ durable state
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """The state under (kind, name), None when it is gone. Datasets: any thread; else the loop."""
-        if kind == "datasets":
-            dataset = self.datasets.get(name)
-            return None if dataset is None else durable.dump_dataset(dataset)
-        if name not in self.jobs:
-            return None
-        if kind == "jobs":
-            return durable.dump_job(self.jobs.get(name))
-        assert kind == "scores", kind
-        if name not in self.scoreboard:
+        """The state under (kind, name), None when it is gone. Datasets, orders: any thread; else the loop."""
+        exports = {
+            "datasets": self._export_dataset,
+            "jobs": self._export_job,
+            "scores": self._export_scores,
+            "orders": self._export_order,
+            "positions": self._export_position,
+        }
+        return exports[kind](name)
+
+    def _export_dataset(self, name: str) -> bytes | None:
+        dataset = self.datasets.get(name)
+        return None if dataset is None else durable.dump_dataset(dataset)
+
+    def _export_job(self, name: str) -> bytes | None:
+        return durable.dump_job(self.jobs.get(name)) if name in self.jobs else None
+
+    def _export_scores(self, name: str) -> bytes | None:
+        if name not in self.jobs or name not in self.scoreboard:
             return None
         space = self.space(name)
         if isinstance(space, Dataset):
             return durable.dump_scores(durable.ScoresOf(space.digest, self.scores(name), None))
         return durable.dump_scores(durable.ScoresOf(None, self.scores(name), space.hashes))
+
+    def _export_position(self, name: str) -> bytes | None:
+        position = self.orders.position(name)
+        return None if position is None else durable.dump_position(position)
+
+    def _export_order(self, name: str) -> bytes | None:
+        job, epoch, rank = order_of(name)
+        ids = self.orders.announced.ids(job, epoch, rank)
+        if ids is None:
+            return None
+        space = self.space(job)
+        assert isinstance(space, Dataset), "orders are of datasets"
+        return durable.dump_order(space.digest, ids)
 
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
         """Take back what ``export`` gave, kinds in the order of KINDS. Raises StateError, changing nothing.
@@ -277,9 +329,13 @@ class Knowledge:
         A restored job counts as heard of now: it may have been silent only because the proxy was.
         """
         if kind == "datasets":
-            self.datasets[name] = durable.load_dataset(blob)
+            self.datasets[name] = durable.load_dataset(blob, self._page_size)
         elif kind == "jobs":
             self._restore_job(durable.load_job(blob), now_s)
+        elif kind == "orders":
+            self._restore_order(name, *durable.load_order(blob))
+        elif kind == "positions":
+            self.orders.resume(name, durable.load_position(blob))
         else:
             assert kind == "scores", kind
             self._restore_scores(name, durable.load_scores(blob))
@@ -290,6 +346,17 @@ class Knowledge:
         self.jobs.put(job, now_s)
         if job.dataset is None:
             self._growing[job.name] = GrowingSet(f"job:{job.name}")
+
+    def _restore_order(self, name: str, digest: str, ids: NDArray[np.uint32]) -> None:
+        try:
+            job, epoch, rank = order_of(name)
+            announcement = self.check_order(job, ids, epoch=epoch, rank=rank)
+            space = self.space(job)
+            if not isinstance(space, Dataset) or space.digest != digest:
+                raise StateError(f"the stored order {name!r} is of another dataset")
+            self.orders.restore(announcement)
+        except (ValueError, RequestError) as error:
+            raise StateError(f"the stored order {name!r} is of no use: {error}") from None
 
     def _restore_scores(self, name: str, stored: durable.ScoresOf) -> None:
         if name not in self.jobs:

@@ -21,6 +21,7 @@ from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.datasets import WHOLE, Dataset, Entries, Groups, Ids, Sample
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 
 MAX_SAMPLES = 1 << 27
 MAX_KEY_BYTES = 1024
@@ -42,10 +43,13 @@ class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ManifestBuilder:
-    """Collects the samples of one dataset."""
+    """Collects the samples of one dataset, in whose pages of ``page_size`` bytes they are found again."""
 
-    def __init__(self, name: str, *, max_samples: int = MAX_SAMPLES) -> None:
+    def __init__(
+        self, name: str, *, page_size: int = PAGE_SIZE_BYTES, max_samples: int = MAX_SAMPLES
+    ) -> None:
         self._name = name
+        self._page_size = page_size
         self._max_samples = max_samples
         self._decoder = msgspec.json.Decoder(ManifestLine)
         self._last: tuple[str, str] | None = None
@@ -127,15 +131,18 @@ class ManifestBuilder:
             blob=bytes(self._blob),
             ends=np.frombuffer(self._ends, dtype=np.uint64),
         )
+        groups = Groups.of(hashes if identity else hashes[entry_of])
+        places: tuple[Ids, Ids] | tuple[None, None] = (None, None) if whole else (offset, length)
         draft = Dataset(
             name=self._name,
             digest="",
             count=count,
             entries=entries,
             entry_of=None if identity else entry_of,
-            offset=None if whole else offset,
-            length=None if whole else length,
-            groups=Groups.of(hashes if identity else hashes[entry_of]),
+            offset=places[0],
+            length=places[1],
+            groups=groups,
+            pages=groups.index(places[0], places[1], self._page_size),
         )
         return replace(draft, digest=digest_of(draft.samples()))
 

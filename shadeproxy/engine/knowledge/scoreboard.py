@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import InvalidRequest, UnknownName
 from shadeproxy.engine.knowledge.datasets import Groups, Ids
+from shadeproxy.engine.knowledge.pages import PageIndex
 
 Scores = NDArray[np.float32]
 Weights = NDArray[np.float64]
@@ -21,19 +22,18 @@ _CANCELLED = 1e-6
 
 
 class ScoreColumn:
-    """The scores of one job. ``groups`` None: every sample is a group of its own, in sample order."""
+    """The scores of one job over ``count`` samples.
 
-    def __init__(self, count: int, groups: Groups | None) -> None:
+    ``groups`` and ``pages``: those of its Dataset; None when samples are numbered as they come, each an
+    object.
+    """
+
+    def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
         self.values: Scores = np.full(count, np.nan, dtype=np.float32)
         self.known = 0
         self._groups = groups
+        self._pages = None if pages is None else _PageSums(pages)
         self._total = 0.0
-        self._maxima: Scores | None = None
-        self._group_of: NDArray[np.int64] | None = None
-        self._stale = 0
-        if groups is not None and groups.starts is not None:
-            self._group_of = np.empty(count, dtype=np.int64)
-            self._group_of[groups.members] = np.repeat(np.arange(len(groups.hashes)), np.diff(groups.starts))
 
     @property
     def mean(self) -> float:
@@ -63,52 +63,89 @@ class ScoreColumn:
         self._total += float(np.sum(scores, dtype=np.float64)) - removed
         if self._total < removed * _CANCELLED:
             # A giant left the sum and took the small ones' digits with it.
-            self._total = float(np.nansum(self.values, dtype=np.float64))
-        self._raise_maxima(ids, scores)
+            self._recount()
+        elif self._pages is not None:
+            self._pages.change(ids, scores, old)
 
     def restore(self, values: Scores) -> None:
         """Take over a stored column."""
         self.values = values.astype(np.float32)
         self.known = int(np.count_nonzero(~np.isnan(values)))
-        self._total = float(np.nansum(values, dtype=np.float64))
-        self._maxima = None
+        self._recount()
 
     def weights(self, ids: Ids) -> Weights:
         """Weight of each sample: f64[k], nan where unknown or where the id is -1."""
-        return self._normalised(self.values, ids)
-
-    def group_weights(self, groups: Ids) -> Weights:
-        """Weight of each group, the largest of its samples': f64[k], nan where unknown or -1."""
-        if self._groups is None:
-            return self._normalised(self.values, groups)
-        if self._group_of is None:
-            # u32 has no -1: widen before the strangers are marked.
-            samples = self._groups.members[groups].astype(np.int64)
-            return self.weights(np.where(groups < 0, -1, samples))
-        return self._normalised(self._current_maxima(), groups)
-
-    def _normalised(self, column: Scores, places: Ids) -> Weights:
         if not self.known:
-            return np.full(len(places), np.nan)
-        found = np.where(places < 0, np.nan, column[places]).astype(np.float64)
+            return np.full(len(ids), np.nan)
+        found = np.where(ids < 0, np.nan, self.values[ids]).astype(np.float64)
         # All scores zero: they say nothing, so each weighs the mean.
         return found / self.mean if self._total > 0 else found + 1.0
 
-    def _raise_maxima(self, ids: Ids, scores: Scores) -> None:
-        if self._maxima is None or self._group_of is None:
-            return
-        np.fmax.at(self._maxima, self._group_of[ids], scores)
-        self._stale += len(ids)
+    def unit_weights(self, units: Ids) -> Weights:
+        """Weight of each unit of the dataset: f64[k], nan where all of it is unknown, or the unit is -1.
 
-    def _current_maxima(self) -> Scores:
-        """The groups' largest scores. Rises show at once; falls when 1/64 of the column has changed."""
-        assert self._groups is not None
-        assert self._groups.starts is not None
-        if self._maxima is None or self._stale * 64 >= len(self.values):
-            in_order = self.values[self._groups.members]
-            self._maxima = np.fmax.reduceat(in_order, self._groups.starts[:-1])
-            self._stale = 0
-        return self._maxima
+        A page weighs what its samples weigh together, an unknown one the mean: it is read whenever one of
+        them is drawn, so that is how often it will be asked for beside others.
+        """
+        if self._groups is None:
+            return self.weights(units)
+        if self._pages is None:
+            # u32 has no -1: widen before the strangers are marked.
+            samples = self._groups.members[units].astype(np.int64)
+            return self.weights(np.where(units < 0, -1, samples))
+        if not self.known:
+            return np.full(len(units), np.nan)
+        total, known, count = self._pages.look(units)
+        weights = total / self.mean + (count - known) if self._total > 0 else count
+        # One unknown sample is for the policy to judge, as where samples are objects; of many it would only
+        # see one.
+        return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
+
+    def _recount(self) -> None:
+        self._total = float(np.nansum(self.values, dtype=np.float64))
+        if self._pages is not None:
+            self._pages.recount(self.values)
+
+
+class _PageSums:
+    """Of each unit the sum of its samples' known scores, and how many are known."""
+
+    def __init__(self, pages: PageIndex) -> None:
+        self._pages = pages
+        self._counts = np.diff(pages.starts)
+        self._totals = np.zeros(len(pages))
+        self._known = np.zeros(len(pages), dtype=np.int64)
+
+    def change(self, ids: Ids, scores: Scores, old: Scores) -> None:
+        """Scores of ``ids``, each there once, were ``old`` (nan: unknown) and are ``scores``.
+
+        Differences of f64 lose nothing that shows beside the mean, while no giant leaves the column.
+        """
+        units, owner = self._pages.units_of(ids)
+        unknown = np.isnan(old)
+        difference = scores.astype(np.float64) - np.where(unknown, 0.0, old)
+        np.add.at(self._totals, units, difference[owner])
+        np.add.at(self._known, units, unknown[owner].astype(np.int64))
+
+    def recount(self, values: Scores) -> None:
+        """Take the whole column anew."""
+        if len(self._pages):
+            column, begins = values[self._pages.members], self._pages.starts[:-1]
+            self._totals = np.add.reduceat(np.nan_to_num(column, nan=0.0).astype(np.float64), begins)
+            self._known = np.add.reduceat(~np.isnan(column), begins, dtype=np.int64)
+
+    def look(self, units: Ids) -> tuple[Weights, Weights, Weights]:
+        """Sum of the known scores, their number, and the number of samples; zeros for unit -1."""
+        columns = (self._totals, self._known, self._counts)
+        own = [np.where(units < 0, 0.0, column[units]) for column in columns]
+        if self._pages.beside is not None:
+            beside = np.where(units < 0, -1, self._pages.beside[units])
+            own = [
+                mine + np.where(beside < 0, 0.0, column[beside])
+                for mine, column in zip(own, columns, strict=True)
+            ]
+        total, known, count = own
+        return np.maximum(total, 0.0), known, count
 
 
 def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what: str) -> Scores:

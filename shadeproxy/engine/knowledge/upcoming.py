@@ -1,17 +1,18 @@
-"""The seams around announced orders: what eviction asks of them, and what prefetching does.
+"""The seams around announced orders: what eviction asks, what prefetching asks, and what they are told of.
 
-Both sides live on the event loop and ask plain questions; answers describe this moment only. Whoever
-answers guarantees: a sample that was read since its announcement is not named again for that occurrence;
-an order that reads have contradicted is not used; nothing here waits.
+All sides live on the event loop and ask plain questions; answers describe this moment only. Whoever answers
+guarantees: a sample that was read since its announcement is not named again for that occurrence; an order
+that reads have contradicted is not used; nothing here waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.engine.knowledge.datasets import Hashes, Sample
+from shadeproxy.core.types import JobContext
+from shadeproxy.engine.knowledge.datasets import Hashes, Ids, Sample
 from shadeproxy.policy.base import Column
 
 
@@ -22,8 +23,31 @@ class NextUses(Protocol):
         """Seconds until the earliest announced read of each page, over all live jobs: f64[k].
 
         ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. inf where none is announced;
-        0 where it is due.
+        0 where it is due. A job's seconds are divided by its weight. Orders that no read has confirmed yet
+        are left out.
         """
+        ...
+
+
+class NotesReads(Protocol):
+    """Who is told of demand reads, so that what was read is not named again."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it wants to be told."""
+        ...
+
+    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
+        """A demand read that begins at byte ``offset`` of an object, told before its page is ranked.
+
+        ``job``: whose the reader said it is.
+        """
+        ...
+
+    def note_reads(
+        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
+    ) -> None:
+        """Many demand reads, oldest first; all three of shape (k,)."""
         ...
 
 
@@ -59,3 +83,18 @@ class Upcoming(Protocol):
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever an order came or went, or a job read on; it must be cheap."""
         ...
+
+
+class NothingAnnounced:
+    """Implements ``NextUses`` and ``NotesReads`` for who has no orders."""
+
+    active = False
+
+    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:  # noqa: ARG002 - as NextUses
+        return np.full(len(object_hashes), np.inf)
+
+    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None: ...
+
+    def note_reads(
+        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
+    ) -> None: ...

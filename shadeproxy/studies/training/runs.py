@@ -18,7 +18,7 @@ import shadeproxy_sdk as shade
 from shadeproxy.demo.model import accuracy
 from shadeproxy.demo.servers import serving
 from shadeproxy.studies.training.data import DataSet
-from shadeproxy_sdk.sampler import Mode as SamplerMode
+from shadeproxy_sdk.planner import Mode as SamplerMode
 
 CACHED = 0.2
 BATCH = 64

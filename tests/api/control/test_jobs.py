@@ -27,7 +27,7 @@ async def column(client, job):
 def weights(context, *keys):
     refs = [ObjectRef(*key.split("/", 1)) for key in keys]
     hashes = np.array([object_hash(ref) for ref in refs], dtype=np.uint64)
-    return context.knowledge.weights_of(hashes).tolist()
+    return context.knowledge.weights_of(hashes, np.zeros(len(hashes), dtype=np.uint32)).tolist()
 
 
 # ------------------------------------------------------------------ register

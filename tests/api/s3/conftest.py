@@ -71,7 +71,7 @@ class EventLog:
 
 
 class NoWeights:
-    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
+    def weights_of(self, object_hashes: np.ndarray, _numbers: np.ndarray) -> np.ndarray:
         return np.full(len(object_hashes), np.nan)
 
 

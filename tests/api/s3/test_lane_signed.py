@@ -79,6 +79,22 @@ async def test_a_signed_range_is_answered_from_memory(strict, is_signed):
     assert strict.lane.known == before + 2
 
 
+async def test_the_id_of_a_proxy_in_front_changes_and_the_rest_is_remembered(strict):
+    def asked(number):
+        data = signed("/b/k", now_s=strict.clock.now_s())
+        return altered(
+            data,
+            f"amz-sdk-invocation-id: {INVOCATION}".encode(),
+            f"x-shade-request-id: {number:016X}".encode(),
+        )
+
+    await send(strict, asked(1))
+    before = strict.lane.known
+    for number in range(2, 5):
+        assert await send(strict, asked(number)) == (200, b"k" * 10)
+    assert strict.lane.known == before + 3
+
+
 def altered(data, old, new):
     assert old in data
     return data.replace(old, new, 1)

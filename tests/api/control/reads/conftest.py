@@ -174,7 +174,7 @@ MakeListener = Callable[..., Awaitable[Listener]]
 
 
 class NoWeights:
-    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
+    def weights_of(self, object_hashes: np.ndarray, _numbers: np.ndarray) -> np.ndarray:
         return np.full(len(object_hashes), np.nan)
 
 
@@ -220,6 +220,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             engine=engine,
             page_size=PAGE,
             readiness=lambda: READY,
+            log_levels=None,
             held=Ledger(held_bytes),
             **settings,
         )

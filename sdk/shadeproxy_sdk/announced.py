@@ -1,0 +1,186 @@
+"""``shade.announce``: any sampler as it is, with its order told to the proxy. For loops that keep their own
+Dataset.
+
+Law: what is yielded, and what it does to random number generators, is what the sampler alone would do.
+Nothing here raises into the loop once it runs: an order that cannot be announced is a warning. Coming
+epochs are foretold only of samplers whose draw is known to touch nothing but a generator of their own; a
+foretold order that proves wrong is replaced, and no more is foretold.
+"""
+
+import copy
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.job import Job
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+_ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+def announce(
+    sampler: Iterable[Any],
+    job: Job,
+    *,
+    ids: ArrayLike | None = None,
+    ahead: int | None = None,
+    announce_epochs: int = 2,
+) -> "Announced":
+    """``sampler`` with its order announced: pass the result to the DataLoader in its place.
+
+    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``ids``: the sample id in ``job``'s
+    dataset of each index, integers (n,), as ``subset.indices``; None: they are the same. ``ahead``: how many
+    indices the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it
+    the position is reported from here. Without it the proxy follows the reads, and what ``job.report``,
+    ``job.timed`` or ``job.progress`` count. ``announce_epochs``: how many coming epochs to announce of
+    samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their
+    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a length.
+    """
+    return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
+
+
+class Announced(Sampler[Any]):
+    """What ``announce`` returns; attributes are the sampler's. Epochs are those of ``set_epoch``, else they
+    are counted.
+    """
+
+    def __init__(
+        self,
+        sampler: Iterable[Any],
+        job: Job,
+        *,
+        ids: ArrayLike | None,
+        ahead: int | None,
+        announce_epochs: int,
+    ) -> None:
+        if not hasattr(sampler, "__len__"):
+            raise ConfigError(
+                f"{type(sampler).__name__} has no length, so its epochs have no end: give it a __len__"
+            )
+        self.sampler = sampler
+        self.job = job
+        self._ids = None if ids is None else np.asarray(ids, dtype=np.int64)
+        self._ahead = ahead
+        self._announce_epochs = announce_epochs
+        self._epoch = 0
+        self._twin: Any = None
+        self._foretold: dict[int, NDArray[np.uint32]] = {}
+        self._complained = False
+
+    def __len__(self) -> int:
+        length: int = len(self.sampler)  # type: ignore[arg-type]  # checked when it was made
+        return length
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "sampler":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is ``epoch``; the sampler, or the one in a BatchSampler, is told if it asks."""
+        self._epoch = epoch
+        _set_epoch(self.sampler, epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """What the sampler yields. A generator on purpose: nothing is drawn before the loader asks."""
+        # Whoever sets the epoch of the sampler itself, past this, is followed.
+        epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
+        self._epoch = epoch + 1
+        items = iter(self.sampler)
+        # One more than there are: some draw again from their generator when they end.
+        drawn = list(islice(items, len(self) + 1))
+        self._begin(epoch, drawn)
+        given = 0
+        for item in drawn:
+            yield item
+            if self._ahead is not None:
+                given += len(item) if isinstance(item, Sequence) else 1
+                self.job.gave(given - self._ahead)
+        yield from items
+
+    def _begin(self, epoch: int, drawn: list[Any]) -> None:
+        try:
+            order = self._sample_ids(drawn)
+            foretold = self._foretold.pop(epoch, None)
+            if foretold is not None and np.array_equal(foretold, order):
+                order = foretold
+            elif foretold is not None:
+                self._announce_epochs = 0
+            self._foretold = {known: value for known, value in self._foretold.items() if known > epoch}
+            self._twin = _twin(self.sampler) if self._announce_epochs else None
+            self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch))
+            self.job.announce(epoch, order)
+        except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is logged)
+            if not self._complained:
+                self._complained = True
+                _LOG.warning("Job %s: the order is not announced: %s", self.job.name, error)
+
+    def _sample_ids(self, drawn: list[Any]) -> NDArray[np.uint32]:
+        flat = chain.from_iterable(item if isinstance(item, Sequence) else (item,) for item in drawn)
+        indices = np.fromiter(map(int, flat), dtype=np.int64)
+        if self._ids is not None:
+            indices = self._ids[indices]
+        samples = len(self.job.manifest)
+        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < samples:
+            raise ValueError(
+                f"an index is outside 0 .. {samples - 1}, the ids of {self.job.manifest!r}: give "
+                "announce(ids=...) the sample id of each index"
+            )
+        return indices.astype(np.uint32)
+
+    def _foretell(self, epoch: int) -> None:
+        """Announce what follows ``epoch``; the job's thread calls it, the twin is its alone meanwhile."""
+        twin, self._twin = self._twin, None
+        if twin is None:
+            return
+        for coming in range(epoch + 1, epoch + 1 + self._announce_epochs):
+            _set_epoch(twin, coming)
+            order = self._sample_ids(list(twin))
+            known = self._foretold.get(coming)
+            if known is None or not np.array_equal(order, known):
+                self._foretold[coming] = order
+                self.job.announce(coming, order)
+
+
+def _drawing(sampler: Any) -> Any:
+    """The sampler that draws: of a BatchSampler the one in it."""
+    return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    told = sampler if hasattr(sampler, "set_epoch") else _drawing(sampler)
+    if hasattr(told, "set_epoch"):
+        told.set_epoch(epoch)
+
+
+def _twin(sampler: Any) -> Any:
+    """A sampler that will draw what ``sampler`` draws next, and does not touch it; None where that cannot be
+    had. Exact types: a subclass may draw from anywhere.
+    """
+    kind = type(sampler)
+    if kind in {DistributedSampler, SequentialSampler}:
+        return copy.copy(sampler)
+    if kind in _ITEMS_ALONE and sampler.generator is not None:
+        twin = copy.copy(sampler)
+        twin.generator = torch.Generator(sampler.generator.device)
+        twin.generator.set_state(sampler.generator.get_state())
+        return twin
+    if kind is BatchSampler:
+        inner = _twin(sampler.sampler)
+        return None if inner is None else BatchSampler(inner, sampler.batch_size, sampler.drop_last)
+    return None

@@ -1,0 +1,203 @@
+"""How a sampler's mode becomes one rank's order of one epoch, from what the job knows.
+
+Law: an epoch is planned once and never changes afterwards, so that what is announced, trained and resumed
+is one order. Every rank gets equally many samples, as torch's DistributedSampler deals them. What depends
+on weights is drawn for all ranks together, from weights they share; what depends on the cache is made within
+what was dealt to this rank (cached.py says why).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
+from shadeproxy_sdk.draw import importance_order, probabilities, relax, shade_order, smooth
+from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.halfway import Known
+from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.trend import Trend
+
+Mode = Literal["uniform", "importance", "shade", "reorder", "substitute"]
+_MAX_REPEAT = 4
+_SHARED_SMOOTHING = 0.01
+"""Where ranks cannot know one mean loss: SHADE's first value for a mean loss of one."""
+
+
+class Plan(NamedTuple):
+    """One epoch. ``order``: ids of this rank, uint32 (num_samples,); ``whole``: those of all ranks, of which
+    it is a part, None when each plans for itself; ``correction``: float32 (samples,), None when all are
+    one; ``distinct``: how many different samples all ranks read ("substitute": this rank).
+    """
+
+    order: NDArray[np.uint32]
+    whole: NDArray[np.uint32] | None
+    correction: NDArray[np.float32] | None
+    distinct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``ShadeSampler`` was asked for. Raises ConfigError."""
+
+    mode: Mode
+    seed: int
+    batch_size: int
+    drop_last: bool
+    coverage_epochs: int
+    repeat: int
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"mode {self.mode!r} does not exist: choose one of {', '.join(get_args(Mode))}")
+        if self.batch_size < 1 or self.coverage_epochs < 1 or not 1 <= self.repeat <= _MAX_REPEAT:
+            raise ConfigError(
+                f"batch_size {self.batch_size}, coverage_epochs {self.coverage_epochs} and repeat "
+                f"{self.repeat}: the first two must be at least 1, the last in 1 .. {_MAX_REPEAT}"
+            )
+        if self.mode == "substitute" and self.batch_size * MOST_SUBSTITUTED < 1:
+            raise ConfigError(
+                f"batch_size {self.batch_size}: mode 'substitute' replaces at most 30 % of a batch, so give "
+                "the loader's batch_size, at least 4"
+            )
+
+
+class Planner:
+    """Plans epochs of ``job`` for its rank. Not thread-safe."""
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        self.trend = Trend()
+        self._job = job
+        self._settings = settings
+        self._samples = len(job.manifest)
+        per_rank = self._samples / job.world_size
+        self.num_samples = math.floor(per_rank) if settings.drop_last else math.ceil(per_rank)
+        self._total = self.num_samples * job.world_size
+        self._smoothing: float | None = None
+        self._smoothed_loss: float | None = None
+
+    @property
+    def drawn_from_weights(self) -> bool:
+        """Whether an epoch is known only when half of the one before has been reported."""
+        return self._settings.mode == "importance"
+
+    def uniform(self, epoch: int) -> Plan:
+        """The plan of mode "uniform"."""
+        return self._share(self._permutation(epoch), None, min(self._samples, self._total))
+
+    def plan(self, epoch: int) -> Plan:
+        """The plan of ``epoch`` from what is known now."""
+        mode = self._settings.mode
+        if mode == "reorder":
+            resident = self._job.residency()
+            plan = self.uniform(epoch)
+            if resident is None:
+                return plan
+            return Plan(reorder(plan.order, resident), None, None, plan.distinct)
+        if mode == "uniform":
+            return self.uniform(epoch)
+        known = self._job.known(epoch, halfway=self.drawn_from_weights)
+        return self.uniform(epoch) if known is None else self._drawn(epoch, known)
+
+    def plan_early(self, epoch: int) -> Plan | None:
+        """As ``plan``, from the weights that all ranks share; None while these cannot be had."""
+        known = self._job.known(epoch, halfway=True, shared=True)
+        return None if known is None else self._drawn(epoch, known)
+
+    def _drawn(self, epoch: int, known: Known) -> Plan:
+        settings = self._settings
+        if settings.mode == "substitute":
+            return self._substituted(epoch, known)
+        chances = relax(probabilities(known.weights, self._smooth(known)), self.trend.aggressiveness)
+        if settings.mode == "importance":
+            whole, correction = importance_order(
+                chances,
+                self._total,
+                coverage_epochs=settings.coverage_epochs,
+                seed=settings.seed,
+                epoch=epoch,
+            )
+            return self._share(whole, correction, np.unique(whole).size)
+        resident = self._job.residency()
+        if resident is None:
+            resident = np.zeros(self._samples, dtype=np.bool_)
+        repeat = 1 + round((settings.repeat - 1) * self.trend.aggressiveness)
+        whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
+        return self._share(whole, None, np.unique(whole).size)
+
+    def _substituted(self, epoch: int, known: Known) -> Plan:
+        resident = self._job.residency()
+        whole = self._permutation(epoch)
+        order = self._deal(whole)
+        if resident is not None:
+            # What fills the ranks up is read by two of them, and by no third.
+            resident[whole[self._samples :]] = False
+            order = substitute(
+                order,
+                resident,
+                known.weights,
+                batch_size=self._settings.batch_size,
+                share=MOST_SUBSTITUTED * self.trend.aggressiveness,
+                seed=self._settings.seed,
+                epoch=epoch,
+            )
+        return Plan(order, None, None, np.unique(order).size)
+
+    def _smooth(self, known: Known) -> float:
+        if known.mean_loss is None:
+            return _SHARED_SMOOTHING
+        self._smoothing = smooth(known.mean_loss, self._smoothed_loss, self._smoothing)
+        self._smoothed_loss = known.mean_loss
+        return self._smoothing
+
+    def _permutation(self, epoch: int) -> NDArray[np.uint32]:
+        """As torch's DistributedSampler before it deals: randperm by seed + epoch, padded from its own
+        start or cut.
+        """
+        generator = torch.Generator()
+        generator.manual_seed(self._settings.seed + epoch)
+        shuffled = torch.randperm(self._samples, generator=generator).numpy()
+        return np.resize(shuffled, self._total).astype(np.uint32)
+
+    def _share(
+        self, whole: NDArray[np.uint32], correction: NDArray[np.float32] | None, distinct: int
+    ) -> Plan:
+        return Plan(self._deal(whole), whole, correction, distinct)
+
+    def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        return whole[self._job.rank :: self._job.world_size]
+
+    def state(self) -> dict[str, Any]:
+        """Numbers for a checkpoint."""
+        return {
+            "smoothing": self._smoothing,
+            "smoothed_loss": self._smoothed_loss,
+            "trend": self.trend.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back to what ``state`` gave."""
+        self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
+        self.trend.restore(state["trend"])
+
+    @staticmethod
+    def pack(plan: Plan) -> dict[str, Any]:
+        """``plan`` as tensors and numbers."""
+        ids = plan.order if plan.whole is None else plan.whole
+        return {
+            "ids": torch.from_numpy(ids.astype(np.int32)),
+            "shared": plan.whole is not None,
+            "correction": None if plan.correction is None else torch.from_numpy(plan.correction.copy()),
+            "distinct": plan.distinct,
+        }
+
+    def unpack(self, packed: dict[str, Any]) -> Plan:
+        """What ``pack`` made, perhaps on another rank when it is shared."""
+        ids = packed["ids"].numpy().astype(np.uint32)
+        correction = None if packed["correction"] is None else packed["correction"].numpy()
+        if packed["shared"]:
+            return self._share(ids, correction, packed["distinct"])
+        return Plan(ids, None, correction, packed["distinct"])

@@ -1,0 +1,85 @@
+"""Calls about announced orders: what a rank will read in an epoch, told in pieces, and taken back.
+
+An answer means that the order counts: eviction and prefetching go by it from then on.
+"""
+
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+from shadeproxy.api.control.bodies import (
+    JSON,
+    MAX_ORDER_BYTES,
+    OCTETS,
+    OrderAnnounced,
+    OrderBody,
+    answer_json,
+    decode,
+    read_body,
+    require_type,
+)
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.engine.knowledge.announcements import Announcement
+
+_ID_BYTES = 4
+_MOST = 1 << 31
+# Announcements up to this length are checked where they stand: a hop to the pool costs more.
+_INLINE_BYTES = 32 * 1024
+QUERY = {
+    "rank": "which rank reads so; 0 by default",
+    "offset": "where this piece begins in the epoch; what is known from there on is replaced; 0 by default",
+}
+
+
+async def put_order(context: ControlContext, request: web.Request) -> web.Response:
+    name, epoch = request.match_info["job"], _number("epoch", request.match_info["epoch"])
+    rank, offset = (_number(what, request.query.get(what, "0")) for what in ("rank", "offset"))
+    _refuse_unknown(request, {"rank", "offset"})
+    form = require_type(request, JSON, OCTETS)
+    context.knowledge.jobs.get(name)
+    data = await read_body(request, MAX_ORDER_BYTES)
+
+    def check() -> Announcement:
+        ids = _ids(data) if form == OCTETS else decode(data, OrderBody).ids
+        return context.knowledge.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
+
+    new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
+    now_s = context.clock.now_s()
+    context.knowledge.orders.put(new, now_s)
+    context.knowledge.touch(name, now_s)
+    await context.settling.settled(name)
+    return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
+
+
+async def delete_order(context: ControlContext, request: web.Request) -> web.Response:
+    name, epoch = request.match_info["job"], _number("epoch", request.match_info["epoch"])
+    _refuse_unknown(request, {"rank"})
+    sent = request.query.get("rank")
+    rank = None if sent is None else _number("rank", sent)
+    context.knowledge.orders.withdraw(name, epoch, rank, context.clock.now_s())
+    await context.settling.settled(name)
+    return web.Response(status=204)
+
+
+def _ids(data: bytes) -> NDArray[np.uint32]:
+    if len(data) % _ID_BYTES:
+        raise InvalidRequest(
+            f"{len(data)} bytes are no whole number of ids",
+            hint="the body is the ids in reading order, each a little-endian u32",
+        )
+    return np.frombuffer(data, dtype="<u4")
+
+
+def _number(what: str, sent: str) -> int:
+    if not (sent.isascii() and sent.isdigit() and len(sent) < 11 and int(sent) < _MOST):
+        raise InvalidRequest(f"{what} {sent[:40]!r} is not a number from 0 on", hint=f"write {what}=0")
+    return int(sent)
+
+
+def _refuse_unknown(request: web.Request, known: set[str]) -> None:
+    unknown = sorted(set(request.query) - known)
+    if unknown:
+        raise InvalidRequest(
+            f"unknown parameter {unknown[0][:40]!r}", hint=f"known here: {', '.join(sorted(known))}"
+        )

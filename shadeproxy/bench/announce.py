@@ -1,0 +1,37 @@
+"""What a job tells the proxy before it reads: its dataset, itself, and in which order it will read."""
+
+import urllib.request
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.bench.objects import BUCKET, Piece
+from shadeproxy.bench.server import Served
+
+Order = NDArray[np.uint32]
+
+_TIMEOUT_S = 60.0
+
+
+def register(ours: Served, pieces: Iterable[Piece], jobs: Iterable[str]) -> None:
+    """The objects of ``pieces`` as the samples 0, 1, ... of a dataset that every job reads."""
+    lines = [msgspec.json.encode({"bucket": BUCKET, "key": piece.path.split("/", 2)[2]}) for piece in pieces]
+    _put(ours, "/v1/datasets/data", b"\n".join(lines), "application/jsonl")
+    for job in jobs:
+        _put(ours, f"/v1/jobs/{job}", b'{"dataset": "data"}', "application/json")
+
+
+def put_order(ours: Served, job: str, epoch: int, order: Order) -> None:
+    """Announce an epoch of the only rank."""
+    path = f"/v1/jobs/{job}/epochs/{epoch}/order?rank=0"
+    _put(ours, path, order.astype("<u4").tobytes(), "application/octet-stream")
+
+
+def _put(ours: Served, path: str, body: bytes, content_type: str) -> None:
+    request = urllib.request.Request(  # noqa: S310 (the address of a server that was started here)
+        ours.control_url + path, data=body, method="PUT", headers={"Content-Type": content_type}
+    )
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+        pass

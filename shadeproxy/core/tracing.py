@@ -1,0 +1,15 @@
+"""Which client request is being served, for whoever logs or asks the origin on its behalf.
+
+A context variable: a task inherits it from who started it, so the fill that several readers share carries
+the id of the first, and nothing has to be passed along. The fast lane's hits do not touch it: they wait for
+nobody and log nothing but their own line.
+"""
+
+from contextvars import ContextVar
+
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""``x-amz-request-id`` of the answer; "" where no client waits."""
+
+ORIGIN_FIELD = "x-shade-request-id"
+"""The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
+know, while an unsigned ``x-amz-*`` would be refused."""

@@ -1,0 +1,198 @@
+"""What the engine offers to whoever fetches pages before they are asked for (the package prefetch).
+
+Laws: a page comes by the same flights as a demand read's, with the proxy's own credentials and
+Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is an answer of ``fetch``,
+never an exception; nothing here decides what is worth fetching.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.filling import Filling
+from shadeproxy.engine.flight import Flight
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.placement import Newcomers
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.versions import Versions
+from shadeproxy.telemetry.stats import Stats
+
+_SHARE = 0.5  # of the memory for pages on their way; a demand read finds the rest
+
+
+class Need(NamedTuple):
+    """A page that is neither resident nor on its way. ``size_bytes`` None: not known."""
+
+    ref: ObjectRef
+    object_hash: int
+    number: int
+    size_bytes: int | None
+
+
+class Fetched(NamedTuple):
+    """How a fetch ended. ``meta`` None: the origin did not get as far as telling it."""
+
+    meta: ObjectMeta | None
+    size_bytes: int
+    stored: bool
+    error: BaseException | None = None
+
+
+class Ahead:
+    """Pages of ``page_size`` bytes for later."""
+
+    def __init__(
+        self,
+        cache: PageCache,
+        filling: Filling,
+        *,
+        versions: Versions,
+        rules: Rules,
+        ledger: Ledger,
+        stats: Stats,
+        page_size: int,
+    ) -> None:
+        self.page_size = page_size
+        self._cache = cache
+        self._filling = filling
+        self._versions = versions
+        self._rules = rules
+        self._ledger = ledger
+        self._stats = stats
+
+    # ------------------------------------------------------------------ who is told
+
+    def on_part(self, listener: Callable[[ObjectRef, ObjectMeta, Span], None]) -> None:
+        """Call ``listener`` for each demand read of a part of an object of several pages that was no hit."""
+        self._filling.on_part = listener
+
+    def on_late(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when a reader asks for a page that is still being fetched ahead."""
+        self._filling.on_late = listener
+
+    def on_first_use(self, listener: Callable[[int, int], None]) -> None:
+        """Call ``listener`` with object hash and number of each page that came ahead and is now read."""
+        table = self._cache.residents
+
+        def note(slot: int) -> None:
+            listener(int(table.object_hash[slot]), int(table.number[slot]))
+
+        self._cache.transfers.on_first_use = note
+
+    # ------------------------------------------------------------------ what there is
+
+    def missing(self, ref: ObjectRef, span: Span | None = None) -> list[Need]:
+        """Pages of ``span`` (None: of the whole object) that would have to be fetched, as far as is known.
+
+        Of an object of which nothing is known that is its first page.
+        """
+        if not self._rules.of(ref).cache:
+            return []
+        hashed = object_hash(ref)
+        if span is not None:
+            return self._lacking(ref, hashed, pages_of(span, self.page_size), None)
+        table = self._cache.residents
+        first = table.occupant(hashed, 0)
+        if first is not None and int(table.body_bytes[first]) < self.page_size:
+            return []
+        meta = self._versions.known_now(ref)
+        numbers = range(1) if meta is None else pages_of(Span(0, meta.size), self.page_size)
+        return self._lacking(ref, hashed, numbers, meta)
+
+    def lacks(self, need: Need) -> bool:
+        """Whether that page is still neither resident nor on its way."""
+        occupant = self._cache.residents.occupant(need.object_hash, need.number)
+        return occupant is None and self._filling.flights.find(need.ref, need.number) is None
+
+    def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
+        """Those of the pages ``numbers`` of a version that would have to be fetched."""
+        return self._lacking(ref, object_hash(ref), numbers, meta) if self._rules.of(ref).cache else []
+
+    def winners(self, needs: list[Need], *, pending_bytes: int, guess_bytes: int) -> NDArray[np.bool_]:
+        """Which of the pages would win a place, were they to come in this order after ``pending_bytes``.
+
+        ``guess_bytes``: the length of a page of which it is not known.
+        """
+        sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
+        newcomers = Newcomers(
+            np.array([need.object_hash for need in needs], dtype=np.uint64),
+            np.array([need.number for need in needs], dtype=np.uint32),
+            np.array(sizes, dtype=np.int64),
+        )
+        return self._cache.placement.winners(newcomers, pending_bytes)
+
+    def wins(self, need: Need) -> bool:
+        """Whether a page would win a place."""
+        return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
+
+    @property
+    def free_bytes(self) -> int:
+        """Room that displaces nothing."""
+        return self._cache.placement.free_bytes
+
+    @property
+    def staging_bytes(self) -> int:
+        """Room for pages that are read soon but win no place."""
+        return self._cache.placement.staging_bytes
+
+    @property
+    def flying(self) -> int:
+        """Pages on their way, whoever wants them."""
+        return len(self._filling.flights)
+
+    async def recovered(self) -> None:
+        """Return once all that is resident is known."""
+        await self._cache.recovered()
+
+    def may_take(self, size_bytes: int) -> bool:
+        """Whether memory for so many bytes on their way is to spare."""
+        ledger = self._ledger
+        return not ledger.waiting and ledger.taken_bytes + size_bytes <= ledger.capacity_bytes * _SHARE
+
+    # ------------------------------------------------------------------ bringing it
+
+    async def fetch(self, ref: ObjectRef, number: int) -> Fetched:
+        """Bring a page, unless somebody does so already. Cancelling ends the read if nobody joined it."""
+        if self._filling.flights.find(ref, number) is not None:
+            return Fetched(None, 0, stored=False)
+        meta = self._versions.known_now(ref)
+        flight, _ = self._filling.join(ref, number, upstream=SHARED, intent=Intent.PREFETCH, meta=meta)
+        assert flight.task is not None, "just started"
+        ended = False
+        try:
+            await asyncio.wait({flight.task})
+            ended = True
+        finally:
+            self._account(flight, ended=ended)
+            self._filling.leave(flight)
+        return Fetched(flight.meta, flight.length, flight.stored, flight.error)
+
+    # ------------------------------------------------------------------ inside
+
+    def _account(self, flight: Flight, *, ended: bool) -> None:
+        """What became of it, unless a reader joined, or it is stored and waits for one."""
+        if flight.intent is not Intent.PREFETCH or flight.stored:
+            return
+        failed = ended and isinstance(flight.error, ShadeProxyError)
+        self._stats.record_prefetch("failed" if failed else "wasted")
+
+    def _lacking(self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None) -> list[Need]:
+        table, flights = self._cache.residents, self._filling.flights
+        return [
+            Need(
+                ref,
+                hashed,
+                number,
+                None if meta is None else page_span(number, self.page_size, meta.size).length,
+            )
+            for number in numbers
+            if table.occupant(hashed, number) is None and flights.find(ref, number) is None
+        ]

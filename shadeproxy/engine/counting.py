@@ -1,0 +1,84 @@
+"""What a demand read leaves behind: numbers in the statistics, and a word to the announced orders.
+
+Laws: plain defs; a read is counted once, whoever answered it, and told to the orders before its page is
+ranked or, where it was a hit, together with others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import Intent, JobContext, Source
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.hits import Taken
+from shadeproxy.engine.knowledge.upcoming import NotesReads
+from shadeproxy.engine.reader import Kind, Uses
+from shadeproxy.telemetry.stats import Stats
+
+JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
+"""The jobs whose data sets objects are in, by object hash, for reads that name none."""
+
+
+class Counting:
+    """Counts in ``stats``, and tells ``orders``."""
+
+    def __init__(self, stats: Stats, clock: Clock, *, jobs_of: JobsOf, orders: NotesReads) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._jobs_of = jobs_of
+        self._orders = orders
+
+    def note_read(self, request: ReadRequest, first: int) -> None:
+        """Bytes from ``first`` on are about to be read."""
+        if self._orders.active and request.intent is Intent.DEMAND:
+            self._orders.note_read(object_hash(request.ref), first, request.job, self._clock.now_s())
+
+    def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
+        """One read, of which ``note_read`` told the orders."""
+        job = request.job
+        if job is None:
+            (name,) = self._jobs_of(np.array([object_hash(request.ref)], dtype=np.uint64))
+            job = None if name is None else JobContext(name)
+        self._stats.record_read(request.ref.bucket, source, size_bytes, job)
+
+    def count_many(self, taken: list[Taken]) -> None:
+        """Reads by ticket, oldest first."""
+        hashes = np.array([ticket.object_hash for ticket, _, _, _ in taken], dtype=np.uint64)
+        if self._orders.active:
+            firsts = np.array([first for _, _, first, _ in taken], dtype=np.int64)
+            jobs = [job for _, job, _, _ in taken]
+            self._orders.note_reads(hashes, firsts, jobs, self._clock.now_s())
+        sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
+        for (ticket, job, _, size_bytes), name in zip(taken, self._jobs_of(hashes), strict=True):
+            key = (ticket.ref[0], ticket.source, job, name)
+            total = sums.get(key)
+            if total is None:
+                total = sums[key] = [0, 0]
+            total[0] += 1
+            total[1] += size_bytes
+        for (bucket, source, job, name), (count, size_bytes) in sums.items():
+            whose = job if job is not None or name is None else JobContext(name)
+            self._stats.record_reads(bucket, source, count, size_bytes, whose)
+
+    def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
+        """Reads that another process answered, oldest first."""
+        reads = uses[uses["reads"] > 0]
+        if self._orders.active:
+            jobs = [kinds[number].job for number in reads["kind"].tolist()]
+            self._orders.note_reads(reads["object_hash"], reads["first"], jobs, self._clock.now_s())
+        names = self._jobs_of(reads["object_hash"])
+        sums = Counter[tuple[int, str | None]]()
+        counts = Counter[tuple[int, str | None]]()
+        for number, size_bytes, name in zip(
+            reads["kind"].tolist(), reads["size_bytes"].tolist(), names, strict=True
+        ):
+            sums[number, name] += size_bytes
+            counts[number, name] += 1
+        for (number, name), count in counts.items():
+            bucket, source, job = kinds[number]
+            whose = job if job is not None or name is None else JobContext(name)
+            self._stats.record_reads(bucket, source, count, sums[number, name], whose)

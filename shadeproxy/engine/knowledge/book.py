@@ -1,0 +1,337 @@
+"""The announced order of one job, and where the job is in it.
+
+Laws: of every sample the earliest place that is not over is kept in ``next_at``: reading it, or passing it
+unread, puts the next place of the same id there. A read counts for a place near the cursor or for none: so
+one stray read spoils nothing, and a false order is found out. Event loop only, but for ``Build.run``.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.engine.knowledge.datasets import Dataset, Ids
+from shadeproxy.engine.knowledge.jobs import Job, Progress
+from shadeproxy.engine.knowledge.lookup import Lookup
+from shadeproxy.engine.knowledge.pace import Pace
+from shadeproxy.engine.knowledge.sequence import (
+    NEVER,
+    OrderSequence,
+    Parts,
+    Places,
+    carry,
+    move,
+    sequence_of,
+)
+from shadeproxy.engine.knowledge.truth import Truth
+from shadeproxy.policy.base import Column
+
+_MOST_NEAR = 16_384  # places around the cursor, for each rank
+_LEAST_NEAR = 64
+_NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
+_SETTLED_TOGETHER = 64
+_LATE_QUANTILE = 50
+_LATE_KEPT = 0.95
+_LATE_MARGIN = 64
+_MOST_PASSED = 65_536  # at a time: more would hold the loop
+_MOST_REPEATS = 8
+_UNREAD = -NEVER
+_USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job it does not matter
+
+
+class Columns(NamedTuple):
+    """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
+    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
+    """
+
+    sequence: OrderSequence
+    done: NDArray[np.bool_]
+    next_at: Places
+    last_read: Places
+    page_next: Places
+
+
+class Built(NamedTuple):
+    """What ``Build.run`` made. ``cursor``: where the job is in it."""
+
+    lookup: Lookup
+    columns: Columns
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A new order, made of what was announced and of what is over. ``run`` on any thread.
+
+    ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart.
+    """
+
+    parts: Parts
+    dataset: Dataset
+    page_size: int
+    lookup: Lookup | None = None
+    before: Columns | None = None
+    cursor: int = 0
+    back_to: int | None = None
+    resumed: Progress | None = None
+
+    def run(self) -> Built:
+        lookup = self.lookup or Lookup(self.dataset, self.page_size)
+        sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
+        done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
+        if self.before is not None:
+            done = carry(self.before.sequence, self.before.done, sequence)
+            cursor = move(self.before.sequence, self.cursor, sequence)
+        elif self.resumed is not None and (epoch := sequence.find(self.resumed.epoch)) is not None:
+            cursor = epoch.place(self.resumed.position)
+            done[:cursor] = True
+        again = None if self.back_to is None else sequence.find(self.back_to)
+        if again is not None and again.start < cursor:
+            cursor = again.start
+            done[cursor:] = False
+        return Built(lookup, columns_of(sequence, done, lookup), cursor)
+
+
+def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
+    """What follows from the places that are over."""
+    count = lookup.dataset.count
+    next_at = np.full(count, NEVER, dtype=np.int32)
+    last_read = np.full(count, _UNREAD, dtype=np.int32)
+    left = np.flatnonzero(~done)[::-1].astype(np.int32)
+    next_at[sequence.ids[left]] = left
+    over = np.flatnonzero(done).astype(np.int32)
+    last_read[sequence.ids[over]] = over
+    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
+
+
+class Book:
+    """What one job announced, read against what it does."""
+
+    def __init__(self, job: Job, built: Built, now_s: float) -> None:
+        self.job = job
+        self.lookup = built.lookup
+        self.pace = Pace(now_s)
+        self.truth = Truth()
+        self.left = 0
+        """Places that are not over."""
+        self.cursor = 0
+        """About the place that is read now: half of what is under way is before it."""
+        self.floor = 0
+        """Every place below is over."""
+        self._log: list[Ids] | None = None
+        self._read: list[int] = []  # places, in order, since the cursor was moved
+        self._surprises = 0
+        self._late = 0
+        self._skipped_to = 0
+        self._near_now = _LEAST_NEAR
+        self._set(built)
+
+    # ------------------------------------------------------------------ what was announced
+
+    @property
+    def sequence(self) -> OrderSequence:
+        return self.columns.sequence
+
+    def begin(self) -> Columns:
+        """What another order is built from; reads from now on are told to it too."""
+        self._log = []
+        return self.columns._replace(done=self.columns.done.copy())
+
+    def finish(self, built: Built) -> None:
+        """Take over what was built since ``begin``."""
+        before, log = self.sequence, self._log or []
+        self._log = None
+        self._set(built)
+        for ids in log:
+            self._consume(ids)
+        self._read.clear()
+        if not _goes_on(before, self.sequence):
+            self.truth.forget()
+
+    def _set(self, built: Built) -> None:
+        columns, self.lookup = built.columns, built.lookup
+        self.columns = columns
+        self.cursor = self._skipped_to = built.cursor
+        done = columns.done
+        self.floor = len(done) if done.all() else int(np.argmin(done))
+        self.left = len(done) - int(np.count_nonzero(done))
+        self._next, self._last = columns.next_at.data, columns.last_read.data
+        self._links, self._done = columns.sequence.next.data, done.data
+        self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
+        self._near_now = self._near()
+        self._late = self._late or self._near_now // 4
+
+    def _near(self) -> int:
+        epoch = self.sequence.epoch_at(self.cursor)
+        if epoch is None:
+            return _LEAST_NEAR
+        size = epoch.stop - epoch.start
+        return max(_LEAST_NEAR, min(size // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
+
+    # ------------------------------------------------------------------ reads
+
+    def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> bool:
+        """One demand read of ``sample``, without the cost of many; whether the cursor moved."""
+        if not self._is_of_order(epoch):
+            self.pace.note(1, now_s)
+            return False
+        place, near = self._next[sample], self._near_now
+        if self._log is not None:
+            self._log.append(np.array([sample]))
+        if place <= self.cursor + near:
+            if not self._done[place]:
+                self._done[place] = True
+                self.left -= 1
+            self._next[sample] = self._links[place]
+            self._last[sample] = place
+            if len(self._stale):
+                self._stale[self.lookup.pages_of(np.array([sample]))] = True
+            self._read.append(place)
+        elif certain and self._last[sample] < self.cursor - near:
+            self._surprises += 1
+        due = len(self._read) + self._surprises >= _SETTLED_TOGETHER
+        if due:
+            self.settle(now_s)
+        return due
+
+    def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> None:
+        """Demand reads, oldest first. ``epoch``: as they say. ``certain``: this job's and no other's."""
+        if not self._is_of_order(epoch):
+            self.pace.note(len(samples), now_s)
+            return
+        if self._log is not None:
+            self._log.append(samples)
+        far = self._consume(samples)
+        if certain:
+            known = self.columns.last_read[far] >= self.cursor - self._near_now
+            self._surprises += len(far) - int(np.count_nonzero(known))
+        self.settle(now_s)
+
+    def _is_of_order(self, epoch: int | None) -> bool:
+        """Whether reads of ``epoch`` are to be looked for; that the epoch has begun is noted."""
+        if epoch is None:
+            return True
+        announced = self.sequence.find(epoch)
+        if announced is None:
+            return False
+        if announced.start > self.cursor + self._near_now:
+            self.skip_to(announced.start)
+        return True
+
+    def _consume(self, samples: Ids) -> Ids:
+        """Let the places near the cursor be over; the reads for which there is none."""
+        columns, limit = self.columns, self.cursor + self._near_now
+        far: list[Ids] = []
+        rest = samples
+        for _ in range(_MOST_REPEATS):
+            places = columns.next_at[rest]
+            near = places <= limit
+            far.append(rest[~near])
+            rest, places = rest[near], places[near]
+            if not len(rest):
+                break
+            _, firsts = np.unique(rest, return_index=True)
+            if len(firsts) < len(rest):
+                firsts.sort()
+            else:
+                firsts = np.arange(len(rest))
+            ids, places = rest[firsts], places[firsts]
+            self.left -= len(places) - int(np.count_nonzero(columns.done[places]))
+            columns.done[places] = True
+            columns.next_at[ids] = columns.sequence.next[places]
+            columns.last_read[ids] = places
+            self._touch(ids)
+            self._read += places.tolist()
+            rest = np.delete(rest, firsts)
+        return np.concatenate(far)
+
+    def _touch(self, ids: NDArray[np.integer]) -> None:
+        if len(self._stale):
+            self._stale[self.lookup.pages_of(ids)] = True
+
+    def settle(self, now_s: float) -> None:
+        """Move the cursor to where the latest reads are, and pass what nobody came for."""
+        read, surprises = self._read, self._surprises
+        self._read, self._surprises = [], 0
+        self.pace.note(len(read) + surprises, now_s)
+        if read or surprises:
+            self.truth.heard(len(read), surprises)
+        if read:
+            read.sort()
+            self.cursor = max(self.cursor, read[len(read) // 2])
+            late = self.cursor - read[len(read) // _LATE_QUANTILE]
+            kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
+            self._late = max(int(self._late * kept), late)
+        self._near_now = self._near()
+        self._pass(self.cursor - 2 * self._late - _LATE_MARGIN)
+
+    def skip_to(self, place: int) -> None:
+        """The job says that it is at ``place`` or further; what lies far behind was not missed."""
+        if place > self.cursor:
+            if place > self.cursor + self._near_now:
+                self._skipped_to = place
+            self.cursor = place
+            self._near_now = self._near()
+
+    def _pass(self, stop: int) -> None:
+        start, stop = self.floor, min(stop, self.floor + _MOST_PASSED)
+        if stop <= start:
+            return
+        columns = self.columns
+        ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
+        missed = (stop - start) - int(np.count_nonzero(done))
+        late = np.flatnonzero(columns.next_at[ids] < stop)
+        # Of equal ids the last assignment stays, which is the furthest place.
+        columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
+        self._touch(ids[late])
+        done[:] = True
+        self.left -= missed
+        self.floor = stop
+        if start >= self._skipped_to:
+            self.truth.passed(stop - start - missed, missed)
+
+    # ------------------------------------------------------------------ what comes
+
+    def coming(self, count: int, skip: int) -> NDArray[np.uint32]:
+        """Ids by place, see Upcoming."""
+        done, wanted, span = self.columns.done, skip + count, skip + count + 2 * self._near_now
+        left = np.flatnonzero(~done[self.floor : self.floor + span])
+        while len(left) < wanted and self.floor + span < len(done):
+            span *= 2
+            left = np.flatnonzero(~done[self.floor : self.floor + span])
+        found: NDArray[np.uint32] = self.sequence.ids[self.floor + left[skip:wanted]]
+        return found
+
+    def next_use_s(
+        self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32], now_s: float
+    ) -> Column:
+        """Seconds until the next read of each page, for the job's weight: f64[k], inf where there is none."""
+        places = self._next_places(object_hashes, numbers)
+        rate = self.pace.rate_per_s
+        rate = _USUAL_RATE_PER_S if not rate > 0 else rate
+        distance = np.maximum(places - self.cursor, 0.0) / (rate * self.job.weight)
+        distance += self.pace.silent_s(now_s)
+        distance[places == NEVER] = np.inf
+        return distance
+
+    def _next_places(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Places:
+        columns, places = self.columns, np.full(len(object_hashes), NEVER, dtype=np.int32)
+        objects = self.lookup.find_objects(object_hashes)
+        if objects is not None:
+            places = np.where(objects < 0, np.int32(NEVER), columns.next_at[objects])
+        if self.lookup.pages:
+            found = self.lookup.find_pages(object_hashes, numbers)
+            stale = found[self._stale[found] & (found >= 0)]
+            if len(stale):
+                self.lookup.renew(columns.page_next, np.unique(stale), columns.next_at)
+                self._stale[stale] = False
+            of_pages = np.where(found < 0, np.int32(NEVER), columns.page_next[found])
+            places = np.minimum(places, of_pages)
+        return places
+
+
+def _goes_on(before: OrderSequence, after: OrderSequence) -> bool:
+    """Whether an epoch of the one is in the other, or there was none: then reads so far speak of it."""
+    numbers = {epoch.number for epoch in before.epochs}
+    return not numbers or any(epoch.number in numbers for epoch in after.epochs)

@@ -1,0 +1,318 @@
+"""Announced orders of all jobs: what they say of coming reads, and the reads that prove or contradict them.
+
+Implements upcoming.py for eviction and prefetching. Laws: no clock: the time is that of the latest call that
+brought one; an order of one job never changes what is known of another; whoever changes what was announced
+settles it (``begin``, any thread, ``finish``), until then the old order counts.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import JobContext
+from shadeproxy.engine.knowledge.announcements import Announcement, Announcements, unknown_order
+from shadeproxy.engine.knowledge.book import Book, Build, Built
+from shadeproxy.engine.knowledge.datasets import Dataset, Hashes, Ids, Sample
+from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
+from shadeproxy.engine.knowledge.sequence import position_of
+from shadeproxy.engine.knowledge.upcoming import Outlook
+from shadeproxy.policy.base import Column
+
+Dirty = Callable[[str, str], None]
+
+
+class OrderState(NamedTuple):
+    """What is shown of a job's order. ``epochs``: ids announced, by epoch, of those not over yet;
+    ``position``: where every rank of ``epoch`` is, about.
+    """
+
+    epochs: dict[int, int]
+    epoch: int | None
+    position: int | None
+    left: int
+    believed: bool
+    rate_per_s: float
+    found: int
+    surprises: int
+    missed: int
+
+
+class Prepared(NamedTuple):
+    """An order on its way: ``build.run`` is for any thread, its answer for ``finish``."""
+
+    job: Job
+    book: Book | None
+    build: Build
+
+
+class Orders:
+    """``dataset``: by name, of registered jobs. ``dirty``: told (kind, name) of what must survive."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        dataset: Callable[[str], Dataset],
+        *,
+        page_size: int,
+        dirty: Dirty,
+        announcements: Announcements | None = None,
+    ) -> None:
+        self._jobs = jobs
+        self._dataset = dataset
+        self._page_size = page_size
+        self._dirty = dirty
+        self.announced = announcements or Announcements()
+        self._books: dict[str, Book] = {}
+        self._resumed: dict[str, Progress] = {}
+        self._unsettled: dict[str, int | None] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.on_unsettled: Callable[[str], None] = lambda _job: None
+        """Called with the name of a job whose order has to be settled."""
+        self.now_s = -math.inf
+
+    # ------------------------------------------------------------------ what jobs announce
+
+    def put(self, new: Announcement, now_s: float) -> None:
+        """Take in checked ids. Raises InvalidRequest, Conflict; the order counts once it is settled.
+
+        A job that announces an epoch from before the one it is in begins there again.
+        """
+        self._hear(now_s)
+        job = self._jobs.get(new.job)
+        self.announced.put(new)
+        self._dirty("orders", order_name(new.job, new.epoch, new.rank))
+        book = self._books.get(job.name)
+        at = None if book is None else book.sequence.epoch_at(book.cursor)
+        self._unsettle(job.name, new.epoch if at is not None and new.epoch < at.number else None)
+
+    def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
+        """Forget what was announced. Raises UnknownName."""
+        self._hear(now_s)
+        gone = self.announced.drop(self._jobs.get(job).name, epoch, rank)
+        if not gone:
+            raise unknown_order(job, epoch)
+        self._gone(job, gone)
+        self._unsettle(job, None)
+
+    def forget(self, job: str) -> None:
+        """The job is gone."""
+        self._gone(job, self.announced.drop(job))
+        self._unsettled.pop(job, None)
+        if self._books.pop(job, None) is not None:
+            self._dirty("positions", job)
+            self._changed()
+
+    def progress(self, job: str, progress: Progress, now_s: float) -> None:
+        """A rank of a registered job finished ``position`` samples of an epoch: it is there, or further."""
+        self._hear(now_s)
+        book = self._books.get(job)
+        epoch = None if book is None else book.sequence.find(progress.epoch)
+        if book is not None and epoch is not None:
+            book.skip_to(epoch.place(progress.position))
+            book.settle(now_s)
+            self._read_on(book)
+
+    # ------------------------------------------------------------------ settling
+
+    def begin(self, job: str) -> Prepared | None:
+        """What has to be built for a job; None: nothing. One at a time for a job."""
+        if job not in self._unsettled:
+            return None
+        back_to = self._unsettled.pop(job)
+        registered = self._jobs.get(job)
+        assert registered.dataset is not None, "checked before ids are taken in"
+        dataset, book = self._dataset(registered.dataset), self._books.get(job)
+        lookups = (other.lookup for other in self._books.values() if other.lookup.dataset is dataset)
+        build = Build(
+            self.announced.of(job),
+            dataset,
+            self._page_size,
+            lookup=next(lookups, None),
+            before=None if book is None else book.begin(),
+            cursor=0 if book is None else book.cursor,
+            back_to=back_to,
+            resumed=self._resumed.pop(job, None),
+        )
+        return Prepared(registered, book, build)
+
+    def finish(self, prepared: Prepared, built: Built) -> None:
+        """Let an order that was built count, if its job is still there."""
+        job, book = prepared.job, prepared.book
+        if job.name not in self._jobs or self._jobs.get(job.name) is not job:
+            return
+        if book is None:
+            self._books[job.name] = Book(job, built, self.now_s)
+        else:
+            book.finish(built)
+        self._changed()
+
+    def settle(self) -> None:
+        """Build everything here and now: for starts and tests."""
+        for job in list(self._unsettled):
+            if (prepared := self.begin(job)) is not None:
+                self.finish(prepared, prepared.build.run())
+
+    # ------------------------------------------------------------------ what is read
+
+    @property
+    def active(self) -> bool:
+        """Whether reads are to be noted."""
+        return bool(self._books)
+
+    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
+        """A demand read that begins at byte ``offset`` of an object, before its page is ranked."""
+        self._hear(now_s)
+        for book, certain in self._readers(job):
+            sample = book.lookup.find_one(object_hash, offset)
+            if sample >= 0:
+                epoch = None if job is None else job.epoch
+                if book.read_one(sample, epoch, now_s, certain=certain):
+                    self._read_on(book)
+
+    def note_reads(
+        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
+    ) -> None:
+        """Many demand reads, oldest first; all three of shape (k,)."""
+        self._hear(now_s)
+        codes: dict[JobContext | None, int] = {}
+        of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
+        for job, code in codes.items():
+            mine = slice(None) if len(codes) == 1 else of == code
+            for book, certain in self._readers(job):
+                samples = book.lookup.find(object_hashes[mine], offsets[mine])
+                samples = samples[samples >= 0]
+                if len(samples):
+                    book.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
+                    self._read_on(book)
+
+    def _readers(self, job: JobContext | None) -> Iterator[tuple[Book, bool]]:
+        """Whose read it may be, and whether it must be."""
+        if job is not None:
+            book = self._books.get(job.job)
+            if book is not None:
+                yield book, True
+            return
+        for book in self._books.values():
+            yield book, self._jobs_on(book.job.dataset) == 1
+
+    def _jobs_on(self, dataset: str | None) -> int:
+        return sum(job.live and job.dataset == dataset for job in self._jobs)
+
+    def _read_on(self, book: Book) -> None:
+        name = book.job.name
+        self._dirty("positions", name)
+        over = [epoch for epoch in book.sequence.epochs if epoch.stop <= book.floor]
+        for epoch in over:
+            # No longer needed: the sequence has it, until the next one is built.
+            self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
+        self._changed()
+
+    # ------------------------------------------------------------------ see upcoming.NextUses
+
+    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
+        soonest = np.full(len(object_hashes), np.inf)
+        for book in self._books.values():
+            if book.job.live and book.left and book.truth.proven:
+                np.minimum(soonest, book.next_use_s(object_hashes, numbers, self.now_s), out=soonest)
+        return soonest
+
+    # ------------------------------------------------------------------ see upcoming.Upcoming
+
+    def outlooks(self) -> list[Outlook]:
+        return [
+            Outlook(name, book.pace.rate_per_s, book.left)
+            for name, book in self._books.items()
+            if book.job.live and book.left and book.truth.believed
+            and book.pace.silent_s(self.now_s) < math.inf
+        ]  # fmt: skip
+
+    def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
+        book = self._books.get(job)
+        return np.empty(0, dtype=np.uint32) if book is None else book.coming(count, skip)
+
+    def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
+        book = self._books.get(job)
+        return [] if book is None else book.lookup.dataset.pick(ids)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    # ------------------------------------------------------------------ what is shown
+
+    def state(self, job: str) -> OrderState | None:
+        """Of a job that announced something."""
+        book = self._books.get(job)
+        if book is None:
+            return None
+        epochs = {epoch.number: epoch.stop - epoch.start for epoch in book.sequence.epochs
+                  if epoch.stop > book.floor}  # fmt: skip
+        at, truth = book.sequence.epoch_at(book.cursor), book.truth
+        return OrderState(
+            epochs=epochs,
+            epoch=None if at is None else at.number,
+            position=None if at is None else position_of(at, book.cursor),
+            left=book.left,
+            believed=truth.believed,
+            rate_per_s=book.pace.rate_per_s,
+            found=truth.found,
+            surprises=truth.surprises,
+            missed=truth.missed,
+        )
+
+    def states(self) -> dict[str, OrderState]:
+        """Of every job that announced something."""
+        return {name: state for name in self._books if (state := self.state(name)) is not None}
+
+    # ------------------------------------------------------------------ durable state
+
+    def position(self, job: str) -> Progress | None:
+        """Where a job is in its order."""
+        state = self.state(job)
+        if state is None or state.epoch is None or state.position is None:
+            return None
+        return Progress(state.epoch, state.position)
+
+    def restore(self, announcement: Announcement) -> None:
+        """Take back what was stored; ``settle`` once all of it is there. Raises as ``put``."""
+        self.announced.put(announcement)
+        self._unsettled[announcement.job] = None
+
+    def resume(self, job: str, progress: Progress) -> None:
+        """Where the job was, for ``settle``."""
+        self._resumed[job] = progress
+
+    # ------------------------------------------------------------------ inside
+
+    def tick(self, now_s: float) -> None:
+        """Call now and then: silence is told by the time of the latest call."""
+        self._hear(now_s)
+
+    def _hear(self, now_s: float) -> None:
+        self.now_s = max(now_s, self.now_s)
+
+    def _unsettle(self, job: str, back_to: int | None) -> None:
+        known = self._unsettled.get(job)
+        self._unsettled[job] = min((at for at in (known, back_to) if at is not None), default=None)
+        self.on_unsettled(job)
+
+    def _gone(self, job: str, epochs: list[tuple[int, int]]) -> None:
+        for epoch, rank in epochs:
+            self._dirty("orders", order_name(job, epoch, rank))
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def order_name(job: str, epoch: int, rank: int) -> str:
+    """Under which durable state one rank's order of an epoch is kept."""
+    return f"{job}/{epoch}/{rank}"
+
+
+def order_of(name: str) -> tuple[str, int, int]:
+    """What ``order_name`` named. Raises ValueError."""
+    job, epoch, rank = name.rsplit("/", 2)
+    return job, int(epoch), int(rank)

@@ -1,0 +1,58 @@
+"""How fast a job reads, and since when it does not.
+
+Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; a rate that cannot be
+told yet is nan, never a guess.
+"""
+
+import math
+
+_HALF_LIFE_S = 15.0
+_SHORTEST_S = 0.05
+_PAUSE_S = 2.0
+_PAUSE_GAPS = 8
+_SILENT_S = 30.0
+_SILENT_READS = 10
+_ASLEEP = 10
+
+
+class Pace:
+    """Reads of one job over time; ``now_s``: when it was announced."""
+
+    def __init__(self, now_s: float) -> None:
+        self.last_s = now_s
+        self._reads = 0.0
+        self._busy_s = 0.0
+        self._gap_s = 0.0
+        self._began = False
+
+    @property
+    def rate_per_s(self) -> float:
+        """Samples a second while it reads; nan until measured."""
+        return self._reads / self._busy_s if self._busy_s >= _SHORTEST_S else math.nan
+
+    def note(self, reads: int, now_s: float) -> None:
+        """So many reads since the last note."""
+        gap_s = now_s - self.last_s
+        self.last_s = max(now_s, self.last_s)
+        if not self._began:
+            self._began = True
+            return
+        if gap_s > max(_PAUSE_S, _PAUSE_GAPS * self._gap_s):
+            # One longer gap makes the next one less of a pause: a job that became slow is measured so.
+            self._gap_s = max(2 * self._gap_s, gap_s / (2 * _PAUSE_GAPS))
+            return
+        if gap_s > 0:
+            kept = 0.5 ** (gap_s / _HALF_LIFE_S)
+            self._reads *= kept
+            self._busy_s = self._busy_s * kept + gap_s
+            self._gap_s += (gap_s - self._gap_s) / 8
+        self._reads += reads
+
+    def silent_s(self, now_s: float) -> float:
+        """How long it has been silent, 0 while that is usual; inf when it is not to be waited for."""
+        silent_s = now_s - self.last_s
+        rate = self.rate_per_s
+        limit_s = _SILENT_S if math.isnan(rate) or not rate else max(_SILENT_S, _SILENT_READS / rate)
+        if silent_s <= limit_s:
+            return 0.0
+        return silent_s if silent_s <= _ASLEEP * limit_s else math.inf

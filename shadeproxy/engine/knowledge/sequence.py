@@ -1,0 +1,178 @@
+"""Announced orders of one job as one sequence: every announced epoch in turn, its ranks dealt like cards.
+
+Laws: pure functions and columns that never change, so all of it may be made on any thread. Ranks train in
+lock step, so position p of every rank comes before position p + 1 of any; a *place* is an index into the
+sequence. Equal ids are linked forwards: that is all that eviction needs to know what is read next.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+OrderIds = NDArray[np.uint32]
+Places = NDArray[np.int32]
+
+NEVER = (1 << 31) - 1
+"""The place of what is not announced."""
+
+Parts = Mapping[int, Mapping[int, OrderIds]]
+"""Epoch -> rank -> ids."""
+
+
+class Epoch(NamedTuple):
+    """An announced epoch: its ranks, how many ids of each, and its first place."""
+
+    number: int
+    ranks: tuple[int, ...]
+    lengths: tuple[int, ...]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + sum(self.lengths)
+
+    def place(self, position: int) -> int:
+        """The first place that is at ``position`` or later on every rank."""
+        return self.start + sum(min(length, position) for length in self.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderSequence:
+    """ids: u32[m] by place; of samples that are the same bytes the first. next: i32[m], the next place of the
+    same id, or NEVER.
+    """
+
+    ids: OrderIds
+    next: Places
+    epochs: tuple[Epoch, ...]
+
+    def epoch_at(self, place: int) -> Epoch | None:
+        """The epoch that a place is in, or the last one; None of an empty sequence."""
+        return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
+
+    def find(self, number: int) -> Epoch | None:
+        """The epoch of that number."""
+        return next((epoch for epoch in self.epochs if epoch.number == number), None)
+
+
+def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSequence:
+    """The sequence of what was announced, over ids below ``count``. ``canonical``: u32[count], None: each its
+    own. 1.28 M ids take about 50 ms, and with many repeats 150.
+    """
+    epochs: list[Epoch] = []
+    merged: list[OrderIds] = []
+    start = 0
+    for number in sorted(parts):
+        ranks = tuple(sorted(rank for rank, ids in parts[number].items() if len(ids)))
+        columns = [parts[number][rank] for rank in ranks]
+        if columns:
+            epochs.append(Epoch(number, ranks, tuple(map(len, columns)), start))
+            merged.append(_merge(columns))
+            start = epochs[-1].stop
+    ids = np.concatenate(merged) if merged else np.empty(0, dtype=np.uint32)
+    if canonical is not None:
+        ids = canonical[ids]
+    return OrderSequence(ids, _link(ids, epochs, count), tuple(epochs))
+
+
+def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
+    """What of ``new`` is over, where ``done`` says it of ``old``: the same id at the same place of a rank."""
+    carried = np.zeros(len(new.ids), dtype=np.bool_)
+    for epoch in new.epochs:
+        before = old.find(epoch.number)
+        if before is None:
+            continue
+        here, there = (dict(zip(one.ranks, deal(one.lengths), strict=True)) for one in (epoch, before))
+        for rank in here.keys() & there.keys():
+            mine = _within(new.ids, epoch)[here[rank]]
+            theirs = _within(old.ids, before)[there[rank]]
+            both = min(len(mine), len(theirs))
+            over = _within(done, before)[there[rank]][:both] & (mine[:both] == theirs[:both])
+            places = np.arange(epoch.start, epoch.stop)[here[rank]]
+            carried[places[:both]] = over
+    return carried
+
+
+def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
+    """Where in ``new`` the reading is that was at ``place`` of ``old``."""
+    at = old.epoch_at(place)
+    if at is None:
+        return 0
+    same = new.find(at.number)
+    if same is None:
+        return next((epoch.start for epoch in new.epochs if epoch.number > at.number), len(new.ids))
+    return same.place(position_of(at, place))
+
+
+def position_of(epoch: Epoch, place: int) -> int:
+    """How far every rank of ``epoch`` is when reading is at ``place``."""
+    left = max(place - epoch.start, 0)
+    position = 0
+    ends = sorted(epoch.lengths)
+    for passed, end in enumerate(ends):
+        ranks = len(ends) - passed
+        if left < (end - position) * ranks:
+            return position + left // ranks
+        left -= (end - position) * ranks
+        position = end
+    return position
+
+
+def deal(lengths: Many[int]) -> list[slice | NDArray[np.int64]]:
+    """For each rank, where its ids come in the epoch."""
+    if len(set(lengths)) <= 1:
+        return [slice(rank, None, len(lengths)) for rank in range(len(lengths))]
+    order = _order(lengths)
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return list(np.split(places, np.cumsum(lengths)[:-1]))
+
+
+def _merge(columns: Many[OrderIds]) -> OrderIds:
+    lengths = [len(column) for column in columns]
+    if len(columns) == 1:
+        return columns[0]
+    if len(set(lengths)) == 1:
+        return np.stack(columns, axis=1).reshape(-1)
+    return np.concatenate(columns)[_order(lengths)]
+
+
+def _order(lengths: Many[int]) -> NDArray[np.int64]:
+    """Ranks one after another -> position by position."""
+    positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
+    return _stable_order(positions)
+
+
+def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> Places:
+    head = np.full(count, NEVER, dtype=np.int32)
+    links = np.empty(len(ids), dtype=np.int32)
+    for epoch in reversed(epochs):
+        mine = ids[epoch.start : epoch.stop]
+        places = np.arange(epoch.start, epoch.stop, dtype=np.int32)
+        link = head[mine]
+        # Of equal ids the last assignment stays, which is the first place.
+        head[mine[::-1]] = places[::-1]
+        if not np.array_equal(head[mine], places):
+            order = _stable_order(mine)
+            again = np.flatnonzero(mine[order[1:]] == mine[order[:-1]])
+            link[order[again]] = places[order[again + 1]]
+        links[epoch.start : epoch.stop] = link
+    return links
+
+
+def _stable_order(values: OrderIds) -> NDArray[np.int64]:
+    """As a stable argsort, in a third of the time: numpy sorts 16 bits by radix."""
+    order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
+    high = (values >> 16).astype(np.uint16)
+    if not high.any():
+        return order
+    stable: NDArray[np.int64] = order[np.argsort(high[order], kind="stable")]
+    return stable
+
+
+def _within(column: NDArray[np.generic], epoch: Epoch) -> NDArray[np.generic]:
+    return column[epoch.start : epoch.stop]

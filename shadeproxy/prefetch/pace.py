@@ -1,0 +1,100 @@
+"""How far ahead of a job's reads to look, and how many pages to have on their way at once.
+
+Pure state; times come in. Two numbers make it (design 6.7): *depth*, pages in flight, is what hides the
+latency at the rate of reading (Little's law, and half as much again); the *window*, samples looked ahead, is
+that and the biggest burst, because loaders ask for whole batches at once. Law: what was measured too small
+shows as readers that find their page still on its way; then both grow, and come back slowly.
+"""
+
+import math
+
+_SPARE = 1.5
+_FEWEST = 4
+_FIRST_DEPTH = 16
+_FIRST_BURST = 64.0
+_FAST_S = 0.5
+_BURST_HALF_LIFE_S = 30.0
+_MOST_BOOST = 16.0
+_BOOST_HALF_LIFE_S = 5.0
+_LEARNING = 1 / 32
+_FIRST_LATENCY_S = 0.1
+
+
+def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
+    """Pages to have in flight so that none is late: ceil(1.5 x rate x misses x latency), at least a few."""
+    return max(_FEWEST, math.ceil(_SPARE * rate_per_s * miss_ratio * latency_s))
+
+
+class Latency:
+    """What a fetch takes, and how long a page is, by the latest few dozen."""
+
+    def __init__(self, first_size_bytes: int) -> None:
+        self.mean_s = _FIRST_LATENCY_S
+        self.size_bytes = float(first_size_bytes)
+        self._count = 0
+
+    def note(self, latency_s: float, size_bytes: int) -> None:
+        """A page came."""
+        self._count += 1
+        share = max(1 / self._count, _LEARNING)
+        self.mean_s += (latency_s - self.mean_s) * share
+        self.size_bytes += (size_bytes - self.size_bytes) * share
+
+
+class Pace:
+    """The reading of one job."""
+
+    def __init__(self, now_s: float) -> None:
+        self.miss_ratio = 1.0
+        self._last_s = now_s
+        self._rate_per_s = math.nan
+        self._fast_per_s = 0.0
+        self._ahead = 0.0  # reads beyond what a steady reader would have done
+        self._burst = math.nan
+        self._boost = 1.0
+        self._boosted_s = -math.inf
+
+    def note_reads(self, count: int, rate_per_s: float, now_s: float) -> None:
+        """So many samples were read since the last call; ``rate_per_s`` as measured over long, or nan."""
+        elapsed_s = max(now_s - self._last_s, 0.0)
+        self._last_s = now_s
+        # Of a reader that is held up the measured rate says what he got, not what he would take.
+        kept = math.exp(-elapsed_s / _FAST_S)
+        self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
+        self._rate_per_s = rate_per_s
+        self._boost = 1.0 + (self._boost - 1.0) * 0.5 ** (elapsed_s / _BOOST_HALF_LIFE_S)
+        steady = 0.0 if math.isnan(rate_per_s) else rate_per_s
+        # No more than about what was read in the last moments: the measured rate lags behind the real one.
+        self._ahead = min(max(0.0, self._ahead - elapsed_s * steady) + count, self._fast_per_s * _FAST_S)
+        if count and not math.isnan(rate_per_s):
+            faded = 0.0 if math.isnan(self._burst) else self._burst * 0.5 ** (elapsed_s / _BURST_HALF_LIFE_S)
+            self._burst = max(faded, self._ahead)
+
+    def note_misses(self, missing: int, seen: int) -> None:
+        """Of ``seen`` coming samples so many were not there."""
+        if seen:
+            share = min(1.0, seen * _LEARNING)
+            self.miss_ratio += (missing / seen - self.miss_ratio) * share
+
+    def note_late(self, latency_s: float, now_s: float) -> None:
+        """A reader came before his page did. What is done about it shows after a latency."""
+        if now_s - self._boosted_s >= latency_s:
+            self._boosted_s = now_s
+            self._boost = min(2 * self._boost, _MOST_BOOST)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Samples a second, the faster of lately and over long; nan until measured."""
+        return self._rate_per_s if math.isnan(self._rate_per_s) else max(self._rate_per_s, self._fast_per_s)
+
+    def depth(self, latency_s: float) -> int:
+        """Pages to have in flight."""
+        if math.isnan(self.rate_per_s):
+            return _FIRST_DEPTH
+        return math.ceil(self._boost * depth(self.rate_per_s, self.miss_ratio, latency_s))
+
+    def window(self, latency_s: float) -> int:
+        """Samples to look ahead."""
+        burst = _FIRST_BURST if math.isnan(self._burst) else self._burst
+        rate = 0.0 if math.isnan(self.rate_per_s) else self.rate_per_s
+        return math.ceil(self._boost * max(_SPARE * rate * latency_s + burst, _FEWEST))

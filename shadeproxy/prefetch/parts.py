@@ -1,0 +1,147 @@
+"""Readers of parts of big objects, of which nobody announced anything: what they will ask for next.
+
+Two guesses. *The rest*: who reads a part of an object reads it all (Monarch, CCGrid'22), unless it is the
+end, where formats keep their index. *Streams*: who read twice in a row, or twice with one stride, goes on so.
+Plain state; laws: tables are bounded; a stream is read ahead by no more than it has proved to use, because
+its next page is guessed only as an earlier guess is read.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import pages_of
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+
+_MOST_OBJECTS = 1024
+_MOST_STREAMS = 16  # readers of one object
+_FIRST_PAGES = 2
+_MOST_PAGES = 16
+_MOST_GUESSES = 256
+
+
+class Guess(NamedTuple):
+    """A page that will probably be read."""
+
+    ref: ObjectRef
+    meta: ObjectMeta
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One reader of one object. ``room``: guesses that may be unread at a time."""
+
+    last: Span
+    stride: int = 0
+    coming: Iterator[int] = field(default_factory=lambda: iter(()))
+    room: int = _FIRST_PAGES
+    unread: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Object:
+    ref: ObjectRef
+    meta: ObjectMeta
+    whole: bool = False
+    streams: list[Stream] = field(default_factory=list)
+
+
+class Parts:
+    """``page_size``: of the cache. ``whole_bytes``: objects up to this size are fetched whole."""
+
+    def __init__(self, *, page_size: int, whole_bytes: int) -> None:
+        self._page_size = page_size
+        self._whole_bytes = whole_bytes
+        self._objects: OrderedDict[int, _Object] = OrderedDict()
+        self._soon: deque[Guess] = deque()
+        self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
+
+    def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
+        """``span`` was read from the origin; pages of ``room_bytes`` more would displace nothing."""
+        hashed = object_hash(ref)
+        known = self._objects.get(hashed)
+        if known is None or known.meta.etag != meta.etag:
+            known = self._objects[hashed] = _Object(ref, meta)
+            if len(self._objects) > _MOST_OBJECTS:
+                self._objects.popitem(last=False)
+        self._objects.move_to_end(hashed)
+        if not span.length:
+            return
+        self._follow(known, span)
+        pages = pages_of(Span(0, meta.size), self._page_size)
+        first = span.start // self._page_size
+        fits = meta.size <= min(self._whole_bytes, room_bytes)
+        if fits and not known.whole and first < pages.stop - 1:
+            known.whole = True
+            self._rest.append((ref, meta, iter([*pages[first:], *pages[:first]])))
+
+    def note_first_use(self, hashed: int, number: int) -> None:
+        """A page that came ahead was read."""
+        known = self._objects.get(hashed)
+        for stream in known.streams if known is not None else ():
+            if number in stream.unread:
+                stream.unread.discard(number)
+                stream.room = min(2 * stream.room, _MOST_PAGES)
+                assert known is not None
+                self._guess(known, stream)
+
+    def soon(self) -> Guess | None:
+        """The next page of a stream, once."""
+        return self._soon.popleft() if self._soon else None
+
+    def rest(self) -> Guess | None:
+        """A page of an object that is fetched whole, each once; objects in turn."""
+        while self._rest:
+            ref, meta, numbers = self._rest[0]
+            number = next(numbers, None)
+            if number is not None:
+                self._rest.rotate(-1)
+                return Guess(ref, meta, number)
+            self._rest.popleft()
+        return None
+
+    def drop_rest(self, guess: Guess) -> None:
+        """No more of that object: there is no place for it."""
+        self._rest = deque(entry for entry in self._rest if entry[0] != guess.ref)
+
+    def _follow(self, known: _Object, span: Span) -> None:
+        for stream in known.streams:
+            step = span.start - stream.last.start
+            if step > 0 and span.start <= stream.last.stop + self._page_size:
+                self._restart(known, stream, span, 0)
+                return
+            if step > 0 and step == stream.stride:
+                self._restart(known, stream, span, step)
+                return
+        # A reader of its own, or the second read with a stride, which the third will show.
+        step = span.start - known.streams[-1].last.start if known.streams else 0
+        known.streams.append(Stream(span, step))
+        del known.streams[:-_MOST_STREAMS]
+
+    def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
+        """The reader went on as expected, but was not expected so soon."""
+        stream.last, stream.stride = span, stride
+        stream.coming = self._pages_from(span, stride, known.meta.size)
+        stream.unread.clear()
+        self._guess(known, stream)
+
+    def _guess(self, known: _Object, stream: Stream) -> None:
+        while len(stream.unread) < stream.room and len(self._soon) < _MOST_GUESSES:
+            number = next(stream.coming, None)
+            if number is None:
+                return
+            stream.unread.add(number)
+            self._soon.append(Guess(known.ref, known.meta, number))
+
+    def _pages_from(self, span: Span, stride: int, size: int) -> Iterator[int]:
+        behind = pages_of(span, self._page_size).stop - 1
+        if not stride:
+            yield from range(behind + 1, pages_of(Span(0, size), self._page_size).stop)
+            return
+        for start in range(span.start + stride, size, stride):
+            numbers = pages_of(Span(start, min(start + span.length, size)), self._page_size)
+            yield from range(max(numbers.start, behind + 1), numbers.stop)
+            behind = max(behind, numbers.stop - 1)

@@ -1,0 +1,275 @@
+"""``Prefetcher``: keeps pages on their way that will be asked for.
+
+``_plan`` decides what is wanted, ``_pump`` starts what there is room for; both are plain defs, and run when
+an order or a reader moved, and when a page came. Laws: streams first, because their readers are here now;
+then announced samples by next use over all jobs, then the rest of big objects; a page is only asked for
+when it would win a place; memory and connections are taken only where demand leaves some; what only a
+withdrawn order wanted is cancelled; failures are counted, and slow it down.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Coroutine
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import structlog
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.ahead import Ahead, Fetched, Need
+from shadeproxy.engine.knowledge.upcoming import NextUses, Upcoming
+from shadeproxy.prefetch.pace import Latency
+from shadeproxy.prefetch.parts import Guess, Parts
+from shadeproxy.prefetch.walk import Walk, Wanted
+
+_log = structlog.get_logger(__name__)
+
+_PAUSE_S = 0.01
+_MOST_SAMPLES = 4096
+_PART_PAGES = 8
+_ASKED = 64  # pages of an object
+_FAILURES_IN_A_ROW = 3
+_FIRST_PAUSE_S = 0.1
+_MOST_PAUSE_S = 5.0
+
+
+class Limits(NamedTuple):
+    """``ahead_bytes``: how far ahead of a job's reads. ``fetches`` and ``flying_bytes``: at most at a time.
+    ``whole_bytes``: objects up to this size are fetched whole after a part was read.
+    """
+
+    ahead_bytes: int
+    fetches: int
+    flying_bytes: int
+    whole_bytes: int
+
+
+class _Flying(NamedTuple):
+    task: asyncio.Task[None]
+    size_bytes: int
+    jobs: frozenset[str]
+
+
+class Prefetcher:
+    """Fetches through ``ahead`` what ``upcoming`` announces. ``start`` once, ``aclose`` once."""
+
+    def __init__(
+        self, ahead: Ahead, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
+    ) -> None:
+        self._ahead = ahead
+        self._upcoming = upcoming
+        self._next_uses = next_uses
+        self._clock = clock
+        self._limits = limits
+        self._latency = Latency(ahead.page_size)
+        self._parts = Parts(page_size=ahead.page_size, whole_bytes=limits.whole_bytes)
+        self._walks: dict[str, Walk] = {}
+        self._queue: list[Wanted] = []  # soonest last
+        self._depth = 0
+        self._flying: dict[tuple[ObjectRef, int], _Flying] = {}
+        self._flying_bytes = 0
+        self._failures = 0
+        self._paused = False
+        self._woken = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._upcoming.on_change(self._woken.set)
+        self._ahead.on_late(self._note_late)
+        self._ahead.on_part(self._note_part)
+        self._ahead.on_first_use(self._note_first_use)
+        self._spawn(self._run(), "prefetch")
+        self._woken.set()
+
+    async def aclose(self) -> None:
+        """Cancel everything and wait until it is over."""
+        tasks = [*self._tasks, *(flying.task for flying in self._flying.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def flying(self) -> int:
+        """Fetches under way."""
+        return len(self._flying)
+
+    # ------------------------------------------------------------------ what happens
+
+    def _note_late(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for walk in self._walks.values():
+            walk.pace.note_late(self._latency.mean_s, now_s)
+        self._woken.set()
+
+    def _note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+        if not self._announced(ref, meta):
+            self._parts.note(ref, meta, span, room_bytes=self._ahead.free_bytes)
+            self._woken.set()
+
+    def _note_first_use(self, hashed: int, number: int) -> None:
+        self._parts.note_first_use(hashed, number)
+        self._woken.set()
+
+    def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
+        """Whether an order says what will be read of an object: it knows better."""
+        last = (meta.size - 1) // self._ahead.page_size
+        numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
+        hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
+        return bool(np.isfinite(self._next_uses.next_use_s(hashes, numbers)).any())
+
+    async def _run(self) -> None:
+        # What an earlier process left would be fetched again.
+        await self._ahead.recovered()
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            self._plan()
+            self._pump()
+            await self._clock.sleep(_PAUSE_S)
+
+    # ------------------------------------------------------------------ decisions
+
+    def _plan(self) -> None:
+        """Anew: what the orders want, soonest last, and how many pages to have in flight."""
+        now_s = self._clock.monotonic_s()
+        outlooks = self._upcoming.outlooks()
+        self._withdraw({outlook.job for outlook in outlooks})
+        wanted: list[list[Wanted]] = []
+        self._depth = 0
+        for outlook in outlooks:
+            walk = self._walks.get(outlook.job)
+            if walk is None:
+                walk = self._walks[outlook.job] = Walk(outlook.job, now_s)
+            walk.note(outlook, now_s)
+            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), now_s))
+            self._depth += walk.pace.depth(self._latency.mean_s)
+            if not walk.complete:
+                self._woken.set()
+        soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), 2 * self._depth)
+        self._queue = self._worth_it(list(soonest))[::-1]
+
+    def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
+        """Those that would win a place, and are not on their way since they were looked up."""
+        lacking: list[Wanted] = []
+        for one in wanted:
+            if self._ahead.lacks(one.need):
+                lacking.append(one)
+            else:
+                self._walks[one.job].issued(one)
+        if not lacking:
+            return lacking
+        needs = [one.need for one in lacking]
+        wins = self._ahead.winners(
+            needs, pending_bytes=self._flying_bytes, guess_bytes=int(self._latency.size_bytes)
+        )
+        return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
+
+    def _window(self, walk: Walk) -> int:
+        """Samples to look ahead of a job: farther where that displaces nothing."""
+        most = min(int(self._limits.ahead_bytes / max(self._latency.size_bytes, 1.0)), _MOST_SAMPLES)
+        free = int(self._ahead.free_bytes / max(self._latency.size_bytes, 1.0))
+        return max(min(max(walk.pace.window(self._latency.mean_s), free), most), 1)
+
+    def _withdraw(self, jobs: set[str]) -> None:
+        """Of the other jobs nothing is wanted any more."""
+        for job in self._walks.keys() - jobs:
+            del self._walks[job]
+            for flying in self._flying.values():
+                if flying.jobs and not flying.jobs & self._walks.keys():
+                    flying.task.cancel()
+
+    def _pump(self) -> None:
+        """Start what there is room for."""
+        if self._paused:
+            return
+        while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
+            self._start_part(guess, staged=True)
+        while self._queue and self._may_start(self._depth):
+            wanted = self._queue.pop()
+            walk = self._walks.get(wanted.job)
+            if walk is not None:
+                walk.issued(wanted)
+                if self._ahead.lacks(wanted.need):
+                    self._start(wanted.need, wanted)
+        if not self._queue:
+            self._pump_rest()
+
+    def _pump_rest(self) -> None:
+        # A link is shared by all who read: where somebody waits for it the rest takes a small part.
+        demanded = self._ahead.flying > len(self._flying)
+        while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
+            self._start_part(guess, staged=False)
+
+    def _start_part(self, guess: Guess, *, staged: bool) -> None:
+        needs = self._ahead.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
+        if not needs:
+            return
+        staged = staged and self._ahead.staging_bytes >= _PART_PAGES * self._ahead.page_size
+        if staged or self._ahead.wins(needs[0]):
+            self._start(needs[0], None)
+        else:
+            self._parts.drop_rest(guess)
+
+    def _may_start(self, depth: int) -> bool:
+        size_bytes = int(self._latency.size_bytes)
+        return (
+            len(self._flying) < min(depth, self._limits.fetches)
+            and self._flying_bytes + size_bytes <= self._limits.flying_bytes
+            and self._ahead.may_take(size_bytes)
+        )
+
+    # ------------------------------------------------------------------ fetches
+
+    def _start(self, need: Need, wanted: Wanted | None) -> None:
+        key = (need.ref, need.number)
+        if key in self._flying:  # and not at the engine yet
+            return
+        size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
+        task = asyncio.create_task(self._fetch(need, wanted), name=f"prefetch {need.ref} page {need.number}")
+        jobs = frozenset() if wanted is None else frozenset((wanted.job,))
+        self._flying[key] = _Flying(task, size_bytes, jobs)
+        self._flying_bytes += size_bytes
+        task.add_done_callback(lambda _task: self._landed(key))
+
+    async def _fetch(self, need: Need, wanted: Wanted | None) -> None:
+        began_s = self._clock.monotonic_s()
+        fetched = await self._ahead.fetch(need.ref, need.number)
+        self._learn(fetched, self._clock.monotonic_s() - began_s)
+        if wanted is not None and fetched.meta is not None and fetched.meta.size > self._ahead.page_size:
+            walk = self._walks.get(wanted.job)
+            if walk is not None:
+                walk.forget(wanted.sample)
+
+    def _landed(self, key: tuple[ObjectRef, int]) -> None:
+        self._flying_bytes -= self._flying.pop(key).size_bytes
+        if self._queue:
+            self._pump()
+        else:
+            self._woken.set()
+
+    def _learn(self, fetched: Fetched, elapsed_s: float) -> None:
+        if fetched.error is None:
+            self._failures = 0
+            if fetched.size_bytes:
+                self._latency.note(elapsed_s, fetched.size_bytes)
+            return
+        self._failures += 1
+        if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
+            pause_s = min(_FIRST_PAUSE_S * 2 ** (self._failures - _FAILURES_IN_A_ROW), _MOST_PAUSE_S)
+            _log.warning("prefetching pauses", seconds=pause_s, error=str(fetched.error))
+            self._paused = True
+            self._spawn(self._pause(pause_s), "prefetch pause")
+
+    async def _pause(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._paused = False
+        self._woken.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,89 @@
+"""A small S3 server that can be told to be in trouble, and remembers what it was asked."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Message></Error>"
+
+
+class FakeOrigin:
+    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``skew_s``: how much
+    its clock is ahead. ``asked``: method, path and fields of every request.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failing: tuple[int, str] | None = None
+        self.fail_next = 0
+        self.skew_s = 0.0
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.url = ""
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        fields = {name.lower(): value for name, value in handler.headers.items()}
+        self.asked.append((handler.command, handler.path, fields))
+        handler.rfile.read(int(fields.get("content-length", 0)))
+        self.gate.wait(20)
+        path = handler.path.partition("?")[0]
+        failing = self.failing
+        if failing is None and self.fail_next:
+            self.fail_next -= 1
+            failing = (503, "SlowDown")
+        status, body, extra = 200, b"<ListAllMyBucketsResult/>", {}
+        if failing is not None:
+            status, body = failing[0], _ERROR.format(code=failing[1]).encode()
+        elif path in self.objects:
+            body = self.objects[path]
+            extra = {"ETag": f'"{hashlib.md5(body).hexdigest()}"', "x-amz-request-id": "OF-THE-ORIGIN"}
+        elif path != "/":
+            status, body = 404, _ERROR.format(code="NoSuchKey").encode()
+        handler.send_response_only(status)
+        handler.send_header("Date", formatdate(time.time() + self.skew_s, usegmt=True))
+        handler.send_header("Content-Length", str(len(body)))
+        for name, value in extra.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
+
+
+@contextmanager
+def running() -> Iterator[FakeOrigin]:
+    origin = FakeOrigin()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            origin.answer(self)
+
+        def do_HEAD(self) -> None:
+            origin.answer(self)
+
+        def do_PUT(self) -> None:
+            origin.answer(self)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the output of the tests clean."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, *_: object) -> None:
+            """A proxy that is killed breaks connections off."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        origin.url = f"http://127.0.0.1:{server.server_port}"
+        yield origin
+        server.shutdown()
+        thread.join()

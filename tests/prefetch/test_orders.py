@@ -1,0 +1,302 @@
+"""Announced samples are there before they are asked for; nobody and nothing suffers for it."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.types import Intent, ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.engine.rules import Rule
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+from tests.prefetch.conftest import Order, until, whole
+
+PAGE = 4096
+
+
+def fill(origin, count: int, size: int = 1000) -> None:
+    for number in range(count):
+        origin.put("b", f"k{number}", bytes([number % 256]) * size)
+
+
+async def test_an_announced_order_is_fetched_before_it_is_read(make_fetching):
+    fetching = await make_fetching()
+    fill(fetching.bench.origin, 20)
+    fetching.orders.announce("j", Order(whole(20), list(reversed(range(20)))))
+    await fetching.idle()
+    for number in reversed(range(20)):
+        assert await fetching.bench.get(f"k{number}") == (bytes([number]) * 1000, Source.RAM)
+        fetching.orders.read("j")
+    assert fetching.bench.origin.gets == 20
+    assert fetching.counts() == (20, 20, 0, 0)
+
+
+async def test_soonest_first(make_fetching):
+    fetching = await make_fetching(fetches=1)
+    fill(fetching.bench.origin, 10)
+    fetching.orders.announce("j", Order(whole(10), [3, 1, 4, 1, 5, 9, 2, 6]))
+    await fetching.idle()
+    assert [ref.key for ref, *_ in fetching.bench.origin.reads] == [f"k{n}" for n in (3, 1, 4, 5, 9, 2, 6)]
+
+
+async def test_jobs_share_by_next_use(make_fetching):
+    """The fast job's tenth sample is due before the slow one's second."""
+    fetching = await make_fetching(fetches=1)
+    fill(fetching.bench.origin, 20)
+    fetching.orders.orders["slow"] = Order(whole(20), [10, 11], rate_per_s=0.1)
+    fetching.orders.announce("fast", Order(whole(20), [0, 1, 2, 3], rate_per_s=100.0))
+    await fetching.idle()
+    keys = [ref.key for ref, *_ in fetching.bench.origin.reads]
+    assert keys.index("k11") > keys.index("k3")
+
+
+async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
+    fetching = await make_fetching()
+    bench, gate = fetching.bench, Gate()
+    fill(bench.origin, 1)
+    bench.origin.gate = gate
+    fetching.orders.announce("j", Order(whole(1), [0]))
+    await gate.reached.wait()
+    reader = asyncio.create_task(bench.get("k0"))
+    await until(lambda: bench.stats.pages.coalesced == 1)
+    assert bench.engine._filling.flights.find(ObjectRef("b", "k0"), 0).intent is Intent.DEMAND
+    fetching.orders.withdraw("j")
+    await until(lambda: not fetching.prefetcher.flying)
+    gate.release()
+    assert await reader == (bytes(1000), Source.COALESCED)
+    assert bench.origin.gets == 1
+    assert fetching.counts() == (1, 1, 0, 0)
+
+
+async def test_what_a_withdrawn_order_wanted_is_cancelled(make_fetching):
+    fetching = await make_fetching(fetches=2)
+    bench, gate = fetching.bench, Gate()
+    fill(bench.origin, 10)
+    bench.origin.gate = gate
+    fetching.orders.announce("j", Order(whole(10), list(range(10))))
+    await until(lambda: bench.origin.gets == 2)
+    await gate.reached.wait()
+    fetching.orders.withdraw("j")
+    await fetching.idle()
+    gate.release()
+    await fetching.idle()
+    assert bench.origin.gets == 2
+    assert len(bench.cache.residents) == 0
+    assert fetching.counts() == (2, 0, 2, 0)
+
+
+async def test_a_replaced_order_drops_what_was_queued(make_fetching):
+    fetching = await make_fetching(fetches=2)
+    bench, gate = fetching.bench, Gate()
+    fill(bench.origin, 40)
+    bench.origin.gate = gate
+    fetching.orders.announce("j", Order(whole(40), list(range(20))))
+    await until(lambda: bench.origin.gets == 2)
+    fetching.orders.announce("j", Order(whole(40), list(range(20, 40))))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.release()
+    await until(lambda: bench.origin.gets >= 22)
+    await fetching.idle()
+    assert sorted(int(ref.key[1:]) for ref, *_ in bench.origin.reads) == [0, 1, *range(20, 40)]
+
+
+async def test_so_many_at_a_time_and_so_far_ahead(make_fetching):
+    """Four pages' worth ahead, whatever is announced; three fetches at most."""
+    fetching = await make_fetching(ahead_bytes=4 * PAGE, fetches=3)
+    bench, gate = fetching.bench, Gate()
+    fill(bench.origin, 100, PAGE)
+    bench.origin.gate = gate
+    fetching.orders.announce("j", Order(whole(100), list(range(100))))
+    await gate.reached.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert bench.origin.gets == 3
+    gate.release()
+    await fetching.idle()
+    assert bench.origin.gets == 4
+    fetching.orders.read("j", 2)
+    await fetching.idle()
+    assert bench.origin.gets == 6
+
+
+async def test_demand_that_waits_for_memory_stops_it(make_fetching):
+    fetching = await make_fetching(budget_bytes=8 * PAGE, flying_bytes=4 * PAGE)
+    bench = fetching.bench
+    fill(bench.origin, 20)
+    await bench.ledger.take(8 * PAGE, Intent.DEMAND)
+    reader = asyncio.create_task(bench.get("k19"))
+    await until(lambda: bench.ledger.waiting == 1)
+    fetching.orders.announce("j", Order(whole(20), list(range(10))))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert fetching.counts() == (0, 0, 0, 0)
+    bench.ledger.give(8 * PAGE)
+    assert (await reader)[1] is Source.ORIGIN
+    fetching.orders.changed()
+    await fetching.idle()
+    assert fetching.counts()[0] == 10
+
+
+async def test_a_reader_survives_the_failure_of_the_prefetch_that_he_joined(make_fetching):
+    memory, down = MemoryOrigin(), asyncio.Event()
+
+    class Down(FaultyOrigin):
+        async def _begin(self) -> Fault:
+            if self.calls:
+                return await super()._begin()
+            self.calls += 1
+            await down.wait()
+            raise OriginUnavailable("down")
+
+    origin = Down(memory)
+    fetching = await make_fetching(origin=origin)
+    fill(memory, 1)
+    fetching.orders.announce("j", Order(whole(1), [0]))
+    await until(lambda: origin.calls == 1)
+    reader = asyncio.create_task(fetching.bench.get("k0"))
+    await until(lambda: fetching.bench.stats.pages.coalesced == 1)
+    down.set()
+    assert (await reader)[0] == bytes(1000)
+    assert fetching.counts() == (1, 1, 0, 0)
+
+
+async def test_failures_are_counted_and_slow_it_down(make_fetching):
+    memory = MemoryOrigin()
+    origin = FaultyOrigin(memory, script=[Fault(error=OriginUnavailable("down"))] * 3)
+    fetching = await make_fetching(origin=origin, fetches=1)
+    fill(memory, 4)
+    began_s = fetching.bench.clock.monotonic_s()
+    fetching.orders.announce("j", Order(whole(4), list(range(4))))
+    await until(lambda: fetching.counts()[3] >= 3)
+    await fetching.idle()
+    assert fetching.bench.clock.monotonic_s() - began_s >= 0.1
+    # Whoever reads is not affected by any of it.
+    for number in range(4):
+        assert (await fetching.bench.get(f"k{number}"))[0] == bytes([number]) * 1000
+
+
+async def test_a_sample_of_many_pages_is_fetched_whole(make_fetching):
+    fetching = await make_fetching()
+    bench = fetching.bench
+    bench.origin.put("b", "k0", bytes(5 * PAGE + 1))
+    fetching.orders.announce("j", Order(whole(1), [0]))
+    await until(lambda: len(bench.cache.residents) == 6)
+    await fetching.idle()
+    assert (await bench.get("k0"))[1] is Source.RAM
+    assert fetching.counts() == (6, 6, 0, 0)
+
+
+async def test_of_a_shard_the_pages_of_its_samples(make_fetching):
+    fetching = await make_fetching()
+    bench = fetching.bench
+    bench.origin.put("b", "shard", bytes(10 * PAGE))
+    ref = ObjectRef("b", "shard")
+    samples = [Sample(ref, 100, 50), Sample(ref, 3 * PAGE - 10, 20), Sample(ref, 3 * PAGE + 10, 20)]
+    fetching.orders.announce("j", Order(samples, [2, 1, 0]))
+    await until(lambda: len(bench.cache.residents) == 3)
+    await fetching.idle()
+    meta = await bench.origin.head(ref)
+    assert [number for number, *_ in bench.cache.pages(ref, meta.etag)] == [0, 2, 3]
+    assert bench.origin.gets == 3
+
+
+async def test_what_is_not_to_be_cached_is_not_fetched(make_fetching):
+    fetching = await make_fetching(rules=(Rule(cache=False),))
+    fill(fetching.bench.origin, 3)
+    fetching.orders.announce("j", Order(whole(3), [0, 1, 2]))
+    await fetching.idle()
+    assert fetching.bench.origin.gets == 0
+
+
+async def test_a_page_that_leaves_unread_was_wasted(make_fetching):
+    fetching = await make_fetching()
+    bench = fetching.bench
+    fill(bench.origin, 2)
+    fetching.orders.announce("j", Order(whole(2), [0, 1]))
+    await until(lambda: len(bench.cache.residents) == 2)
+    await bench.get("k0")
+    await bench.engine.purge("b", "", dry_run=False)
+    assert fetching.counts()[:3] == (2, 1, 1)
+
+
+async def test_the_first_read_of_a_prefetched_page_is_no_reuse(make_fetching):
+    """Else pages would seem to be read again at once, and be called dead soon after."""
+    fetching = await make_fetching()
+    bench = fetching.bench
+    fill(bench.origin, 50)
+    fetching.orders.announce("j", Order(whole(50), list(range(50))))
+    await until(lambda: len(bench.cache.residents) == 50)
+    for number in range(50):
+        await bench.get(f"k{number}")
+    bench.cache.placement._learn()
+    group = bench.cache._groups.of(ObjectRef("b", "k0"))
+    # No reuse seen: the limit is twice the span of the reads, not a few ticks.
+    assert bench.cache.placement._reuse.idle_after([group])[0] >= 90
+
+
+@pytest.mark.parametrize("way", ["open", "hit", "ticket"])
+async def test_every_way_of_reading_counts_as_use(make_fetching, way):
+    fetching = await make_fetching()
+    bench, engine = fetching.bench, fetching.bench.engine
+    fill(bench.origin, 1)
+    fetching.orders.announce("j", Order(whole(1), [0]))
+    await until(lambda: len(bench.cache.residents) == 1 and not fetching.prefetcher.flying)
+    ref = ObjectRef("b", "k0")
+    if way == "open":
+        await bench.get("k0")
+    elif way == "hit":
+        meta = engine.usable_now(ReadRequest(ref))
+        assert engine.hit(ReadRequest(ref), meta, Span(0, 1000)) is not None
+    else:
+        now_s = bench.clock.now_s()
+        assert engine.take(engine.ticket(ref, 0, now_s), None, now_s) is not None
+    assert fetching.counts() == (1, 1, 0, 0)
+
+
+async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tuple[int, int]:
+    """Hits and origin reads of a job that reads all in one order, epoch after epoch."""
+    rng, hits = np.random.default_rng(3), 0
+    coming = [int(one) for _ in range(epochs) for one in rng.permutation(count)]
+    fetching.orders.announce("j", Order(whole(count), coming, rate_per_s=1000.0))
+    for number in coming:
+        if announced:
+            await fetching.idle()
+        fetching.orders.orders["j"].position += 1
+        hits += (await fetching.bench.get(f"k{number}"))[1] is Source.RAM
+        if announced:
+            fetching.orders.changed()
+    return hits, fetching.bench.origin.gets
+
+
+async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(make_fetching):
+    """What it holds ready takes room from pages that are read later, and from nothing that is read sooner."""
+    size, count = 8 * 1024, 60
+    cache = {"ram_bytes": 20 * (size + PAGE), "segment_bytes": 64 * 1024, "page_size": 4 * PAGE}
+    alone = await make_fetching(fetches=0, name="alone", **cache)
+    fill(alone.bench.origin, count, size)
+    hits_alone, reads_alone = await epochs_of(alone, count, 5, announced=False)
+    fetching = await make_fetching(ahead_bytes=3 * size, name="ahead", **cache)
+    fill(fetching.bench.origin, count, size)
+    hits, reads = await epochs_of(fetching, count, 5, announced=True)
+    assert hits_alone < 0.6 * 5 * count
+    assert hits >= 0.98 * 5 * count
+    # Three of twenty places hold what comes next.
+    assert reads <= 1.12 * reads_alone
+
+
+async def test_nothing_is_fetched_that_would_win_no_place(make_fetching):
+    """The cache holds what is read sooner, and so much that no window fills it."""
+    fetching = await make_fetching(ram_bytes=8 * PAGE, segment_bytes=4 * PAGE)
+    bench = fetching.bench
+    fill(bench.origin, 60, 3000)
+    fetching.orders.announce("j", Order(whole(60), list(range(60)), rate_per_s=1000.0))
+    await fetching.idle()
+    for _ in range(10):
+        fetching.orders.changed()
+        await fetching.idle()
+    held = len(bench.cache.residents)
+    assert held <= bench.origin.gets <= held + 2

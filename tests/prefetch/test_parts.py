@@ -1,0 +1,99 @@
+"""Readers of parts of big objects: the rest is there when they come to it, and nothing is fetched blindly."""
+
+import pytest
+
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import Source
+from tests.prefetch.conftest import Order, whole
+
+PAGE = 4096
+BODY = bytes(range(256)) * 16 * 12  # twelve pages
+
+
+async def read(fetching, start: int, stop: int, key: str = "big") -> Source:
+    body, source = await fetching.bench.get(key, range=RangeSpec(start, stop - 1))
+    assert body == BODY[start:stop]
+    await fetching.idle()
+    return source
+
+
+async def test_the_first_part_fetches_the_rest(make_fetching):
+    fetching = await make_fetching(whole_bytes=1 << 20)
+    fetching.bench.origin.put("b", "big", BODY)
+    assert await read(fetching, 3 * PAGE + 10, 3 * PAGE + 20) is Source.ORIGIN
+    for number in range(12):
+        assert await read(fetching, number * PAGE, number * PAGE + 100) is Source.RAM
+    assert fetching.bench.origin.gets == 12
+    assert fetching.counts() == (11, 11, 0, 0)
+
+
+async def test_objects_beyond_the_limit_are_not_fetched_whole(make_fetching):
+    fetching = await make_fetching(whole_bytes=10 * PAGE)
+    fetching.bench.origin.put("b", "big", BODY)
+    await read(fetching, 0, 10)
+    assert fetching.bench.origin.gets == 1
+
+
+async def test_objects_that_the_cache_has_no_room_for_are_not_fetched_whole(make_fetching):
+    fetching = await make_fetching(whole_bytes=1 << 20, ram_bytes=8 * PAGE, segment_bytes=4 * PAGE)
+    fetching.bench.origin.put("b", "big", BODY)
+    await read(fetching, 0, 10)
+    assert fetching.bench.origin.gets == 1
+
+
+async def test_a_read_of_the_end_alone_is_a_look_at_an_index(make_fetching):
+    fetching = await make_fetching(whole_bytes=1 << 20)
+    fetching.bench.origin.put("b", "big", BODY)
+    await read(fetching, 12 * PAGE - 8, 12 * PAGE)
+    assert fetching.bench.origin.gets == 1
+    await read(fetching, 0, 10)
+    assert fetching.bench.origin.gets == 12
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_reader_in_a_row_or_with_a_stride_is_read_ahead(make_fetching, step):
+    """Its object is not fetched whole. The first reads, which show the pattern, are misses."""
+    fetching = await make_fetching(whole_bytes=0)
+    fetching.bench.origin.put("b", "big", BODY)
+    sources = [await read(fetching, at * PAGE, at * PAGE + 100) for at in range(0, 12, step)]
+    misses = 2 if step == 1 else 3
+    assert [source is Source.ORIGIN for source in sources] == [True] * misses + [False] * (
+        len(sources) - misses
+    )
+    # Of a row a reader may stop at any time: no more is fetched than its next pages.
+    assert fetching.bench.origin.gets <= 12
+
+
+async def test_reads_all_over_are_not_read_ahead(make_fetching):
+    fetching = await make_fetching(whole_bytes=0)
+    fetching.bench.origin.put("b", "big", BODY)
+    for number in (9, 2, 11, 5, 0):
+        await read(fetching, number * PAGE, number * PAGE + 100)
+    assert fetching.bench.origin.gets == 5
+
+
+async def test_several_readers_of_one_object_are_told_apart(make_fetching):
+    fetching = await make_fetching(whole_bytes=0)
+    fetching.bench.origin.put("b", "big", BODY)
+    sources = []
+    for number in range(6):
+        sources.append(await read(fetching, number * PAGE, number * PAGE + 100))
+        sources.append(await read(fetching, (number + 6) * PAGE, (number + 6) * PAGE + 100))
+    assert sources.count(Source.ORIGIN) <= 4
+
+
+async def test_an_order_knows_better(make_fetching):
+    """Of an object in an announced order only what the order names is fetched."""
+    fetching = await make_fetching(whole_bytes=1 << 20)
+    bench, samples = fetching.bench, whole(2)
+    bench.origin.put("b", "k0", BODY)
+    await bench.get("k0", range=RangeSpec(0, 10))
+    await fetching.idle()
+    before = bench.origin.gets
+    await bench.engine.purge("b", "", dry_run=False)
+    bench.origin.put("b", "k1", b"x")
+    fetching.orders.announce("j", Order(samples, [1] * 5000 + [0]))
+    await fetching.idle()
+    await bench.get("k0", range=RangeSpec(0, 10))
+    await fetching.idle()
+    assert bench.origin.gets == before + 2
