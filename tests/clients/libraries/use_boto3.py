@@ -123,7 +123,7 @@ class Operations:
         self._client.put_object(**named, Body=old)
         etag = self._client.get_object(**named, Range="bytes=0-8388607")["ETag"]
         self._client.put_object(**named, Body=new)
-        with pytest.raises(ClientError, match="412|PreconditionFailed"):
+        with pytest.raises(ClientError, match=r"412|PreconditionFailed"):
             self._client.get_object(**named, Range="bytes=8388608-", IfMatch=etag)
         path = Path(scratch) / "down"
         self._client.download_file(*named.values(), str(path))
