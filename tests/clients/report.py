@@ -5,7 +5,7 @@ import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OK, NOT_OFFERED, SAYS = "ok", "-", "says: "
+OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails: "
 ROUTES = ("direct", "plain", "tls", "file")
 _BEGIN, _END = "<!-- written by make clients -->\n", "<!-- end -->\n"
 _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
