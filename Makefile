@@ -65,6 +65,9 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
+memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.memory $(if $(WRITE),--write docs/reliability)
+
 clean: ## Remove .venv, caches and reports
 	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

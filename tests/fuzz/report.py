@@ -37,7 +37,7 @@ def markdown(found: Found, machine: str) -> str:
             "",
             *_table("answer", found.answers),
             "",
-            "Without an answer end connections whose request never ends: the client says that it sends no more.",
+            "Connections without an answer are those whose request never ends: the client sends no more.",
             "",
             "What the listeners understood (the proxy's own requests to its origin included):",
             "",

@@ -13,6 +13,7 @@ from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, touched
 from shadeproxy.api.s3.port import Response
+from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
@@ -93,11 +94,11 @@ class Forwarder:
             trailers = Trailers(plan.trailers, lambda: body.trailers)
             return _Outgoing(headers, body.pieces(), refs, trailers=trailers)
         try:
-            whole = await body.read(size)
+            whole = await body.hold(size)
         except BaseException:
             self._trailed.give(size)
             raise
-        return _Outgoing(headers + _checksum_fields(body), _once(whole), refs, held_bytes=size)
+        return _Outgoing(headers + _checksum_fields(body), _pieces_of(whole), refs, held_bytes=size)
 
     async def _carry(
         self,
@@ -158,3 +159,9 @@ def _checksum_fields(body: UploadBody) -> Headers:
 
 async def _once(piece: bytes) -> AsyncIterator[bytes]:
     yield piece
+
+
+async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
+    """Not at once: what a transport does not send now, it keeps."""
+    for start in range(0, len(whole), WRITE_BYTES):
+        yield bytes(whole[start : start + WRITE_BYTES])
