@@ -115,7 +115,7 @@ class Mover:
             count = response.readinto(self._buffer[: min(PIECE_BYTES, span.length - taken)])
             if not count:
                 raise Failed(f"{kind}: the body ended after {taken} of {span.length} bytes")
-            if self._buffer[:count] != self._stream.piece(self._number, span.offset + taken, count):
+            if not self._stream.is_at(self._number, span.offset + taken, self._buffer[:count]):
                 self._tally.failed(kind, "wrong", f"client {self._number}: at {span.offset + taken}")
                 raise Failed("wrong bytes")
             taken += count

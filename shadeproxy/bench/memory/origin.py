@@ -84,7 +84,7 @@ class Origin:
             piece = await reader.read(min(PIECE_BYTES, length - taken))
             if not piece:
                 raise ConnectionResetError("the upload was given up")
-            right = right and piece == self._stream.piece(number, offset + taken, len(piece))
+            right = right and self._stream.is_at(number, offset + taken, piece)
             taken += len(piece)
             await asyncio.sleep(pace.rest_s(len(piece)))
         return right

@@ -25,6 +25,11 @@ class Stream:
         start = (number * _STEP_BYTES + offset) % _PERIOD_BYTES
         return self._base[start : start + length]
 
+    def is_at(self, number: int, offset: int, received: bytes | memoryview) -> bool:
+        """Whether ``received`` are the bytes from ``offset`` on, at most PIECE_BYTES of them."""
+        # Copies of a megabyte are cheap; views are compared byte by byte.
+        return bytes(received) == bytes(self.piece(number, offset, len(received)))
+
     @cached_property
     def _base(self) -> memoryview:
         once = np.random.default_rng(3).bytes(_PERIOD_BYTES)
