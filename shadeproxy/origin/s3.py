@@ -31,6 +31,7 @@ from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Addressing, Endpoint
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, Trailers
 from shadeproxy.origin.credentials import CredentialProvider
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3pages import PageGets, Wanted
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
@@ -71,8 +72,10 @@ class S3Origin:
         ca_file: str | None = None,
         trailing_checksums: TrailingChecksums = "auto",
         clock: Clock | None = None,
+        health: OriginHealth | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
+        health = health or OriginHealth(self._clock)
         self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing)
         self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
             trailing_checksums
@@ -88,6 +91,7 @@ class S3Origin:
             max_connections=max_connections,
             tls=tls,
             clock=self._clock,
+            health=health,
         )
         self._pages = PageGets(
             self._endpoint,
@@ -95,6 +99,7 @@ class S3Origin:
             region=region,
             pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
             clock=self._clock,
+            health=health,
         )
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
