@@ -11,6 +11,8 @@ from shadeproxy.bench.memory.run import Plan, judge, memory_run
 from shadeproxy.bench.memory.stream import MIB
 from shadeproxy.demo import servers
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
 _HERE = Path(__file__).parent
 _SMALL = Plan(
     clients=16,
@@ -27,7 +29,6 @@ def failed(plan, run):
     return {check.name for check in judge(plan, run) if not check.passed}
 
 
-@pytest.mark.slow
 def test_streams_stay_within_the_bound(tmp_path):
     lines = []
     run = memory_run(_SMALL, lambda look: lines.append(progress_line(look)))
@@ -40,7 +41,6 @@ def test_streams_stay_within_the_bound(tmp_path):
     assert "**Passed**" in markdown(_SMALL, run, checks, "memory.png")
 
 
-@pytest.mark.slow
 def test_bodies_that_are_kept_are_noticed(monkeypatch):
     command = (sys.executable, str(_HERE / "hoarding_proxy.py"), "serve", "--config")
     monkeypatch.setattr(servers, "_SERVE", command)
@@ -48,16 +48,15 @@ def test_bodies_that_are_kept_are_noticed(monkeypatch):
     assert failed(_SMALL, run) == {"resident at most (VmHWM)", "with the whole RAM tier"}
 
 
-@pytest.mark.slow
 def test_a_wrong_bit_of_an_upload_is_noticed(monkeypatch):
     command = (sys.executable, str(_HERE / "flipping_proxy.py"), "serve", "--config")
     monkeypatch.setattr(servers, "_SERVE", command)
-    run = memory_run(_SMALL, lambda _: None)
+    plan = replace(_SMALL, clients=4)
+    run = memory_run(plan, lambda _: None)
     assert "BadDigest" in " ".join(run.counts.faults)
-    assert {"every byte up and down", "errors"} <= failed(_SMALL, run)
+    assert {"every byte up and down", "errors"} <= failed(plan, run)
 
 
-@pytest.mark.slow
 def test_a_wrong_bit_of_a_download_is_noticed():
     plan = replace(_SMALL, clients=4, origin=(sys.executable, str(_HERE / "flipping_origin.py")))
     run = memory_run(plan, lambda _: None)
