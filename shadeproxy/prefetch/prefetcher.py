@@ -10,6 +10,7 @@ withdrawn order wanted is cancelled; failures are counted, and slow it down.
 import asyncio
 import heapq
 from collections.abc import Coroutine
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ import numpy as np
 import structlog
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.ahead import Ahead, Fetched, Need
+from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts
@@ -27,7 +30,7 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
-_PAUSE_S = 0.01
+_PAUSE_S = 0.02
 _MOST_SAMPLES = 4096
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
@@ -37,7 +40,8 @@ _MOST_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
-    """``ahead_bytes``: how far ahead of a job's reads. ``fetches`` and ``flying_bytes``: at most at a time.
+    """``ahead_bytes``: how far ahead of a job's reads. ``fetches``: while so many reads of the origin are
+    under way, whoever wants them, none is added. ``flying_bytes``: at most at a time.
     ``whole_bytes``: objects up to this size are fetched whole after a part was read.
     """
 
@@ -48,9 +52,10 @@ class Limits(NamedTuple):
 
 
 class _Flying(NamedTuple):
-    task: asyncio.Task[None]
+    flight: Flight
     size_bytes: int
-    jobs: frozenset[str]
+    began_s: float
+    wanted: Wanted | None
 
 
 class Prefetcher:
@@ -86,11 +91,13 @@ class Prefetcher:
         self._woken.set()
 
     async def aclose(self) -> None:
-        """Cancel everything and wait until it is over."""
-        tasks = [*self._tasks, *(flying.task for flying in self._flying.values())]
+        """Give up everything, and wait until it is over."""
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for key in list(self._flying):
+            self._give_up(key)
 
     @property
     def flying(self) -> int:
@@ -145,8 +152,10 @@ class Prefetcher:
             if walk is None:
                 walk = self._walks[outlook.job] = Walk(outlook.job, now_s)
             walk.note(outlook, now_s)
-            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), now_s))
-            self._depth += walk.pace.depth(self._latency.mean_s)
+            depth = walk.pace.depth(self._latency.mean_s)
+            self._depth += depth
+            window = self._window(walk)
+            wanted.append(walk.look(self._upcoming, self._ahead, window, 2 * depth, now_s))
             if not walk.complete:
                 self._woken.set()
         soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), 2 * self._depth)
@@ -178,9 +187,9 @@ class Prefetcher:
         """Of the other jobs nothing is wanted any more."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            for flying in self._flying.values():
-                if flying.jobs and not flying.jobs & self._walks.keys():
-                    flying.task.cancel()
+            for key, flown in list(self._flying.items()):
+                if flown.wanted is not None and flown.wanted.job == job:
+                    self._give_up(key)
 
     def _pump(self) -> None:
         """Start what there is room for."""
@@ -217,7 +226,8 @@ class Prefetcher:
     def _may_start(self, depth: int) -> bool:
         size_bytes = int(self._latency.size_bytes)
         return (
-            len(self._flying) < min(depth, self._limits.fetches)
+            len(self._flying) < depth
+            and self._ahead.flying < self._limits.fetches
             and self._flying_bytes + size_bytes <= self._limits.flying_bytes
             and self._ahead.may_take(size_bytes)
         )
@@ -226,30 +236,30 @@ class Prefetcher:
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
         key = (need.ref, need.number)
-        if key in self._flying:  # and not at the engine yet
-            return
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
-        task = asyncio.create_task(self._fetch(need, wanted), name=f"prefetch {need.ref} page {need.number}")
-        jobs = frozenset() if wanted is None else frozenset((wanted.job,))
-        self._flying[key] = _Flying(task, size_bytes, jobs)
+        flight = self._ahead.begin(need, partial(self._landed, key))
+        self._flying[key] = _Flying(flight, size_bytes, self._clock.monotonic_s(), wanted)
         self._flying_bytes += size_bytes
-        task.add_done_callback(lambda _task: self._landed(key))
 
-    async def _fetch(self, need: Need, wanted: Wanted | None) -> None:
-        began_s = self._clock.monotonic_s()
-        fetched = await self._ahead.fetch(need.ref, need.number)
-        self._learn(fetched, self._clock.monotonic_s() - began_s)
-        if wanted is not None and fetched.meta is not None and fetched.meta.size > self._ahead.page_size:
-            walk = self._walks.get(wanted.job)
-            if walk is not None:
-                walk.forget(wanted.sample)
-
-    def _landed(self, key: tuple[ObjectRef, int]) -> None:
-        self._flying_bytes -= self._flying.pop(key).size_bytes
+    def _landed(self, key: tuple[ObjectRef, int], fetched: Fetched) -> None:
+        flown = self._remove(key)
+        self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
+        if flown.wanted is not None and fetched.meta is not None:
+            walk = self._walks.get(flown.wanted.job)
+            if walk is not None and fetched.meta.size > self._ahead.page_size:
+                walk.forget(flown.wanted.sample)
         if self._queue:
             self._pump()
-        else:
+        if not self._queue:
             self._woken.set()
+
+    def _give_up(self, key: tuple[ObjectRef, int]) -> None:
+        self._ahead.give_up(self._remove(key).flight)
+
+    def _remove(self, key: tuple[ObjectRef, int]) -> _Flying:
+        flown = self._flying.pop(key)
+        self._flying_bytes -= flown.size_bytes
+        return flown
 
     def _learn(self, fetched: Fetched, elapsed_s: float) -> None:
         if fetched.error is None:
@@ -257,6 +267,8 @@ class Prefetcher:
             if fetched.size_bytes:
                 self._latency.note(elapsed_s, fetched.size_bytes)
             return
+        if isinstance(fetched.error, Overloaded):
+            return  # demand was quicker
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
             pause_s = min(_FIRST_PAUSE_S * 2 ** (self._failures - _FAILURES_IN_A_ROW), _MOST_PAUSE_S)
