@@ -7,6 +7,8 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.orders import Orders
+from shadeproxy.telemetry.counters import OrderGauges
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger("shadeproxy.access")
@@ -72,3 +74,19 @@ class Observer:
                 ms=round(duration_s * 1000, 2),
                 **({"origin_request_id": origin_request_id} if origin_request_id else {}),
             )
+
+
+def order_gauges(orders: Orders) -> dict[str, OrderGauges]:
+    """What statistics show of announced orders, by job."""
+    return {
+        job: OrderGauges(
+            believed=state.believed,
+            epochs=len(state.epochs),
+            left=state.left,
+            rate_per_s=state.rate_per_s,
+            found=state.found,
+            surprises=state.surprises,
+            missed=state.missed,
+        )
+        for job, state in orders.states().items()
+    }

@@ -24,7 +24,7 @@ from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.app.admin import EngineAdmin, Observer
+from shadeproxy.app.admin import EngineAdmin, Observer, order_gauges
 from shadeproxy.app.clients import build_authenticator, has_own_upstreams
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.media import Media
@@ -110,6 +110,7 @@ class Proxy:
             await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin)
         scheme = "http" if tls is None else "https"
+        self.stats.orders = lambda: order_gauges(knowledge.orders)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = ControlContext(
             version=__version__,

@@ -26,6 +26,7 @@ LINES_TYPES = frozenset(
 )
 
 MAX_JSON_BYTES = 64 * 1024
+MAX_ORDER_BYTES = 64 * 1024 * 1024
 MAX_SCORES_BYTES = 32 * 1024 * 1024
 MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
@@ -79,6 +80,24 @@ class ScoreSummary(msgspec.Struct):
     mean: float | None
 
 
+class OrderSummary(msgspec.Struct):
+    """``epochs``: announced ids by epoch, of those not over; ``position``: of every rank in ``epoch``, about.
+
+    ``believed``: false when reads contradict the order, which then counts for nothing. ``found``: reads that
+    were announced about there; ``surprises``: reads that were not; ``missed``: announced and passed unread.
+    """
+
+    epochs: dict[str, int]
+    epoch: int | None
+    position: int | None
+    left: int
+    believed: bool
+    rate_per_s: float | None
+    found: int
+    surprises: int
+    missed: int
+
+
 class JobSummary(msgspec.Struct):
     job: str
     dataset: str | None
@@ -91,6 +110,7 @@ class JobSummary(msgspec.Struct):
     live: bool
     scores: ScoreSummary
     progress: dict[str, RankProgress]
+    order: OrderSummary | None
 
 
 class JobList(msgspec.Struct):
@@ -106,6 +126,20 @@ class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[SampleId] | None = None
     scores: list[float] | None = None
     keys: dict[str, float] | None = None
+
+
+class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Sample ids of one rank, in the order in which it reads them; a bare list of ids is taken too."""
+
+    ids: list[SampleId]
+
+
+class OrderTaken(msgspec.Struct):
+    """``announced``: ids of that rank and epoch that are known now."""
+
+    epoch: int
+    rank: int
+    announced: int
 
 
 class ScoresApplied(msgspec.Struct):

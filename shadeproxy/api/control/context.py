@@ -18,6 +18,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.settling import Settling
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -104,9 +105,11 @@ class ControlContext:
     reads_allowed: bool = True
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
+    settling: Settling = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", Metrics(self.stats))
+        object.__setattr__(self, "settling", Settling(self.knowledge.orders, self.in_pool))
 
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs

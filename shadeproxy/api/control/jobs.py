@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import xxhash
 from aiohttp import web
@@ -11,9 +12,11 @@ from shadeproxy.api.control.bodies import (
     MAX_SCORES_BYTES,
     OCTETS,
     SCORES,
+    Count,
     JobList,
     JobSpec,
     JobSummary,
+    OrderSummary,
     ProgressReport,
     RankProgress,
     ScoresApplied,
@@ -30,11 +33,22 @@ from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
+from shadeproxy.engine.knowledge.orders import OrderState
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
+_MEAN_LOSS = "x-shade-mean-loss"
+DRAWING = {
+    "epoch": "Freeze the column: everybody who asks for this epoch gets what the first one got",
+    "mean_loss": "Freeze this with it; the answer has it in x-shade-mean-loss",
+}
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
+
+
+class _Drawing(msgspec.Struct, forbid_unknown_fields=True):
+    epoch: Count | None = None
+    mean_loss: float | None = None
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
@@ -86,8 +100,14 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
 
 
 async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
-    column = context.knowledge.scores(request.match_info["job"])
-    return web.Response(body=column.astype("<f4", copy=False).tobytes(), content_type=OCTETS)
+    name, knowledge, asked = request.match_info["job"], context.knowledge, _drawing(request)
+    column, headers = knowledge.scores(name), {}
+    if asked.epoch is not None:
+        column, mean_loss = knowledge.frozen.take(name, asked.epoch, lambda: column, asked.mean_loss)
+        if mean_loss is not None:
+            headers[_MEAN_LOSS] = repr(mean_loss)
+    body = column.astype("<f4", copy=False).tobytes()
+    return web.Response(body=body, content_type=OCTETS, headers=headers)
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
@@ -99,6 +119,20 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
     if any(sent.value in {tag, "*"} for sent in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type=OCTETS, headers=headers)
+
+
+def _drawing(request: web.Request) -> _Drawing:
+    query = dict(request.query)
+    try:
+        asked = msgspec.convert(query, _Drawing, strict=False)
+        if len(query) == len(request.query) and math.isfinite(asked.mean_loss or 0.0):
+            return asked
+        problem = "a parameter is there twice, or mean_loss is not finite"
+    except msgspec.ValidationError as error:
+        problem = str(error)
+    raise InvalidRequest(
+        f"the query is not right: {problem}", hint=f"parameters: {', '.join(DRAWING)}"
+    ) from None
 
 
 def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
@@ -147,4 +181,14 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         live=job.live,
         scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),
         progress={str(rank): RankProgress(*at) for rank, at in sorted(job.progress.items())},
+        order=_order(context.knowledge.orders.state(job.name)),
     )
+
+
+def _order(state: OrderState | None) -> OrderSummary | None:
+    if state is None:
+        return None
+    shown = state._asdict()
+    shown["epochs"] = {str(epoch): count for epoch, count in state.epochs.items()}
+    shown["rate_per_s"] = None if math.isnan(state.rate_per_s) else state.rate_per_s
+    return OrderSummary(**shown)

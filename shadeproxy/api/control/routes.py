@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, batch, datasets, jobs, locate, reads, service
+from shadeproxy.api.control import admin, batch, datasets, jobs, locate, orders, reads, service
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -114,7 +114,31 @@ ROUTES = (
         body={wire.JSON: wire.ScoresBody, wire.SCORES: None},
         answers=_ok(wire.ScoresApplied),
     ),
-    Route("GET", "/v1/jobs/{job}/scores", "The score column of a job", jobs.get_scores, answers=_COLUMN),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/scores",
+        "The score column of a job",
+        jobs.get_scores,
+        answers=_COLUMN,
+        query=jobs.DRAWING,
+    ),
+    Route(
+        "PUT",
+        "/v1/jobs/{job}/epochs/{epoch}/order",
+        "Announce what a rank will read; binary ids are little-endian u32",
+        orders.put_order,
+        body={wire.OCTETS: None, wire.IDS: None, wire.JSON: wire.OrderBody},
+        answers=_ok(wire.OrderTaken),
+        query=orders.QUERY,
+    ),
+    Route(
+        "DELETE",
+        "/v1/jobs/{job}/epochs/{epoch}/order",
+        "Withdraw what was announced",
+        orders.delete_order,
+        answers=_GONE,
+        query=orders.WITHDRAWN,
+    ),
     Route(
         "POST",
         "/v1/jobs/{job}/progress",

@@ -17,6 +17,7 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.engine.knowledge.frozen import FrozenScores
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank
@@ -58,7 +59,8 @@ class Knowledge:
         self.scoreboard: dict[str, ScoreColumn] = {}
         self._growing: dict[str, GrowingSet] = {}
         self._dirty = dirty
-        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty)
+        self.frozen = FrozenScores()
+        self.orders = Orders(self.jobs, self.dataset, dirty=dirty)
 
     # ------------------------------------------------------------------ datasets
 
@@ -135,6 +137,7 @@ class Knowledge:
 
     def _forget(self, job: Job) -> None:
         self.orders.forget(job.name)
+        self.frozen.forget(job.name)
         self.scoreboard.pop(job.name, None)
         self._growing.pop(job.name, None)
         self._dirty("jobs", job.name)
@@ -159,6 +162,11 @@ class Knowledge:
             )
         check_rank(job, rank)
         return Announcement(name, epoch, rank, offset, check_order(ids, space.count, dataset=_title(space)))
+
+    def put_order(self, new: Announcement, now_s: float) -> None:
+        """Take in what was checked. Raises UnknownName, InvalidRequest (a gap before it), Conflict."""
+        self.orders.put(new, now_s)
+        self.touch(new.job, now_s)
 
     # ------------------------------------------------------------------ scores
 
