@@ -134,6 +134,11 @@ class Ahead:
         return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
     @property
+    def capacity_bytes(self) -> int:
+        """What all tiers hold together."""
+        return sum(medium.tier.capacity_bytes for medium in self._cache.media)
+
+    @property
     def free_bytes(self) -> int:
         """Room that displaces nothing."""
         return self._cache.placement.free_bytes

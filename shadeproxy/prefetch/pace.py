@@ -12,13 +12,15 @@ import math
 _SPARE = 1.5
 _FEWEST = 4
 _FIRST_DEPTH = 16
-_FIRST_REACH = 64.0
+_FIRST_REACH = 16.0
 _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
+# Small: a guess too big for a small cache would never be put right, and a few fetches teach better.
+_FIRST_SIZE_BYTES = 64 * 1024
 
 
 def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
@@ -29,9 +31,9 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
 class Latency:
     """What a fetch takes, and how long a page is, by the latest few dozen."""
 
-    def __init__(self, first_size_bytes: int) -> None:
+    def __init__(self, page_size: int) -> None:
         self.mean_s = _FIRST_LATENCY_S
-        self.size_bytes = float(first_size_bytes)
+        self.size_bytes = float(min(page_size, _FIRST_SIZE_BYTES))
         self._count = 0
 
     def note(self, latency_s: float, size_bytes: int) -> None:

@@ -32,6 +32,7 @@ _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
 _MOST_SAMPLES = 4096
+_CACHE_SHARE = 0.25
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
@@ -178,10 +179,16 @@ class Prefetcher:
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
     def _window(self, walk: Walk) -> int:
-        """Samples to look ahead of a job: farther where that displaces nothing."""
-        most = min(int(self._limits.ahead_bytes / max(self._latency.size_bytes, 1.0)), _MOST_SAMPLES)
-        free = int(self._ahead.free_bytes / max(self._latency.size_bytes, 1.0))
-        return max(min(max(walk.pace.window(self._latency.mean_s), free), most), 1)
+        """Samples to look ahead of a job: farther where that displaces nothing.
+
+        What lies ready takes the place of what would be read from the cache later, so it gets a share.
+        """
+        size_bytes = max(self._latency.size_bytes, 1.0)
+        share_bytes = self._ahead.capacity_bytes * _CACHE_SHARE / len(self._walks)
+        within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _CACHE_SHARE))
+        free = int(self._ahead.free_bytes / size_bytes)
+        most = min(int(self._limits.ahead_bytes / size_bytes), _MOST_SAMPLES)
+        return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
 
     def _withdraw(self, jobs: set[str]) -> None:
         """Of the other jobs nothing is wanted any more."""
