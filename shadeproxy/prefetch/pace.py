@@ -17,6 +17,10 @@ _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
+_BOOSTED = 4.0  # and still late: it is not the latency
+_LEAST_SHARE = 0.25
+_MORE_SHARE = 1.25
+_SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
 # Small: a guess too big for a small cache would never be put right, and a few fetches teach better.
@@ -49,6 +53,9 @@ class Pace:
 
     def __init__(self, now_s: float) -> None:
         self.miss_ratio = 1.0
+        self.share = _LEAST_SHARE
+        """Of a full cache, what may lie ready. Little saves bytes; much saves time where it is the link that
+        holds up the job, and not the latency (Cao et al., SIGMETRICS 1995: aggressive prefetching)."""
         self._last_s = now_s
         self._rate_per_s = math.nan
         self._fast_per_s = 0.0
@@ -65,6 +72,8 @@ class Pace:
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s
         self._boost = 1.0 + (self._boost - 1.0) * 0.5 ** (elapsed_s / _BOOST_HALF_LIFE_S)
+        faded = 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
+        self.share = _LEAST_SHARE + (self.share - _LEAST_SHARE) * faded
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
 
     def note_reach(self, place: int) -> None:
@@ -81,6 +90,8 @@ class Pace:
         """A reader came before his page did. What is done about it shows after a latency."""
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s
+            if self._boost >= _BOOSTED:
+                self.share = min(_MORE_SHARE * self.share, 1.0)
             self._boost = min(2 * self._boost, _MOST_BOOST)
 
     @property

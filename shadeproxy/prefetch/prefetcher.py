@@ -31,8 +31,8 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_MOST_SAMPLES = 4096
-_CACHE_SHARE = 0.25
+_MOST_SAMPLES = 32_768
+_LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
@@ -184,8 +184,8 @@ class Prefetcher:
         What lies ready takes the place of what would be read from the cache later, so it gets a share.
         """
         size_bytes = max(self._latency.size_bytes, 1.0)
-        share_bytes = self._ahead.capacity_bytes * _CACHE_SHARE / len(self._walks)
-        within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _CACHE_SHARE))
+        share_bytes = self._ahead.capacity_bytes * walk.pace.share / len(self._walks)
+        within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _LEAST_MISS_RATIO))
         free = int(self._ahead.free_bytes / size_bytes)
         most = min(int(self._limits.ahead_bytes / size_bytes), _MOST_SAMPLES)
         return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
