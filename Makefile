@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ROUNDS ?= 200
 MINUTES ?= 60
+REQUESTS ?= 200000
 SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +20,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw crash soak clean
+.PHONY: help demo test check format bench test-rgw crash soak fuzz clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -56,6 +57,9 @@ crash: $(VENV)/.dev ## kill -9 during writes, ROUNDS times (default 200), every 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \
 	  $(if $(WRITE),--write docs/reliability)
+
+fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 clean: ## Remove .venv, caches and reports
 	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -12,6 +12,9 @@ from shadeproxy_sdk.errors import ConfigError, ControlError, ReadError, ShadeErr
 from shadeproxy_sdk.job import Job, JobStats
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.shards.mds import mds_manifest
+from shadeproxy_sdk.shards.tar import tar_manifest, tar_members
+from shadeproxy_sdk.shards.tfrecord import tfrecord_manifest
 from shadeproxy_sdk.stall import StallMeter
 
 if TYPE_CHECKING:
@@ -40,6 +43,10 @@ __all__ = [
     "announce",
     "as_tensor",
     "collate",
+    "mds_manifest",
+    "tar_manifest",
+    "tar_members",
+    "tfrecord_manifest",
 ]
 _NEEDS_TORCH = {
     "Announced": "announced",

@@ -92,16 +92,18 @@ class Announced(Sampler[Any]):
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is ``epoch``."""
+        """The next iteration is ``epoch``; the sampler, or the one in a BatchSampler, is told if it asks."""
         self._epoch = epoch
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """What the sampler yields. A generator on purpose: nothing is drawn before the loader asks."""
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        # Whoever sets the epoch of the sampler itself, past this, is followed.
+        epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
+        self._epoch = epoch + 1
         items = iter(self.sampler)
-        drawn = list(islice(items, len(self)))
+        # One more than there are: some draw again from their generator when they end.
+        drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
         for item in drawn:
@@ -147,13 +149,23 @@ class Announced(Sampler[Any]):
         if twin is None:
             return
         for coming in range(epoch + 1, epoch + 1 + self._announce_epochs):
-            if hasattr(twin, "set_epoch"):
-                twin.set_epoch(coming)
+            _set_epoch(twin, coming)
             order = self._sample_ids(list(twin))
             known = self._foretold.get(coming)
             if known is None or not np.array_equal(order, known):
                 self._foretold[coming] = order
                 self.job.announce(coming, order)
+
+
+def _drawing(sampler: Any) -> Any:
+    """The sampler that draws: of a BatchSampler the one in it."""
+    return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    told = sampler if hasattr(sampler, "set_epoch") else _drawing(sampler)
+    if hasattr(told, "set_epoch"):
+        told.set_epoch(epoch)
 
 
 def _twin(sampler: Any) -> Any:

@@ -7,11 +7,9 @@ per process.
 
 import gzip
 import os
-import re
 import time
-import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -25,13 +23,14 @@ from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
+from shadeproxy_sdk.names import check_name, dataset_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.tag import JobTag
-from shadeproxy_sdk.transfer import S3Side
+from shadeproxy_sdk.transfer import Found, S3Side
 
+Value = TypeVar("Value")
 _REGISTER_TIMEOUT_S = 600.0
 """Listing a million keys takes the proxy a thousand requests to its origin."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
 _HELP = (
     "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
     "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
@@ -79,22 +78,31 @@ class Client:
         Asks the proxy; when it does not answer, the origin, with one warning per process. Raises ReadError
         when the sample does not exist or may not be read, or nobody answered for ``timeout_s``.
         """
-        deadline = time.monotonic() + self.timeout_s
         headers = tag.headers() if tag is not None else {}
-        gate = self.connections.s3_gate
+        return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}))
+
+    def listing(self, bucket: str, prefix: str = "") -> list[Found]:
+        """The objects under ``prefix`` in key order, with their sizes; nothing is registered. Raises as
+        ``read``.
+        """
+        return self._ask(f"s3://{bucket}/{prefix}", lambda side, _: list(side.listing(bucket, prefix)))
+
+    def _ask(self, what: str, call: Callable[[S3Side, bool], Value]) -> Value:
+        """``call`` on the proxy's S3 side (then with True), or on the origin."""
+        deadline, gate = time.monotonic() + self.timeout_s, self.connections.s3_gate
         while True:
             passage, reason = gate.ask(), gate.reason
             if passage is not Passage.SHUT:
                 try:
-                    return self._read_proxy(entry, headers, passage)
+                    return self._ask_proxy(call, passage)
                 except (Unreachable, Busy) as error:
                     reason = str(error)
             origin = self._fallback()
             if origin is not None:
                 self._warn(reason, origin)
-                return self._read_origin(origin, entry, reason)
+                return self._ask_origin(origin, what, call, reason)
             if time.monotonic() >= deadline:
-                raise self._nobody(str(entry), reason)
+                raise self._nobody(what, reason)
             gate.hurry(self._retry_s)
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
 
@@ -164,10 +172,10 @@ class Client:
                 manifest.guess.seen(len(data))
         return landing
 
-    def _read_proxy(self, entry: Entry, headers: dict[str, str], passage: Passage) -> bytes:
+    def _ask_proxy(self, call: Callable[[S3Side, bool], Value], passage: Passage) -> Value:
         gate, timeout_s = self.connections.s3_gate, probe_timeout_s(passage, self.timeout_s)
         try:
-            data = S3Side(self.connections, self._find_s3(timeout_s), timeout_s).read(entry, headers)
+            value = call(S3Side(self.connections, self._find_s3(timeout_s), timeout_s), True)
         except Unreachable as error:
             gate.failed(passage, str(error))
             raise
@@ -175,16 +183,18 @@ class Client:
             gate.succeeded()
             raise
         gate.succeeded()
-        return data
+        return value
 
-    def _read_origin(self, origin: Origin, entry: Entry, proxy_reason: str) -> bytes:
+    def _ask_origin(
+        self, origin: Origin, what: str, call: Callable[[S3Side, bool], Value], proxy_reason: str
+    ) -> Value:
         deadline, pause_s = time.monotonic() + self.timeout_s, 0.1
         while True:
             try:
-                return S3Side(self.connections, origin, self.timeout_s).read(entry, {})
+                return call(S3Side(self.connections, origin, self.timeout_s), False)
             except (Unreachable, Busy) as error:
                 if time.monotonic() + pause_s >= deadline:
-                    raise self._nobody(str(entry), proxy_reason, origin, str(error)) from None
+                    raise self._nobody(what, proxy_reason, origin, str(error)) from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
 
@@ -249,7 +259,7 @@ class Client:
         Raises ControlError when the proxy refuses, ReadError when nobody answers, ConfigError when it is
         empty.
         """
-        chosen = check_name(name, "dataset") if name else _dataset_name(bucket, prefix)
+        chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         gate = self.connections.control_gate
         passage, reason = gate.ask(), gate.reason
         if passage is not Passage.SHUT:
@@ -265,8 +275,8 @@ class Client:
             raise self._nobody(f"s3://{bucket}/{prefix}", reason)
         self._warn(reason, origin)
         try:
-            keys = S3Side(self.connections, origin, self.timeout_s).keys(bucket, prefix)
-            return Manifest.from_entries(chosen, (Entry(bucket, key) for key in keys))
+            found = S3Side(self.connections, origin, self.timeout_s).listing(bucket, prefix)
+            return Manifest.from_entries(chosen, (Entry(bucket, key) for key, _ in found))
         except (Unreachable, Busy) as error:
             raise self._nobody(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
@@ -375,17 +385,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({self._control.url!r})"
-
-
-def check_name(name: str, kind: str) -> str:
-    """``name`` if it may stand in URLs and header fields. Raises ConfigError."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
-        )
-    return name
-
-
-def _dataset_name(bucket: str, prefix: str) -> str:
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
-    return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

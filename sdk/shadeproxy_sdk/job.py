@@ -204,20 +204,21 @@ class Job:
         with self._board_lock:
             return self._halfway.known(epoch) is not None
 
-    def known(self, epoch: int, *, shared: bool = False) -> Known | None:
+    def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> Known | None:
         """What ``epoch`` is to be drawn from: each sample's latest weight, and the mean loss; None before
         the first report.
 
-        One rank: as of the half of the epoch before, else as of now. Several: the proxy's column for
-        ``epoch``, which holds everybody's scores and is the same for all who ask. Without a proxy this
-        rank's own, or, with ``shared``, None.
+        One rank: as of now, or, with ``halfway``, as of the half of the epoch before where it was reached.
+        Several: the proxy's column for ``epoch``, which holds everybody's scores and is the same for all who
+        ask. Without a proxy this rank's own, or, with ``shared``, None.
         """
         self._settle()
         with self._board_lock:
             mean_loss = self._board.mean_loss()
             if mean_loss is None:
                 return None
-            own = self._halfway.known(epoch - 1) or Known(self._board.weights.copy(), mean_loss)
+            early = self._halfway.known(epoch - 1) if halfway else None
+            own = early or Known(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
         self._courier.flush(_SHARE_TIMEOUT_S)

@@ -97,12 +97,14 @@ class Planner:
             if resident is None:
                 return plan
             return Plan(reorder(plan.order, resident), None, None, plan.distinct)
-        known = None if mode == "uniform" else self._job.known(epoch)
+        if mode == "uniform":
+            return self.uniform(epoch)
+        known = self._job.known(epoch, halfway=self.drawn_from_weights)
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> Plan | None:
         """As ``plan``, from the weights that all ranks share; None while these cannot be had."""
-        known = self._job.known(epoch, shared=True)
+        known = self._job.known(epoch, halfway=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
     def _drawn(self, epoch: int, known: Known) -> Plan:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
 
@@ -26,6 +27,13 @@ _HINTS = {
     ),
     404: "check bucket and key; an object that the manifest names may have been deleted since",
 }
+
+
+class Found(NamedTuple):
+    """An object as a listing names it."""
+
+    key: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,8 @@ class S3Side:
             )
         return data
 
-    def keys(self, bucket: str, prefix: str) -> Iterator[str]:
-        """Every key under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
+    def listing(self, bucket: str, prefix: str) -> Iterator[Found]:
+        """Every object under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
 
         The proxy lists a data set by the same rule, so ids agree whoever listed it. Raises as ``read``.
         """
@@ -71,8 +79,9 @@ class S3Side:
             encoded = root.findtext("{*}EncodingType") == "url"
             for element in root.iterfind("{*}Contents"):
                 key = element.findtext("{*}Key") or ""
-                if not (key.endswith("/") and element.findtext("{*}Size") == "0"):
-                    yield unquote_plus(key) if encoded else key
+                size_bytes = int(element.findtext("{*}Size") or 0)
+                if not (key.endswith("/") and size_bytes == 0):
+                    yield Found(unquote_plus(key) if encoded else key, size_bytes)
             token = root.findtext("{*}NextContinuationToken") or ""
             if root.findtext("{*}IsTruncated") != "true" or not token:
                 return

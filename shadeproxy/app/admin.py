@@ -7,8 +7,6 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.orders import Orders
-from shadeproxy.telemetry.counters import OrderGauges
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger("shadeproxy.access")
@@ -33,13 +31,13 @@ class EngineAdmin:
 
 
 class Observer:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``."""
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may be changed."""
 
     def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
         self._knowledge = knowledge
         self._clock = clock
-        self._access_log = access_log
+        self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
         if job.job in self._knowledge.jobs:
@@ -62,7 +60,7 @@ class Observer:
             self._stats.record_read(bucket, source, bytes_sent, job)
         if job is not None:
             self.on_job(job)
-        if self._access_log:
+        if self.access_log:
             _log.info(
                 "request",
                 request_id=request_id,
@@ -74,19 +72,3 @@ class Observer:
                 ms=round(duration_s * 1000, 2),
                 **({"origin_request_id": origin_request_id} if origin_request_id else {}),
             )
-
-
-def order_gauges(orders: Orders) -> dict[str, OrderGauges]:
-    """What statistics show of announced orders, by job."""
-    return {
-        job: OrderGauges(
-            believed=state.believed,
-            epochs=len(state.epochs),
-            left=state.left,
-            rate_per_s=state.rate_per_s,
-            found=state.found,
-            surprises=state.surprises,
-            missed=state.missed,
-        )
-        for job, state in orders.states().items()
-    }

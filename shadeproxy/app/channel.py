@@ -1,6 +1,7 @@
 """What the owner of the cache and a reader process tell each other, over a socket pair.
 
-Owner to reader: first the ``Opening``, then, to end in order, an empty frame. Reader to owner: what it read.
+Owner to reader: first the ``Opening``, then new ``Terms`` whenever they change, and, to end in order, an
+empty frame. Reader to owner: what it read; an empty frame once it goes by the terms that it got last.
 Law: whoever finds the channel closed knows that the other one is gone.
 """
 
@@ -14,6 +15,7 @@ from typing import NamedTuple, cast
 import msgspec
 import numpy as np
 
+from shadeproxy.app.terms import Terms
 from shadeproxy.config import Settings
 from shadeproxy.engine.reader import USE, Kind, TierFiles, Uses
 
@@ -22,6 +24,7 @@ _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 
 END = b""
+CONFIRMED = b""
 
 
 class Opening(NamedTuple):
@@ -30,6 +33,7 @@ class Opening(NamedTuple):
     """
 
     settings: Settings
+    terms: Terms
     tiers: tuple[TierFiles, ...]
     share: int
     listener: int
@@ -105,6 +109,18 @@ def unpack_opening(frame: bytes) -> Opening:
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening
+
+
+def pack_terms(terms: Terms) -> bytes:
+    """For ``unpack_terms`` in a process of the same program. Holds secrets: for the channel alone."""
+    return pickle.dumps(terms)
+
+
+def unpack_terms(frame: bytes) -> Terms:
+    """A frame of the owner. It comes from the process that started this one."""
+    terms = pickle.loads(frame)  # noqa: S301 - see above
+    assert isinstance(terms, Terms)
+    return terms
 
 
 def pack_reads(uses: Uses, kinds: list[Kind]) -> bytes:

@@ -1,17 +1,15 @@
 """From ``[auth]`` to who may talk to the S3 listener, and with whose rights."""
 
-from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.clients import ClientKey, Right
 from shadeproxy.app.origins import upstream_of
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Client
-from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import SHARED
 
 
-def build_authenticator(settings: Settings, clock: Clock) -> Authenticator:
+def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
     """Raises ConfigError when a secret cannot be read."""
-    clients = [
+    return tuple(
         ClientKey(
             client.access_key,
             client.secret(),
@@ -19,8 +17,7 @@ def build_authenticator(settings: Settings, clock: Clock) -> Authenticator:
             rights=_rights(client),
         )
         for client in settings.auth.clients
-    ]
-    return Authenticator(clients, anonymous=settings.auth.anonymous, clock=clock)
+    )
 
 
 def has_own_upstreams(settings: Settings) -> bool:

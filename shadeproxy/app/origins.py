@@ -21,6 +21,8 @@ from shadeproxy.origin.s3 import S3Origin
 
 _DEFAULT_REGION = "us-east-1"
 
+Providers = dict[Upstream, CredentialProvider]
+
 
 def upstream_of(access_key: str) -> Upstream:
     """The name of the origin credentials of a client that has its own."""
@@ -35,8 +37,13 @@ def origin_name(settings: Settings) -> str:
     return f"s3 {section.endpoint or 'aws'}"
 
 
-def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
-    """The origin of the settings, retried and limited. Raises ConfigError."""
+def build_origin(
+    settings: Settings, *, clock: Clock | None = None, providers: Providers | None = None
+) -> Origin:
+    """The origin of the settings, retried and limited. ``providers``: may be changed while it is used.
+
+    Raises ConfigError.
+    """
     clock = clock or SystemClock()
     section = settings.origin
     origin: Origin
@@ -45,7 +52,7 @@ def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
     else:
         origin = S3Origin(
             section.endpoint or None,
-            credentials=_providers(settings, clock),
+            credentials=build_providers(settings, clock) if providers is None else providers,
             region=section.region or _DEFAULT_REGION,
             addressing=section.addressing,
             timeouts=Timeouts(section.timeouts.connect, section.timeouts.read),
@@ -60,7 +67,8 @@ def build_origin(settings: Settings, *, clock: Clock | None = None) -> Origin:
     return RetryingOrigin(limited, rule=rule, clock=clock)
 
 
-def _providers(settings: Settings, clock: Clock) -> dict[Upstream, CredentialProvider]:
+def build_providers(settings: Settings, clock: Clock) -> Providers:
+    """Whose credentials requests are signed with. Raises ConfigError when a secret cannot be read."""
     providers = {SHARED: _shared(settings, clock)}
     for client in settings.auth.clients:
         own = client.upstream.resolve()

@@ -21,18 +21,19 @@ from aiohttp import web
 from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.app.admin import EngineAdmin, Observer, order_gauges
-from shadeproxy.app.clients import build_authenticator, has_own_upstreams
+from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media
-from shadeproxy.app.origins import build_origin
+from shadeproxy.app.origins import build_origin, build_providers
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
-from shadeproxy.app.rules import build_rules
+from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -44,7 +45,7 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.reader import Kind, Uses
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.policy.registry import get_policy
@@ -76,6 +77,7 @@ class Proxy:
         self._share: Share | None = None
         self._listener: socket.socket | None = None
         self.readers: Readers | None = None
+        self.live = Live(settings, self._clock)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -97,20 +99,34 @@ class Proxy:
 
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
-        authenticator = build_authenticator(settings, clock)
+        terms = await asyncio.to_thread(build_terms, settings)
+        authenticator = Authenticator(terms.clients, anonymous=terms.anonymous, clock=clock)
+        rules = Rules(terms.rules)
         token = settings.control.resolve_token()
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
         persistence, knowledge = await self._open_state(pool)
-        origin = CountedOrigin(build_origin(settings, clock=clock), stats=self.stats, clock=clock)
+        providers = build_providers(settings, clock)
+        built = build_origin(settings, clock=clock, providers=providers)
+        origin = CountedOrigin(built, stats=self.stats, clock=clock)
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
-        engine = await self._open_engine(knowledge, origin)
+        engine = await self._open_engine(knowledge, origin, rules)
+        observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
+        handler = S3Handler(
+            engine,
+            authenticator,
+            clock=clock,
+            observer=observer,
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+            verbose=is_verbose(settings),
+        )
+        fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=remembers(settings))
         scheme = "http" if tls is None else "https"
-        self.stats.orders = lambda: order_gauges(knowledge.orders)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = ControlContext(
             version=__version__,
@@ -126,26 +142,24 @@ class Proxy:
             readiness=lambda: self._status,
             info=info,
             token=token,
-            reads_allowed=settings.auth.anonymous or token is not None,
+            reads_allowed=reads_allowed(settings),
+            log_levels=self.live,
+        )
+        self.live.parts = Parts(
+            authenticator=authenticator,
+            rules=rules,
+            providers=providers,
+            engine=engine,
+            handler=handler,
+            lane=fast,
+            observer=observer,
+            context=context,
         )
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
         self.control_address = await _listen("control.listen", control, settings.control.listen, None)
-        observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
         if (path := await self._open_socket(control)) is not None:
             info["socket"] = str(path)
-        handler = S3Handler(
-            engine,
-            authenticator,
-            clock=clock,
-            observer=observer,
-            log=structlog.get_logger("shadeproxy.s3"),
-            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
-            verbose=settings.telemetry.log_level == "debug",
-        )
-        # What is remembered is not reported one by one.
-        one_by_one = settings.telemetry.access_log or settings.telemetry.log_level == "debug"
-        fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=not one_by_one)
         s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
         if self._share is not None:
@@ -159,7 +173,7 @@ class Proxy:
         )
         if self._share is not None:
             relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S)
-            await self._start_readers(engine, relay, observer)
+            await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
             watch = asyncio.create_task(tls.watch(clock), name="certificate")
             self._stack.callback(watch.cancel)
@@ -187,7 +201,7 @@ class Proxy:
             raise
         return opened.path
 
-    async def _start_readers(self, engine: Engine, relay: S3Server, observer: Observer) -> None:
+    async def _start_readers(self, engine: Engine, terms: Terms, relay: S3Server, observer: Observer) -> None:
         """Processes that accept beside this one, and pass on to ``relay`` what is no hit."""
         assert self._share is not None, "made for more than one worker"
         assert self._listener is not None, "bound before readers start"
@@ -198,8 +212,14 @@ class Proxy:
                 observer.on_job(job)
 
         self.readers = Readers(
-            self.settings, engine.cache.media, share=self._share, listener=self._listener, noted=note
+            self.settings,
+            terms,
+            engine.cache.media,
+            share=self._share,
+            listener=self._listener,
+            noted=note,
         )
+        self.live.readers = self.readers
         await self.readers.start(relay)
 
     async def _drain_s3(
@@ -220,7 +240,7 @@ class Proxy:
         self._stack.push_async_callback(persistence.stop, knowledge)
         return persistence, knowledge
 
-    async def _open_engine(self, knowledge: Knowledge, origin: Origin) -> Engine:
+    async def _open_engine(self, knowledge: Knowledge, origin: Origin, rules: Rules) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
         media = Media(settings)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
@@ -246,12 +266,12 @@ class Proxy:
         engine = Engine(
             origin,
             cache,
-            rules=build_rules(settings),
+            rules=rules,
             ledger=ledger,
             stats=stats,
             clock=clock,
             page_size=settings.cache.page_size,
-            verdicts=Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None,
+            verdicts=make_verdicts(settings),
             jobs_of=knowledge.jobs_of,
             orders=knowledge.orders,
         )

@@ -14,17 +14,26 @@ from typing import NoReturn
 import structlog
 import uvloop
 
+from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.relay import ReaderProtocol
-from shadeproxy.app.channel import END, Channel, Opening, pack_reads, unpack_opening
-from shadeproxy.app.clients import build_authenticator
+from shadeproxy.app.channel import (
+    CONFIRMED,
+    END,
+    Channel,
+    Opening,
+    pack_reads,
+    unpack_opening,
+    unpack_terms,
+)
 from shadeproxy.app.limits import raise_descriptor_limit
-from shadeproxy.app.rules import build_rules
+from shadeproxy.app.terms import Terms
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import JobContext
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.reader import Kind, Reader, Uses
+from shadeproxy.engine.rules import Rules
 from shadeproxy.telemetry.log import configure_logging
 
 _FLUSH_S = 0.05
@@ -44,17 +53,21 @@ class ReaderProcess:
         self._server: asyncio.Server | None = None
         self._over = asyncio.Event()
         self._connections: set[ReaderProtocol] = set()
+        self._rules = Rules(opening.terms.rules)
+        self._authenticator = Authenticator(
+            opening.terms.clients, anonymous=opening.terms.anonymous, clock=clock
+        )
         self._reader = Reader(
             Share(opening.share),
             opening.tiers,
-            rules=build_rules(settings),
+            rules=self._rules,
             clock=clock,
             page_size=settings.cache.page_size,
             noted=self._tell,
         )
         gate = Gate(
             self._reader,
-            build_authenticator(settings, clock),
+            self._authenticator,
             observer=_Nobody(),
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
@@ -94,12 +107,23 @@ class ReaderProcess:
                 return
 
     def _hear(self, frame: bytes) -> None:
-        assert frame == END, "the owner says nothing else"
+        if frame != END:
+            self._adopt(unpack_terms(frame))
+            return
         self._over.set()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
             connection.end()
+
+    def _adopt(self, terms: Terms) -> None:
+        self._authenticator.adopt(terms.clients, anonymous=terms.anonymous)
+        self._rules.adopt(terms.rules)
+        self._reader.forget()
+        self._fast.forget(remembers=True)
+        configure_logging(level=terms.log_level, json=terms.log_json)
+        assert self._channel is not None, "what was heard came through it"
+        self._channel.say(CONFIRMED)
 
     def _die(self) -> NoReturn:
         try:
@@ -126,12 +150,11 @@ class _Nobody:
 
 def main() -> None:
     """Serve; the argument is the descriptor of the channel."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     opening = unpack_opening(_first_frame(end))
-    telemetry = opening.settings.telemetry
-    configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
+    configure_logging(level=opening.terms.log_level, json=opening.terms.log_json)
     raise_descriptor_limit()
     uvloop.run(_serve(opening, end))
 

@@ -9,13 +9,25 @@ import asyncio
 import secrets
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 from aiohttp import web
 
 from shadeproxy.api.s3.connection import S3Server
-from shadeproxy.app.channel import END, Channel, Opening, nothing, pack_opening, unpack_reads
+from shadeproxy.app.channel import (
+    CONFIRMED,
+    END,
+    Channel,
+    Opening,
+    nothing,
+    pack_opening,
+    pack_terms,
+    unpack_reads,
+)
+from shadeproxy.app.terms import Terms
 from shadeproxy.config import Settings
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.reader import Kind, TierFiles, Uses
@@ -27,6 +39,16 @@ _RESTART_S = 1.0
 _BACKLOG = 1024
 # Its connections are gone by then.
 _RELAY_END_S = 0.1
+_CONFIRM_S = 5.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Link:
+    """A reader process. ``unconfirmed``: done when it goes by terms that it was told, or is gone."""
+
+    channel: Channel
+    process: asyncio.subprocess.Process
+    unconfirmed: deque[asyncio.Future[None]]
 
 
 class Readers:
@@ -35,6 +57,7 @@ class Readers:
     def __init__(
         self,
         settings: Settings,
+        terms: Terms,
         media: Sequence[Medium],
         *,
         share: Share,
@@ -51,13 +74,12 @@ class Readers:
             claim = medium.tier.claim
             claims.append(claim.descriptor)
             tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
-        self._opening = Opening(settings, tuple(tiers), share.descriptor, listener.fileno(), relay)
+        self._opening = Opening(settings, terms, tuple(tiers), share.descriptor, listener.fileno(), relay)
         self._inherited = (share.descriptor, listener.fileno(), *claims)
         self._noted = noted
         self._relay: web.ServerRunner | None = None
         self._stopping = False
-        self._channels: set[Channel] = set()
-        self._processes: set[asyncio.subprocess.Process] = set()
+        self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, relay: S3Server) -> None:
@@ -69,11 +91,35 @@ class Readers:
         await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
         self._tasks = [asyncio.create_task(self._keep(), name="reader") for _ in range(self._count)]
 
+    @property
+    def terms(self) -> Terms:
+        """What readers go by."""
+        return self._opening.terms
+
+    async def adopt(self, terms: Terms) -> None:
+        """Return when no reader goes by other terms than these: one that does not confirm that in time is
+        ended, and another one started.
+        """
+        self._opening = self._opening._replace(terms=terms)
+        asked: dict[asyncio.Future[None], _Link] = {}
+        for link in self._links:
+            future = asyncio.get_running_loop().create_future()
+            link.unconfirmed.append(future)
+            asked[future] = link
+            if not link.channel.say(pack_terms(terms)):
+                link.process.kill()
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
+            for future in late:
+                _log.warning("a reader process does not answer and is ended")
+                asked[future].process.kill()
+            await asyncio.gather(*asked)
+
     async def stop(self, limit_s: float) -> None:
         """Let them finish what they do, and end those that have not after ``limit_s``."""
         self._stopping = True
-        for channel in self._channels:
-            channel.say(END)
+        for link in self._links:
+            link.channel.say(END)
         # Connections that were given to us and idle are ours to end; without the first call the second waits.
         server = None if self._relay is None else self._relay.server
         if server is not None:
@@ -81,8 +127,8 @@ class Readers:
         ending = None if server is None else asyncio.create_task(server.shutdown(limit_s))
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
-            for process in self._processes if late else ():
-                process.kill()
+            for link in self._links if late else ():
+                link.process.kill()
             await asyncio.gather(*self._tasks)
         if ending is not None:
             await ending
@@ -98,8 +144,16 @@ class Readers:
 
     async def _run(self) -> int:
         ours, theirs = socket.socketpair()
+        unconfirmed = deque[asyncio.Future[None]]()
+
+        def hear(frame: bytes) -> None:
+            if frame == CONFIRMED:
+                unconfirmed.popleft().set_result(None)
+            else:
+                self._noted(*unpack_reads(frame))
+
         with theirs:
-            channel = await Channel.open(ours, self._hear, nothing)
+            channel = await Channel.open(ours, hear, nothing)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -108,17 +162,16 @@ class Readers:
                 pass_fds=(theirs.fileno(), *self._inherited),
                 stdin=asyncio.subprocess.DEVNULL,
             )
-        self._channels.add(channel)
-        self._processes.add(process)
+        link = _Link(channel, process, unconfirmed)
+        self._links.add(link)
         channel.say(pack_opening(self._opening))
         if self._stopping:
             channel.say(END)
         try:
             return await process.wait()
         finally:
-            self._processes.discard(process)
-            self._channels.discard(channel)
+            self._links.discard(link)
             channel.close()
-
-    def _hear(self, frame: bytes) -> None:
-        self._noted(*unpack_reads(frame))
+            for future in unconfirmed:
+                future.set_result(None)
+            unconfirmed.clear()

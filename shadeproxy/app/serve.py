@@ -1,12 +1,14 @@
-"""``shadeproxy serve``: a proxy in the foreground until SIGTERM or SIGINT."""
+"""``shadeproxy serve``: a proxy in the foreground until SIGTERM or SIGINT; SIGHUP reloads the settings."""
 
 import asyncio
 import signal
+from collections.abc import Callable
 
 import structlog
 import uvloop
 
 from shadeproxy.app.limits import raise_descriptor_limit
+from shadeproxy.app.live import Live
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.log import configure_logging
@@ -14,22 +16,34 @@ from shadeproxy.telemetry.log import configure_logging
 _log = structlog.get_logger(__name__)
 
 
-def serve(settings: Settings) -> None:
-    """Run until told to stop; requests under way are finished. Raises ConfigError before it listens."""
+def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
+    """Run until told to stop; requests under way are finished. ``load`` reads the settings again, from where
+    they came from. Raises ConfigError before it listens.
+    """
     telemetry = settings.telemetry
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
     raise_descriptor_limit()
-    uvloop.run(_run(settings))
+    uvloop.run(_run(settings, load or (lambda: settings)))
 
 
-async def _run(settings: Settings) -> None:
-    stop = asyncio.Event()
+async def _run(settings: Settings, load: Callable[[], Settings]) -> None:
+    stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, again.set)
     proxy = Proxy(settings)
     await proxy.start()
+    reloading = asyncio.create_task(_reload(proxy.live, again, load), name="reload")
     await stop.wait()
+    reloading.cancel()
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
     await proxy.stop()
     _log.info("stopped")
+
+
+async def _reload(live: Live, again: asyncio.Event, load: Callable[[], Settings]) -> None:
+    while True:
+        await again.wait()
+        again.clear()
+        await live.reload(load)

@@ -68,11 +68,13 @@ _DEMO_NEEDS = {
 
 @app.command()
 def serve(config: ConfigOption = None, override: SetOption = None) -> None:
-    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished."""
+    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished. SIGHUP reads the configuration
+    again.
+    """
     settings = Settings.load(config, override or ())
     from shadeproxy import app as composition  # noqa: PLC0415  the servers are not loaded for other commands
 
-    composition.serve(settings)
+    composition.serve(settings, lambda: Settings.load(config, override or ()))
 
 
 @app.command("config")
@@ -186,6 +188,48 @@ def bench(
     failed = [row.name for row in results.rows if row.status == "failed"]
     if failed:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")
+
+
+@app.command("simulate")
+def simulate_policies(
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="A trace: ids, and sizes, jobs, epochs, weights.")
+    ] = None,
+    *,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="Instead: uniform, importance, heavy, lagged or shards.")
+    ] = "",
+    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Of the sampler.")] = 10_000,
+    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Of the sampler.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Of the sampler, at one speed.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, help="The trace is of one node of so many.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampler, and of policies that draw.")] = 0,
+    policy: Annotated[str, typer.Option(metavar="all|NAME,...", help="Which to compare.")] = "all",
+    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
+        "5%,10%,20%"
+    ),
+    announce: Annotated[
+        str, typer.Option(metavar="none|epoch|next-half|all|N", help="How early orders are known.")
+    ] = "none",
+    as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Where the picture goes; by default simulate.png.")
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
+) -> None:
+    """Replay a trace through the policies: hit ratios beside what a clairvoyant would have."""
+    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
+
+    run_simulate(
+        trace=trace,
+        workload=Workload(sampler, objects, epochs, jobs, ranks, seed),
+        policies=policy,
+        caches=cache,
+        announce=announce,
+        as_json=as_json,
+        plot=plot,
+        with_plot=not no_plot,
+    )
 
 
 @app.command()

@@ -1,10 +1,9 @@
 """Preconditions, evaluated exactly (RFC 9110 section 13.2.2, S3 GetObject API page)."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.types import ObjectMeta
 
 
@@ -33,15 +32,15 @@ class Conditions:
         if self.if_match is not None:
             if not _matches(self.if_match, meta.etag, weak=False):
                 return Verdict.FAILED
-        elif (since := _date(self.if_unmodified_since)) is not None:
-            modified = _date(meta.header("Last-Modified"))
+        elif (since := parse_http_date(self.if_unmodified_since)) is not None:
+            modified = parse_http_date(meta.header("Last-Modified"))
             if modified is not None and modified > since:
                 return Verdict.FAILED
         if self.if_none_match is not None:
             if _matches(self.if_none_match, meta.etag, weak=True):
                 return Verdict.NOT_MODIFIED
-        elif (since := _date(self.if_modified_since)) is not None:
-            modified = _date(meta.header("Last-Modified"))
+        elif (since := parse_http_date(self.if_modified_since)) is not None:
+            modified = parse_http_date(meta.header("Last-Modified"))
             if modified is not None and modified <= since:
                 return Verdict.NOT_MODIFIED
         return Verdict.PROCEED
@@ -53,7 +52,7 @@ class Conditions:
         value = self.if_range.strip()
         if value.startswith(('"', "W/")):
             return value == meta.etag and not value.startswith("W/")
-        date, modified = _date(value), _date(meta.header("Last-Modified"))
+        date, modified = parse_http_date(value), parse_http_date(meta.header("Last-Modified"))
         return date is not None and date == modified
 
 
@@ -68,13 +67,3 @@ def _matches(field: str, etag: str, *, weak: bool) -> bool:
         if tag == etag.removeprefix("W/").strip('"') and (weak or not (is_weak or etag.startswith("W/"))):
             return True
     return False
-
-
-def _date(field: str | None) -> datetime | None:
-    if not field:
-        return None
-    try:
-        parsed = parsedate_to_datetime(field)
-    except (ValueError, IndexError, TypeError):
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

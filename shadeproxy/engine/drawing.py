@@ -6,9 +6,12 @@ is only named while it is as it was when it was drawn: same page, same tier, not
 time, so whoever gives a page's place to a newcomer compares the two of them anew.
 """
 
-import numpy as np
+from typing import Protocol
 
-from shadeproxy.engine.residents import Residents, Slots
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.engine.residents import Slots
 from shadeproxy.policy.base import Column
 
 SAMPLE = 1024
@@ -16,10 +19,18 @@ _AHEAD = 16
 _MOST_TICKS = 1024  # a ranking older than so many demand reads is drawn anew
 
 
+class Drawable(Protocol):
+    """Columns by slot, which ``Residents`` has: they tell whether a page is as it was."""
+
+    tier: NDArray[np.int8]
+    generation: NDArray[np.int64]
+    last_use: NDArray[np.float64]
+
+
 class DrawnVictims:
     """The worst pages of the last sample of tier ``index``."""
 
-    def __init__(self, residents: Residents, index: int) -> None:
+    def __init__(self, residents: Drawable, index: int) -> None:
         self._residents = residents
         self._index = index
         self._queue: list[tuple[int, int, float]] = []  # slot, generation, last use; worst last

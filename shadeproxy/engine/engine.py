@@ -234,6 +234,14 @@ class Engine:
         known = await self._versions.known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
 
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
+
+        Tickets that others hold are good no more and must be dropped there. ``verdicts`` as at the start.
+        """
+        self._versions.forget_rights(verdicts)
+        self._hits.forget()
+
     # ------------------------------------------------------------------ life
 
     @property

@@ -189,6 +189,10 @@ class Hits:
             ticket.can_wait and not ticket.tier.is_hot(ticket.location)
         )
 
+    def forget(self) -> None:
+        """Make every ticket anew: what ``fresh`` says changed."""
+        self._tickets = Memo(_MOST_TICKETS)
+
     # ------------------------------------------------------------------ notes
 
     def flush_many(self) -> None:

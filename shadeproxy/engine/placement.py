@@ -210,8 +210,7 @@ class Placement:
     ) -> bool:
         policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
         if self._residents.members[index].count > SAMPLE:
-            worst = self._drawn[index].worst(self.tick)
-            worst = self._draw(index) if worst is None else worst
+            worst = self._drawn[index].worst(self.tick) or self._draw(index)
             if not self._outranks(policy, slot, worst):
                 return False
             if self._residents.record_bytes[worst] >= need_bytes:

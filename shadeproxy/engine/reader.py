@@ -104,6 +104,10 @@ class Reader:
         self._uses: list[tuple[int, int, int, int, int, int, int]] = []
         self._kinds: dict[Kind, int] = {}
 
+    def forget(self) -> None:
+        """The rules changed: tickets, and those that others hold, are good no more."""
+        self._known = Memo(_MOST_KNOWN)
+
     # ------------------------------------------------------------------ see ReadsNow
 
     def cacheable(self, ref: ObjectRef) -> bool:

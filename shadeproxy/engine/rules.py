@@ -65,7 +65,12 @@ class Rules:
     """An ordered rule list; the first rule that applies decides, the default closes the list."""
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
-        self._rules = (*rules, default or Rule())
+        self._default = default or Rule()
+        self._rules = (*rules, self._default)
+
+    def adopt(self, rules: Sequence[Rule]) -> None:
+        """Go by ``rules`` from now on. Who remembers what the old ones said must be told to forget it."""
+        self._rules = (*rules, self._default)
 
     def of(self, ref: ObjectRef) -> Rule:
         return next((rule for rule in self._rules if rule.applies(ref)), self._rules[-1])

@@ -12,8 +12,8 @@ from shadeproxy.core.types import ObjectRef, Upstream
 _BUCKET_SLOTS = 1 << 10
 _OBJECT_SLOTS = 1 << 16
 
-Ticket = tuple[int, int]
-"""Generations of a bucket and of an object, at the time when the origin was asked."""
+Ticket = tuple[object, int, int]
+"""Whose, and the generations of a bucket and of an object, at the time when the origin was asked."""
 
 
 class Verdicts:
@@ -21,6 +21,8 @@ class Verdicts:
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
+        # Of these verdicts and no others: what was asked for those before them says nothing.
+        self._self = object()
         self._capacity = capacity
         self._count = 0
         # Of each upstream: until when, and the bucket's generation.
@@ -34,7 +36,7 @@ class Verdicts:
 
     def begin(self, ref: ObjectRef) -> Ticket:
         """To be taken before the origin is asked, and given to ``allow``."""
-        return self._buckets[_bucket_slot(ref.bucket)], self._objects[_object_slot(ref)]
+        return self._self, self._buckets[_bucket_slot(ref.bucket)], self._objects[_object_slot(ref)]
 
     def allow(self, upstream: Upstream, ref: ObjectRef, now_s: float, ticket: Ticket | None = None) -> None:
         """The origin said yes. Ignored when the object or its bucket was forgotten since ``ticket``."""
@@ -43,7 +45,7 @@ class Verdicts:
             return
         verdicts = self._allowed.setdefault(ref, {})
         self._count += upstream not in verdicts
-        verdicts[upstream] = (now_s + self._ttl_s, current[0])
+        verdicts[upstream] = (now_s + self._ttl_s, current[1])
         self._allowed.move_to_end(ref)
         while self._count > self._capacity:
             _, evicted = self._allowed.popitem(last=False)

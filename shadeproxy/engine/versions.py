@@ -7,9 +7,9 @@ asked; what is not usable by its freshness rule is checked before it is used.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
@@ -121,9 +121,13 @@ class Versions:
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None) -> None:
-        """The origin let ``upstream`` read ``ref``."""
-        if self._verdicts is not None:
+        """The origin let ``upstream`` read ``ref``. Without a ticket it was asked before verdicts counted."""
+        if self._verdicts is not None and ticket is not None:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket)
+
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """What the origin let clients do counts no more; ``verdicts`` as at the start."""
+        self._verdicts = verdicts
 
     # ------------------------------------------------------------------ news
 
@@ -209,6 +213,7 @@ def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
         return True
     try:
         listed = datetime.fromisoformat(entry.last_modified).timestamp()
-        return abs(parsedate_to_datetime(header).timestamp() - listed) < 1
     except ValueError:
         return False
+    modified = parse_http_date(header)
+    return modified is not None and abs(modified.timestamp() - listed) < 1

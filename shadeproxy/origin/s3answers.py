@@ -6,13 +6,13 @@ defusedxml only.
 
 import re
 from collections.abc import AsyncIterator, Iterable
-from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError
 
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
 from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta
 
@@ -114,10 +114,8 @@ def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | Non
     value = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now_s) if value else None
-    except ValueError:
-        return None
+    date = parse_http_date(value)
+    return None if date is None else max(0.0, date.timestamp() - now_s)
 
 
 def parse_listing(body: bytes) -> ListPage:
@@ -151,7 +149,7 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 def _parse(body: bytes) -> Element | None:
     try:
         root: Element = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError):
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
         return None
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]

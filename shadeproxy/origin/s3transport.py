@@ -5,6 +5,7 @@ proxies or decompression. Every foreign exception ends here as an OriginError; a
 body's own iterator comes out unchanged.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -85,25 +86,16 @@ class S3Transport:
             headers.append(("Content-Length", str(outgoing.content_length)))
         if request_id := REQUEST_ID.get():
             headers.append((ORIGIN_FIELD, request_id))
-        query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
-        failures: list[Exception] = []
+        sending = _Sending(outgoing.body)
         try:
-            response = await self._opened(forwarded=outgoing.forwarded).request(
-                outgoing.method,
-                URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
-                headers=headers,
-                data=None if outgoing.body is None else _relay(outgoing.body, failures),
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            if failures:
-                raise failures[0] from None
-            raise _unavailable(error, outgoing.target.origin) from error
-        try:
-            yield response
+            response = await self._send(outgoing, headers, sending)
+            try:
+                yield response
+            finally:
+                # Nothing happens to a connection whose body was read to its end: it is back in the pool.
+                response.close()
         finally:
-            # Nothing happens to a connection whose body was read to its end: it is back in the pool.
-            response.close()
+            await sending.stop()
 
     async def aclose(self) -> None:
         for session in self._sessions.values():
@@ -119,6 +111,23 @@ class S3Transport:
                 f"no origin credentials are configured for the upstream {upstream!r}",
             )
         return await provider.credentials()
+
+    async def _send(
+        self, outgoing: Outgoing, headers: list[tuple[str, str]], sending: "_Sending"
+    ) -> aiohttp.ClientResponse:
+        query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
+        try:
+            return await self._opened(forwarded=outgoing.forwarded).request(
+                outgoing.method,
+                URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
+                headers=headers,
+                data=None if outgoing.body is None else sending.pieces(),
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if sending.failure is not None:
+                raise sending.failure from None
+            raise _unavailable(error, outgoing.target.origin) from error
 
     async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
         credentials = await self.credentials(outgoing.upstream)
@@ -175,13 +184,48 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
         raise BodyCutShort(f"the origin's body broke off: {type(error).__name__}") from error
 
 
-async def _relay(body: AsyncIterator[bytes], failures: list[Exception]) -> AsyncGenerator[bytes, None]:
-    try:
-        async for chunk in body:
-            yield chunk
-    except Exception as error:
-        failures.append(error)
-        raise
+class _Sending:
+    """The body of one request on its way out. aiohttp pulls it from a task of its own, which may be still at
+    it when the answer is there and whoever sent the body wants to close it.
+
+    ``failure`` is what the body itself raised.
+    """
+
+    def __init__(self, body: AsyncIterator[bytes] | None) -> None:
+        self.failure: Exception | None = None
+        self._body = body
+        self._pulling: asyncio.Task[object] | None = None
+        self._idle = asyncio.Event()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body, for aiohttp."""
+        while True:
+            if self._body is None:
+                # An end would make what was sent look whole.
+                raise ConnectionAbortedError("the rest of the body is not wanted")
+            piece = await self._next(self._body)
+            if piece is None:
+                return
+            yield piece
+
+    async def stop(self) -> None:
+        """Nobody pulls any more when this returns: the body can be closed."""
+        self._body = None
+        if self._pulling is not None:
+            self._pulling.cancel()
+            await self._idle.wait()
+
+    async def _next(self, body: AsyncIterator[bytes]) -> bytes | None:
+        self._pulling = asyncio.current_task()
+        self._idle.clear()
+        try:
+            return await anext(body, None)
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            self._pulling = None
+            self._idle.set()
 
 
 def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:

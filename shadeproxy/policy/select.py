@@ -20,9 +20,16 @@ def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
 def choose_victims(
     policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
 ) -> NDArray[np.intp] | None:
+    """``choose_beaten`` for the newcomer with these columns, of shape (1,)."""
+    return choose_beaten(policy, residents, admission_bar(policy, newcomer), need_bytes)
+
+
+def choose_beaten(
+    policy: Policy, residents: PageColumns, bar: float, need_bytes: float
+) -> NDArray[np.intp] | None:
     """Indices into ``residents`` to evict, largest key first, that together free ``need_bytes`` or more.
 
-    ``newcomer`` has shape (1,). None: the newcomer is not to be stored and nothing is evicted, because it
+    ``bar``: the newcomer's. None: the newcomer is not to be stored and nothing is evicted, because it
     does not beat (strictly smaller key) every page that would have to leave, or because all residents
     together are too small. Equal keys leave in the order of the columns. Deterministic.
     """
@@ -32,7 +39,6 @@ def choose_victims(
         return None
     keys = policy.key(residents)
     worst = int(keys.argmax())
-    bar = admission_bar(policy, newcomer)
     if keys[worst] <= bar:
         return None
     if residents.size_bytes[worst] >= need_bytes:

@@ -115,19 +115,6 @@ class TierGauges:
 
 
 @dataclass(slots=True)
-class OrderGauges:
-    """What a job announced, and what its reads say of it."""
-
-    believed: bool
-    epochs: int
-    left: int
-    rate_per_s: float
-    found: int
-    surprises: int
-    missed: int
-
-
-@dataclass(slots=True)
 class OriginCounters(Counters):
     """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i]."""
 

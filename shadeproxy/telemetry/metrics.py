@@ -18,7 +18,6 @@ from shadeproxy.telemetry.counters import (
     LATENCY_BOUNDS_S,
     Counters,
     JobReads,
-    OrderGauges,
     OriginCounters,
     PageCounters,
     PrefetchCounters,
@@ -33,15 +32,6 @@ _TIER_HELP = {
     "used_bytes": "Bytes allocated in the tier.",
     "capacity_bytes": "Bytes the tier may allocate.",
     "pages": "Pages in the tier.",
-}
-_ORDER_HELP = {
-    "believed": "1 while reads follow the announced order, 0 while it counts for nothing.",
-    "epochs": "Announced epochs that are not over.",
-    "left": "Announced samples yet to be read.",
-    "rate_per_s": "Samples the job reads a second.",
-    "found": "Reads that were announced about where the job is.",
-    "surprises": "Reads that were not.",
-    "missed": "Announced samples that were passed unread.",
 }
 
 
@@ -64,7 +54,6 @@ class StatsCollector(Collector):
         yield self._origin_errors()
         yield self._origin_latency()
         yield from self._tier_gauges()
-        yield from self._order_gauges()
         for name, gauge in stats.gauges.items():
             yield GaugeMetricFamily(f"shadeproxy_{name}", name.replace("_", " "), value=gauge())
 
@@ -94,15 +83,6 @@ class StatsCollector(Collector):
             family = GaugeMetricFamily(f"shadeproxy_tier_{item.name}", _TIER_HELP[item.name], labels=["tier"])
             for name, gauges in now.items():
                 family.add_metric([name], getattr(gauges, item.name))
-            yield family
-
-    def _order_gauges(self) -> Iterator[Metric]:
-        now = self._stats.orders()
-        for item in fields(OrderGauges):
-            name = item.name.removesuffix("_per_s") + "_per_second" * item.name.endswith("_per_s")
-            family = GaugeMetricFamily(f"shadeproxy_order_{name}", _ORDER_HELP[item.name], labels=["job"])
-            for job, order in now.items():
-                family.add_metric([job], float(getattr(order, item.name)))
             yield family
 
 

@@ -4,8 +4,7 @@ The engine and the listeners call ``record_*`` on the event loop; nothing here d
 Hit ratios have demand GETs, and nothing else, in the denominator.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from shadeproxy.core.types import JobContext, Source
@@ -14,7 +13,6 @@ from shadeproxy.telemetry.counters import (
     Capped,
     Counters,
     JobReads,
-    OrderGauges,
     OriginCounters,
     PageCounters,
     PrefetchCounters,
@@ -70,8 +68,6 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
-        self.orders: Callable[[], Mapping[str, OrderGauges]] = dict
-        """Asked for the orders of jobs whenever somebody looks."""
         self.before_showing: Callable[[], None] = lambda: None
         """Called before anybody looks: to record what was not recorded yet."""
 
@@ -162,7 +158,7 @@ class Stats:
             "totals": totals.as_json() | origin_totals,
             "tiers": tiers,
             "buckets": {name: reads.as_json() for name, reads in self.buckets.items()},
-            "jobs": self._jobs_now(),
+            "jobs": {name: job.as_json() for name, job in self.jobs.items()},
             "origin": origin.as_json()
             | {
                 "by_kind": {kind: counters.as_json() for kind, counters in self.origin.items()},
@@ -174,12 +170,6 @@ class Stats:
             "prefetch": self.prefetch.as_json(),
             "gauges": {name: gauge() for name, gauge in self.gauges.items()},
         }
-
-    def _jobs_now(self) -> dict[str, Any]:
-        jobs = {name: job.as_json() for name, job in self.jobs.items()}
-        for name, order in self.orders().items():
-            jobs.setdefault(name, JobEpochs().as_json())["order"] = asdict(order)
-        return jobs
 
     def _tier_now(self, name: str, totals: Reads) -> dict[str, Any]:
         hits = getattr(totals, f"hits_{name}", 0)

@@ -27,6 +27,8 @@ PROCEED, NOT_MODIFIED, FAILED = Verdict.PROCEED, Verdict.NOT_MODIFIED, Verdict.F
         ({"if_modified_since": MODIFIED}, NOT_MODIFIED),
         ({"if_modified_since": LATER}, NOT_MODIFIED),
         ({"if_modified_since": "yesterday"}, PROCEED),
+        ({"if_modified_since": "1 Jan 99999999999999999999 00:00:00 GMT"}, PROCEED),
+        ({"if_unmodified_since": "1 Jan 2026 00:00:00 +99999999999999999999"}, PROCEED),
         ({"if_unmodified_since": EARLIER}, FAILED),
         ({"if_unmodified_since": MODIFIED}, PROCEED),
         ({"if_unmodified_since": LATER}, PROCEED),

@@ -142,24 +142,6 @@ async def test_scores_change_what_is_evicted(make_bench):
     assert sources == [Source.RAM] * len(wanted)
 
 
-async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
-    """Hits are noted together, some time after they happened, and misses one by one."""
-    bench = await make_bench(
-        origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
-    )
-    for n in range(100):
-        await bench.get(f"{n:05d}")
-    resident = len(bench.cache.residents)
-    for n in range(4):
-        request = ReadRequest(ref(n))
-        assert bench.engine.hit(request, bench.engine.usable_now(request), Span(0, SIZE)) is not None
-    bench.engine._hits.flush()
-    for n in range(resident, 100):
-        await bench.get(f"{n:05d}")
-    sources = [(await bench.get(f"{n:05d}"))[1] for n in range(resident)]
-    assert sources == [Source.RAM] * resident
-
-
 async def test_scores_tell_the_pages_of_a_shard_apart(make_bench):
     size, origin = 16_384, MemoryOrigin()
     for shard in range(4):
@@ -176,6 +158,24 @@ async def test_scores_tell_the_pages_of_a_shard_apart(make_bench):
     for page in pages * 2:
         await read(*page)
     assert [(await read(*page))[1] for page in wanted] == [Source.RAM] * len(wanted)
+
+
+async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
+    """Hits are noted together, some time after they happened, and misses one by one."""
+    bench = await make_bench(
+        origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
+    )
+    for n in range(100):
+        await bench.get(f"{n:05d}")
+    resident = len(bench.cache.residents)
+    for n in range(4):
+        request = ReadRequest(ref(n))
+        assert bench.engine.hit(request, bench.engine.usable_now(request), Span(0, SIZE)) is not None
+    bench.engine._hits.flush()
+    for n in range(resident, 100):
+        await bench.get(f"{n:05d}")
+    sources = [(await bench.get(f"{n:05d}"))[1] for n in range(resident)]
+    assert sources == [Source.RAM] * resident
 
 
 async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_read(make_bench):

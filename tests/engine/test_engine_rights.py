@@ -11,6 +11,7 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Upstream
+from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.memory import Gate
 
 PAGE = 4096
@@ -46,6 +47,24 @@ async def test_verdicts_fall_with_a_write(make_bench):
     bench.origin.denied.add(SHARED)
     async with bench.engine.writing([ObjectRef("b", "k")]):
         pass
+    with pytest.raises(OriginAnswer):
+        await bench.get("k", upstream=SHARED)
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_what_is_asked_while_rights_change_is_asked_again(make_bench, before):
+    """``before``: whether rights were the origin's to decide already."""
+    bench = await make_bench(verdicts=before)
+    bench.origin.put("b", "k", b"secret")
+    asked = bench.origin.open
+
+    def ask(ref, **options):
+        bench.engine.forget_rights(Verdicts(60.0))
+        return asked(ref, **options)
+
+    bench.origin.open = ask
+    assert (await bench.get("k"))[0] == b"secret"
+    bench.origin.denied.add(SHARED)
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=SHARED)
 

@@ -125,3 +125,14 @@ def _pread(path, length, offset):
         return os.pread(descriptor, length, offset)
     finally:
         os.close(descriptor)
+
+
+async def test_tickets_are_made_by_the_rules_that_stand(make_bench):
+    bench = await warmed(make_bench)
+    now_s = bench.clock.now_s()
+    assert bench.engine.ticket(REF, 0, now_s) is not None
+    bench.engine._rules.adopt([Rule(freshness=Freshness.REVALIDATE)])
+    bench.engine.forget_rights(None)
+    assert bench.engine.ticket(REF, 0, now_s) is None
+    bench.engine._rules.adopt([])
+    assert bench.engine.ticket(REF, 0, now_s) is not None

@@ -85,8 +85,9 @@ async def test_the_payload_hash_and_the_length_are_verified():
 
 
 @pytest.mark.parametrize("name", ["Content-MD5", "x-amz-checksum-crc32"])
-async def test_a_checksum_that_is_no_base64_is_400(name):
-    assert (await put(BODY, ((name, "%%%"),)))[0] == 400
+@pytest.mark.parametrize("value", ["%%%", "\u0661", "A"])
+async def test_a_checksum_that_is_no_base64_is_400(name, value):
+    assert (await put(BODY, ((name, value),)))[0] == 400
 
 
 async def test_an_unknown_checksum_is_refused():
@@ -127,6 +128,8 @@ async def test_delete_objects_body_is_bounded_and_checked():
     for body, code in (
         (b"<Delete></Delete>", "MalformedXML"),
         (b"not xml", "MalformedXML"),
+        (b'<?xml version="1.0" encoding="nothing"?><Delete/>', "MalformedXML"),
+        (b'<?xml version="1.0" encoding="rot13"?><Delete/>', "MalformedXML"),
         (b'<!DOCTYPE x [<!ENTITY a "a">]><Delete><Object><Key>&a;</Key></Object></Delete>', "MalformedXML"),
         (b"<Delete>" + b" " * (5 << 20) + b"</Delete>", "EntityTooLarge"),
     ):

@@ -57,3 +57,12 @@ async def test_a_gate_holds_bodies_at_their_middle():
     origin.gate.release()
     await task
     assert received == b"01234567"
+
+
+@pytest.mark.parametrize("token", ["%D9%A1", "x", "%2Fw=="])
+async def test_a_continuation_token_that_is_none_of_ours_is_400(token):
+    origin = MemoryOrigin()
+    origin.put("b", "k", b"")
+    query = f"list-type=2&continuation-token={token}"
+    async with origin.forward(ForwardRequest("GET", ObjectRef("b", ""), "/b", query)) as response:
+        assert response.status == 400

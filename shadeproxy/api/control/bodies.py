@@ -26,8 +26,9 @@ LINES_TYPES = frozenset(
 )
 
 MAX_JSON_BYTES = 64 * 1024
-MAX_ORDER_BYTES = 64 * 1024 * 1024
 MAX_SCORES_BYTES = 32 * 1024 * 1024
+MAX_ORDER_BYTES = 64 * 1024 * 1024
+"""Sixteen million ids."""
 MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
 """Items of one batch or locate call."""
@@ -80,11 +81,25 @@ class ScoreSummary(msgspec.Struct):
     mean: float | None
 
 
-class OrderSummary(msgspec.Struct):
-    """``epochs``: announced ids by epoch, of those not over; ``position``: of every rank in ``epoch``, about.
+class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
+    """``ids``: in the order in which they are read."""
 
-    ``believed``: false when reads contradict the order, which then counts for nothing. ``found``: reads that
-    were announced about there; ``surprises``: reads that were not; ``missed``: announced and passed unread.
+    ids: list[int]
+
+
+class OrderAnnounced(msgspec.Struct):
+    """``announced``: ids of this piece."""
+
+    epoch: int
+    rank: int
+    offset: int
+    announced: int
+
+
+class OrderSummary(msgspec.Struct):
+    """``epochs``: ids announced, by epoch, of those not over yet. ``left``: of them not read yet.
+    ``believed``: reads bear the order out; else it is not used. ``found``: reads that it named about where
+    they came; ``surprises``: reads that it did not; ``missed``: announced and passed by unread.
     """
 
     epochs: dict[str, int]
@@ -110,7 +125,7 @@ class JobSummary(msgspec.Struct):
     live: bool
     scores: ScoreSummary
     progress: dict[str, RankProgress]
-    order: OrderSummary | None
+    order: OrderSummary | None = None
 
 
 class JobList(msgspec.Struct):
@@ -128,20 +143,6 @@ class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
     keys: dict[str, float] | None = None
 
 
-class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Sample ids of one rank, in the order in which it reads them; a bare list of ids is taken too."""
-
-    ids: list[SampleId]
-
-
-class OrderTaken(msgspec.Struct):
-    """``announced``: ids of that rank and epoch that are known now."""
-
-    epoch: int
-    rank: int
-    announced: int
-
-
 class ScoresApplied(msgspec.Struct):
     applied: int
 
@@ -153,6 +154,16 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
     rank: Count
     position: Count
     stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+
+class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Until the configuration is read again."""
+
+    level: Literal["debug", "info", "warning", "error"]
+
+
+class LogLevel(msgspec.Struct):
+    level: str
 
 
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,17 +8,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.settling import Settling
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -75,9 +75,20 @@ class ObjectLister(Protocol):
     async def __call__(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+class LogLevels(Protocol):
+    """The level of the log, which may be changed while running."""
+
+    @property
+    def log_level(self) -> str: ...
+
+    async def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
+        """Until the configuration is read again. Raises Conflict."""
+        ...
+
+
+@dataclass(kw_only=True)
 class ControlContext:
-    """Everything a handler may use.
+    """Everything a handler may use. ``token`` and ``reads_allowed`` may change while it is used.
 
     info: what GET /v1/info shows: "s3_endpoint", "page_size" and what else clients may want to know.
     readiness: READY, or why not ("starting", "draining"). resident_hashes: a fresh u64 array of the object
@@ -99,6 +110,7 @@ class ControlContext:
     engine: ReadPath
     page_size: int
     readiness: Callable[[], str]
+    log_levels: LogLevels
     info: Mapping[str, Any] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)
     allowed_hosts: frozenset[str] = frozenset()
@@ -108,8 +120,8 @@ class ControlContext:
     settling: Settling = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", Metrics(self.stats))
-        object.__setattr__(self, "settling", Settling(self.knowledge.orders, self.in_pool))
+        self.metrics = Metrics(self.stats)
+        self.settling = Settling(self.knowledge.orders, self.pool)
 
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs

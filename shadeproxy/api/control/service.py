@@ -1,12 +1,21 @@
 """Calls about the proxy itself: probes, statistics, metrics, dashboard."""
 
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control.bodies import JSON, Status, answer_json
+from shadeproxy.api.control.bodies import (
+    JSON,
+    LogLevel,
+    LogLevelWanted,
+    Status,
+    answer_json,
+    read_json,
+)
 from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.control.jobs import order_summary
 from shadeproxy.telemetry.metrics import CONTENT_TYPE
 
 _DASHBOARD = files("shadeproxy.api.control").joinpath("dashboard.html").read_bytes()
@@ -43,7 +52,23 @@ async def dashboard(_context: ControlContext, _request: web.Request) -> web.Resp
 
 
 async def stats(context: ControlContext, _request: web.Request) -> web.Response:
-    return web.Response(body=msgspec.json.encode(context.stats.snapshot()), content_type=JSON)
+    return web.Response(body=msgspec.json.encode(_snapshot(context)), content_type=JSON)
+
+
+def _snapshot(context: ControlContext) -> dict[str, Any]:
+    snapshot = context.stats.snapshot()
+    orders = {name: order_summary(context, name) for name in context.knowledge.orders.states()}
+    return {**snapshot, "orders": orders}
+
+
+async def get_log_level(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(LogLevel(context.log_levels.log_level))
+
+
+async def put_log_level(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, LogLevelWanted)
+    await context.log_levels.set_log_level(wanted.level)
+    return answer_json(LogLevel(wanted.level))
 
 
 async def info(context: ControlContext, _request: web.Request) -> web.Response:

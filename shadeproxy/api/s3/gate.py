@@ -41,8 +41,8 @@ class Gate:
         base_domains: tuple[str, ...] = (),
         verbose: bool = False,
     ) -> None:
-        """``verbose``: log each hit for debugging."""
-        self._verbose = verbose
+        """``verbose``: log each hit for debugging; may be changed."""
+        self.verbose = verbose
         self._reads = reads
         self._authenticator = authenticator
         self._observer = observer
@@ -77,7 +77,7 @@ class Gate:
             job=request.job,
             request_id=request_id,
         )
-        if self._verbose:
+        if self.verbose:
             self._log.debug(
                 "s3_request",
                 request_id=request_id,

@@ -116,9 +116,10 @@ class S3Handler(Gate):
         self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]
     ) -> None:
         try:
-            await serve(exchange)
-        except ShadeProxyError as error:
-            await exchange.fail(error)
+            try:
+                await serve(exchange)
+            except ShadeProxyError as error:
+                await exchange.fail(error)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
@@ -159,7 +160,7 @@ class S3Handler(Gate):
             request_id=exchange.request_id,
             origin_request_id=exchange.origin_request_id,
         )
-        if not self._verbose:
+        if not self.verbose:
             return
         self._log.debug(
             "s3_request",

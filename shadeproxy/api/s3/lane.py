@@ -97,14 +97,21 @@ class FastLane:
         self._handler = handler
         self._now_s = clock.now_s
         self._jobs = jobs
-        self._remembers = remembers
         self._heads = HeadReader()
-        self._templates = Templates()
-        self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
-        self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
+        self.forget(remembers=remembers)
         self._touched: dict[str, float] = {}
         self._tails_until_s = 0
         self._tails: dict[Source, bytes] = {}
+
+    def forget(self, *, remembers: bool) -> None:
+        """Who may read what, or how long the cache may answer, changed: look at every request anew.
+
+        ``remembers`` as at the start.
+        """
+        self._remembers = remembers
+        self._templates = Templates()
+        self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
+        self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
 
     def answer(self, raw: bytes, out: Writer) -> Unanswered | bool | None:
         """Answer the request whose whole head is ``raw``.

@@ -5,6 +5,7 @@ end until the form has ended as it must; what the form may set of the object is 
 Source: "POST Object" in the S3 API reference.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 from urllib.parse import quote, urlencode, urlsplit
@@ -35,6 +36,7 @@ _OF_THE_OBJECT = frozenset(
         "expires",
     }
 )
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OF_THE_OBJECT_PREFIXES = (
     "x-amz-meta-",
     "x-amz-checksum-",
@@ -148,9 +150,19 @@ def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
         headers.append(("x-amz-tagging", parse_tags(fields["tagging"])))
     if site is not None:
         headers.append(("Origin", site))
+    if not all(_NAME.fullmatch(name) for name, _ in headers):
+        raise InvalidRequest("A field of the form has a name that cannot be that of a header of the object")
     if any(char in value for _, value in headers for char in "\r\n\0"):
         raise InvalidRequest("A field of the form holds a line break, so it cannot be a header of the object")
     return tuple(headers)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        scheme = urlsplit(text).scheme
+    except ValueError:
+        return False
+    return scheme in {"http", "https"} and text.isascii() and text.isprintable()
 
 
 def _success(
@@ -164,7 +176,7 @@ def _success(
     ]
     etag = next((value for name, value in kept if name.lower() == "etag"), "")
     redirect = fields.get("success_action_redirect", fields.get("redirect", ""))
-    if urlsplit(redirect).scheme in {"http", "https"} and redirect.isascii() and redirect.isprintable():
+    if _is_url(redirect):
         mark = "&" if "?" in redirect else "?"
         query = urlencode({"bucket": ref.bucket, "key": ref.key, "etag": etag})
         return 303, [*kept, ("Location", f"{redirect}{mark}{query}"), ("Content-Length", "0")], b""

@@ -28,10 +28,9 @@ from shadeproxy.engine.knowledge.truth import Truth
 from shadeproxy.policy.base import Column
 
 _MOST_NEAR = 16_384  # places around the cursor, for each rank
-_LEAST_NEAR = 16
+_LEAST_NEAR = 64
 _NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
-_SETTLED_AFTER_S = 0.5
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
@@ -43,14 +42,14 @@ _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job i
 
 class Columns(NamedTuple):
     """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
-    latest place that was read. done: bool[m], read or passed. unit_next: i32[units], see Lookup.
+    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
     """
 
     sequence: OrderSequence
     done: NDArray[np.bool_]
     next_at: Places
     last_read: Places
-    unit_next: Places
+    page_next: Places
 
 
 class Built(NamedTuple):
@@ -70,20 +69,15 @@ class Build:
 
     parts: Parts
     dataset: Dataset
+    page_size: int
     lookup: Lookup | None = None
     before: Columns | None = None
     cursor: int = 0
     back_to: int | None = None
     resumed: Progress | None = None
 
-    @property
-    def size(self) -> int:
-        """What it costs: ids and samples."""
-        announced = sum(len(ids) for ranks in self.parts.values() for ids in ranks.values())
-        return announced + self.dataset.count
-
     def run(self) -> Built:
-        lookup = self.lookup or Lookup(self.dataset)
+        lookup = self.lookup or Lookup(self.dataset, self.page_size)
         sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
         done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
         if self.before is not None:
@@ -108,7 +102,7 @@ def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup)
     next_at[sequence.ids[left]] = left
     over = np.flatnonzero(done).astype(np.int32)
     last_read[sequence.ids[over]] = over
-    return Columns(sequence, done, next_at, last_read, lookup.unit_next(next_at))
+    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
 
 
 class Book:
@@ -144,10 +138,6 @@ class Book:
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
 
-    def give_up(self) -> None:
-        """Nothing comes of what ``begin`` began."""
-        self._log = None
-
     def finish(self, built: Built) -> None:
         """Take over what was built since ``begin``."""
         before, log = self.sequence, self._log or []
@@ -168,7 +158,7 @@ class Book:
         self.left = len(done) - int(np.count_nonzero(done))
         self._next, self._last = columns.next_at.data, columns.last_read.data
         self._links, self._done = columns.sequence.next.data, done.data
-        self._stale = np.zeros(len(columns.unit_next), dtype=np.bool_)
+        self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
         self._near_now = self._near()
         self._late = self._late or self._near_now // 4
 
@@ -196,12 +186,11 @@ class Book:
             self._next[sample] = self._links[place]
             self._last[sample] = place
             if len(self._stale):
-                self._stale[self.lookup.units_of(np.array([sample]))] = True
+                self._stale[self.lookup.pages_of(np.array([sample]))] = True
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
-        enough = len(self._read) + self._surprises >= min(_SETTLED_TOGETHER, self._near_now // 4)
-        due = enough or now_s - self.pace.last_s >= _SETTLED_AFTER_S
+        due = len(self._read) + self._surprises >= _SETTLED_TOGETHER
         if due:
             self.settle(now_s)
         return due
@@ -213,16 +202,11 @@ class Book:
             return
         if self._log is not None:
             self._log.append(samples)
-        start = 0
-        while start < len(samples):
-            # The cursor has to keep up with what is near it.
-            stop = start + max(self._near_now // 2, 1)
-            far = self._consume(samples[start:stop])
-            if certain:
-                known = self.columns.last_read[far] >= self.cursor - self._near_now
-                self._surprises += len(far) - int(np.count_nonzero(known))
-            self.settle(now_s)
-            start = stop
+        far = self._consume(samples)
+        if certain:
+            known = self.columns.last_read[far] >= self.cursor - self._near_now
+            self._surprises += len(far) - int(np.count_nonzero(known))
+        self.settle(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
         """Whether reads of ``epoch`` are to be looked for; that the epoch has begun is noted."""
@@ -264,7 +248,7 @@ class Book:
 
     def _touch(self, ids: NDArray[np.integer]) -> None:
         if len(self._stale):
-            self._stale[self.lookup.units_of(ids)] = True
+            self._stale[self.lookup.pages_of(ids)] = True
 
     def settle(self, now_s: float) -> None:
         """Move the cursor to where the latest reads are, and pass what nobody came for."""
@@ -332,15 +316,19 @@ class Book:
         return distance
 
     def _next_places(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Places:
-        columns, lookup = self.columns, self.lookup
-        units = lookup.dataset.units_of(object_hashes, numbers)
-        if len(self._stale):
-            asked = lookup.beside(units)
-            stale = asked[self._stale[asked] & (asked >= 0)]
+        columns, places = self.columns, np.full(len(object_hashes), NEVER, dtype=np.int32)
+        objects = self.lookup.find_objects(object_hashes)
+        if objects is not None:
+            places = np.where(objects < 0, np.int32(NEVER), columns.next_at[objects])
+        if self.lookup.pages:
+            found = self.lookup.find_pages(object_hashes, numbers)
+            stale = found[self._stale[found] & (found >= 0)]
             if len(stale):
-                lookup.renew(columns.unit_next, np.unique(stale), columns.next_at)
+                self.lookup.renew(columns.page_next, np.unique(stale), columns.next_at)
                 self._stale[stale] = False
-        return lookup.places(units, columns.next_at, columns.unit_next)
+            of_pages = np.where(found < 0, np.int32(NEVER), columns.page_next[found])
+            places = np.minimum(places, of_pages)
+        return places
 
 
 def _goes_on(before: OrderSequence, after: OrderSequence) -> bool:

@@ -60,7 +60,7 @@ class Knowledge:
         self._growing: dict[str, GrowingSet] = {}
         self._dirty = dirty
         self.frozen = FrozenScores()
-        self.orders = Orders(self.jobs, self.dataset, dirty=dirty)
+        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty)
 
     # ------------------------------------------------------------------ datasets
 
@@ -162,11 +162,6 @@ class Knowledge:
             )
         check_rank(job, rank)
         return Announcement(name, epoch, rank, offset, check_order(ids, space.count, dataset=_title(space)))
-
-    def put_order(self, new: Announcement, now_s: float) -> None:
-        """Take in what was checked. Raises UnknownName, InvalidRequest (a gap before it), Conflict."""
-        self.orders.put(new, now_s)
-        self.touch(new.job, now_s)
 
     # ------------------------------------------------------------------ scores
 

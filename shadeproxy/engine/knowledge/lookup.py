@@ -1,14 +1,14 @@
 """From what is read to samples, and from pages to what is read of them next, for one dataset.
 
 Law: never changes after it is made. A read is told by its object and the byte it begins with; in a dataset of
-whole objects the byte does not matter. Of samples that begin at the same byte the first stands for all.
+whole objects the byte does not matter. Samples that are the same bytes stand for each other: the first does.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.engine.knowledge.datasets import Dataset, Groups, Hashes, Ids
-from shadeproxy.engine.knowledge.sequence import NEVER, OrderIds, Places
+from shadeproxy.engine.knowledge.datasets import WHOLE, Dataset, Groups, Hashes, Ids
+from shadeproxy.engine.knowledge.sequence import OrderIds, Places
 
 _STEP = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
@@ -16,84 +16,126 @@ _ALL = (1 << 64) - 1
 
 
 class Lookup:
-    """Samples and units (pages.py) of ``dataset``. Any thread may make one; 1 M parts take half a second."""
+    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make one."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
-        self._is_parts = dataset.offset is not None
-        self._reads = dataset.groups
-        if dataset.offset is not None:
-            self._reads = Groups.of(_mix(dataset.groups.hashes[dataset.groups.group_of()], dataset.offset))
-        self.canonical = _canonical(self._reads, dataset.count)
-        """The first sample that begins at the same byte, by sample: u32[n]; None: no two do."""
+        self.canonical: OrderIds | None = None
+        """The first sample of the same bytes, by sample: u32[n]; None: no two are."""
+        self._objects: Groups | None = dataset.groups
+        self._pieces: Groups | None = None
+        self._pages: Groups | None = None
+        if dataset.offset is not None and dataset.length is not None:
+            self._find_pieces(dataset, dataset.offset, dataset.length, page_size)
+        elif dataset.groups.starts is not None:
+            self.canonical = _firsts(dataset.groups, dataset.count)
 
     # ------------------------------------------------------------------ reads
 
     def find(self, object_hashes: Hashes, offsets: Ids) -> Ids:
         """The sample that each read reads, -1 where it is none: i64[k]."""
-        found = self._reads.find(_mix(object_hashes, offsets) if self._is_parts else object_hashes)
-        return np.where(found < 0, -1, self._reads.first(np.maximum(found, 0)))
+        groups = self._pieces or self.dataset.groups
+        found = groups.find(object_hashes if self._pieces is None else mix(object_hashes, offsets))
+        return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
 
     def find_one(self, object_hash: int, offset: int) -> int:
         """As ``find``, for one read at a tenth of the cost."""
-        return self._reads.find_one(_mix_one(object_hash, offset) if self._is_parts else object_hash)
+        if self._pieces is None:
+            return self.dataset.groups.find_one(object_hash)
+        return self._pieces.find_one(_mix_one(object_hash, offset))
 
     # ------------------------------------------------------------------ pages
 
-    def unit_next(self, next_at: Places) -> Places:
-        """The next place of each unit, without the unit beside it: i32[u], empty where units are samples."""
-        pages = self.dataset.pages
-        if pages is None or not len(pages):
+    @property
+    def pages(self) -> int:
+        """Pages whose next use is kept (``page_next``): those of samples that are parts of objects."""
+        return 0 if self._pages is None else len(self._pages.hashes)
+
+    def page_next(self, next_at: Places) -> Places:
+        """The next place of each of ``pages``: i32[pages]."""
+        groups = self._pages
+        if groups is None:
             return np.empty(0, dtype=np.int32)
-        first: Places = np.minimum.reduceat(next_at[pages.members], pages.starts[:-1])
+        at = next_at[self._sample_of[groups.members]]
+        first: Places = at if groups.starts is None else np.minimum.reduceat(at, groups.starts[:-1])
         return first
 
-    def units_of(self, ids: NDArray[np.integer]) -> Ids:
-        """The units that samples ``ids`` lie in, with repeats."""
-        pages = self.dataset.pages
-        assert pages is not None, "units that are not samples"
-        return pages.units_of(ids.astype(np.int64, copy=False))[0]
+    def pages_of(self, ids: NDArray[np.integer]) -> Ids:
+        """The pages that samples ``ids`` lie in, with repeats."""
+        if self._pages is None:
+            return np.empty(0, dtype=np.int64)
+        firsts, counts = self._first_pair[ids], self._first_pair[ids + 1] - self._first_pair[ids]
+        pairs = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        found: Ids = self._page_of_pair[pairs].astype(np.int64)
+        return found
 
-    def renew(self, unit_next: Places, units: Ids, next_at: Places) -> None:
-        """Bring ``units`` (unique) of ``unit_next`` up to date."""
-        pages = self.dataset.pages
-        assert pages is not None, "units that are not samples"
-        starts = pages.starts[units]
-        counts = pages.starts[units + 1] - starts
+    def renew(self, page_next: Places, pages: Ids, next_at: Places) -> None:
+        """Bring ``pages`` (unique) of ``page_next`` up to date."""
+        groups = self._pages
+        assert groups is not None, "a dataset with parts of objects"
+        if groups.starts is None:
+            page_next[pages] = next_at[self._sample_of[groups.members[pages]]]
+            return
+        counts = groups.starts[pages + 1] - groups.starts[pages]
         ends = np.cumsum(counts)
-        members = np.repeat(starts - ends + counts, counts) + np.arange(int(ends[-1]))
-        unit_next[units] = np.minimum.reduceat(next_at[pages.members[members]], ends - counts)
+        spread = np.repeat(groups.starts[pages] - ends + counts, counts) + np.arange(int(ends[-1]))
+        at = next_at[self._sample_of[groups.members[spread]]]
+        page_next[pages] = np.minimum.reduceat(at, ends - counts)
 
-    def places(self, units: Ids, next_at: Places, unit_next: Places) -> Places:
-        """The next place of each unit, NEVER for unit -1; of ``unit_next`` those must be up to date."""
-        pages = self.dataset.pages
-        if pages is None:
-            at = next_at[self._reads.members[units]]
-        else:
-            at = unit_next[units]
-            if pages.beside is not None:
-                beside = pages.beside[units]
-                at = np.where(beside < 0, at, np.minimum(at, unit_next[beside]))
-        return np.where(units < 0, np.int32(NEVER), at)
+    def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
+        """Which of ``pages`` each page is, -1 where none: i64[k]."""
+        assert self._pages is not None, "a dataset with parts of objects"
+        return self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
 
-    def beside(self, units: Ids) -> Ids:
-        """``units``, and those whose samples count for them too."""
-        pages = self.dataset.pages
-        if pages is None or pages.beside is None:
-            return units
-        return np.concatenate([units, pages.beside[units[units >= 0]]])
+    def find_objects(self, object_hashes: Hashes) -> Ids | None:
+        """The sample that is each whole object, -1 where none is; None: no sample is a whole object."""
+        groups = self._objects
+        if groups is None:
+            return None
+        found = groups.find(object_hashes)
+        firsts = groups.first(np.maximum(found, 0))
+        if self._whole is not None:
+            firsts = self._whole[firsts]
+            firsts = firsts if self.canonical is None else self.canonical[firsts].astype(np.int64)
+        return np.where(found < 0, -1, firsts)
+
+    # ------------------------------------------------------------------ inside
+
+    _whole: Ids | None = None
+
+    def _find_pieces(self, dataset: Dataset, offset: Ids, length: Ids, page_size: int) -> None:
+        groups, count = dataset.groups, dataset.count
+        hashes = np.empty(count, dtype=np.uint64)
+        sizes = 1 if groups.starts is None else np.diff(groups.starts)
+        hashes[groups.members] = np.repeat(groups.hashes, sizes)
+        whole = np.flatnonzero(length == WHOLE)
+        self._pieces = Groups.of(mix(hashes, offset))
+        if self._pieces.starts is not None:
+            self.canonical = _firsts(self._pieces, count)
+        self._objects = Groups.of(hashes[whole]) if len(whole) else None
+        self._whole = whole if len(whole) else None
+        first = offset // page_size
+        # Also an empty sample is in the page it begins in: its read is a read of nothing.
+        counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
+        # Pairs of a sample and a page, those of the same first sample side by side.
+        samples = np.arange(count, dtype=np.uint32)
+        order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")
+        firsts = samples if self.canonical is None else self.canonical[order]
+        counts, first = counts[order], first[order]
+        self._first_pair = np.append(0, np.cumsum(np.bincount(firsts, weights=counts, minlength=count)))
+        self._first_pair = self._first_pair.astype(np.int64)
+        self._sample_of = np.repeat(firsts, counts)
+        numbers = np.arange(len(self._sample_of)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        if len(numbers):
+            self._pages = Groups.of(mix(np.repeat(hashes[order], counts), numbers))
+            self._page_of_pair = np.empty(len(numbers), dtype=np.uint32)
+            pages = np.arange(len(self._pages.hashes), dtype=np.uint32)
+            sizes = 1 if self._pages.starts is None else np.diff(self._pages.starts)
+            self._page_of_pair[self._pages.members] = np.repeat(pages, sizes)
 
 
-def _canonical(reads: Groups, count: int) -> OrderIds | None:
-    if reads.starts is None:
-        return None
-    firsts = np.empty(count, dtype=np.uint32)
-    firsts[reads.members] = np.repeat(reads.members[reads.starts[:-1]], np.diff(reads.starts))
-    return firsts
-
-
-def _mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
-    """One hash of an object and a number within it, as uniform as the objects' own: u64[k]."""
+def mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
+    """One hash of an object and a number within it, uniform as the objects' own: u64[k]."""
     mixed = object_hashes + numbers.astype(np.uint64) * np.uint64(_STEP)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX)
     return np.asarray(mixed ^ (mixed >> np.uint64(27)))
@@ -103,3 +145,11 @@ def _mix_one(object_hash: int, number: int) -> int:
     mixed = (object_hash + number * _STEP) & _ALL
     mixed = ((mixed ^ (mixed >> 30)) * _MIX) & _ALL
     return mixed ^ (mixed >> 27)
+
+
+def _firsts(groups: Groups, count: int) -> OrderIds:
+    """The first sample of each sample's group: u32[count]."""
+    assert groups.starts is not None, "groups of more than one"
+    firsts = np.empty(count, dtype=np.uint32)
+    firsts[groups.members] = np.repeat(groups.members[groups.starts[:-1]], np.diff(groups.starts))
+    return firsts

@@ -56,11 +56,13 @@ class Orders:
         jobs: Jobs,
         dataset: Callable[[str], Dataset],
         *,
+        page_size: int,
         dirty: Dirty,
         announcements: Announcements | None = None,
     ) -> None:
         self._jobs = jobs
         self._dataset = dataset
+        self._page_size = page_size
         self._dirty = dirty
         self.announced = announcements or Announcements()
         self._books: dict[str, Book] = {}
@@ -127,6 +129,7 @@ class Orders:
         build = Build(
             self.announced.of(job),
             dataset,
+            self._page_size,
             lookup=next(lookups, None),
             before=None if book is None else book.begin(),
             cursor=0 if book is None else book.cursor,
@@ -145,11 +148,6 @@ class Orders:
         else:
             book.finish(built)
         self._changed()
-
-    def give_up(self, prepared: Prepared) -> None:
-        """It could not be built: the order before goes on counting."""
-        if prepared.book is not None:
-            prepared.book.give_up()
 
     def settle(self) -> None:
         """Build everything here and now: for starts and tests."""
@@ -173,8 +171,6 @@ class Orders:
                 epoch = None if job is None else job.epoch
                 if book.read_one(sample, epoch, now_s, certain=certain):
                     self._read_on(book)
-                else:
-                    self._changed()
 
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float

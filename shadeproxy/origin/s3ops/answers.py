@@ -93,7 +93,7 @@ def parse_xml(body: bytes) -> Element:
     """The root element, tags without namespace. Raises OriginAnswer 400 MalformedXML."""
     try:
         root: Element = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError):
+    except (ParseError, DefusedXmlException, ValueError, LookupError):
         raise OriginAnswer(
             400, "MalformedXML", "The XML you provided was not well-formed or did not validate."
         ) from None

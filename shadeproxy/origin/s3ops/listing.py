@@ -5,7 +5,6 @@ survives a restart.
 """
 
 import base64
-import binascii
 from dataclasses import dataclass, field
 
 from shadeproxy.core.errors import OriginAnswer
@@ -133,5 +132,5 @@ def _encode_token(key: str) -> str:
 def _decode_token(token: str) -> str:
     try:
         return base64.urlsafe_b64decode(token).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise OriginAnswer(400, "InvalidArgument", "The continuation token provided is incorrect.") from None

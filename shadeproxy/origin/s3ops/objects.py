@@ -6,9 +6,9 @@ dropped in silence.
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from email.utils import parsedate_to_datetime
 
 from shadeproxy.core.conditions import Conditions, Verdict
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotSupported, OriginAnswer, RangeNotSatisfiable
 from shadeproxy.core.ranges import RangeSpec, content_range, parse_range
 from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef, Span
@@ -162,8 +162,9 @@ async def copy_span(stored: Stored, draft: Draft, span: Span) -> None:
 
 def copy_result(meta: ObjectMeta) -> list[str]:
     """ETag and LastModified of a copy."""
-    modified = parsedate_to_datetime(meta.header("Last-Modified") or "Thu, 01 Jan 1970 00:00:00 GMT")
-    return [text("LastModified", iso_date(modified.timestamp())), text("ETag", meta.etag)]
+    modified = parse_http_date(meta.header("Last-Modified"))
+    modified_s = 0.0 if modified is None else modified.timestamp()
+    return [text("LastModified", iso_date(modified_s)), text("ETag", meta.etag)]
 
 
 def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:

@@ -28,6 +28,12 @@ class Backend:
     readiness: str = READY
     refusal: Exception | None = None
     list_calls: int = 0
+    log_level: str = "info"
+
+    async def set_log_level(self, level):
+        if self.refusal is not None:
+            raise self.refusal
+        self.log_level = level
 
     async def purge(self, bucket, prefix, *, dry_run):
         self.purges.append((bucket, prefix, dry_run))
@@ -73,6 +79,7 @@ def context(backend, clock):
             engine=backend,
             page_size=4 << 20,
             readiness=lambda: backend.readiness,
+            log_levels=backend,
             info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
         )
 

@@ -5,6 +5,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.app import make_control_app
+from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext, Source
 
 
@@ -91,7 +92,15 @@ async def test_with_a_token_every_call_needs_it(guarded, refused, path):
     answer = await guarded.get(path)
     assert "Authorization: Bearer TOKEN" in await refused(answer, 401, "unauthorized")
     assert "Basic" in answer.headers["WWW-Authenticate"]
-    for wrong in ("Bearer no", "Bearer ", "Bearer s3cret2", "Token s3cret", "Basic !!", "Basic czNjcmV0"):
+    for wrong in (
+        "Bearer no",
+        "Bearer ",
+        "Bearer s3cret2",
+        "Token s3cret",
+        "Basic !!",
+        "Basic czNjcmV0",
+        "Basic \u0661",
+    ):
         text = await refused(await guarded.get(path, headers={"Authorization": wrong}), 401, "unauthorized")
         assert "the control token is wrong" in text
         assert "s3cret" not in text
@@ -144,3 +153,23 @@ def test_the_context_does_not_show_its_token(context):
     from dataclasses import replace
 
     assert "s3cret" not in repr(replace(context, token="s3cret"))
+
+
+async def test_the_level_of_the_log_is_shown_and_changed(client, backend):
+    assert await (await client.get("/v1/log-level")).json() == {"level": "info"}
+    answer = await client.put("/v1/log-level", json={"level": "debug"})
+    assert (answer.status, await answer.json()) == (200, {"level": "debug"})
+    assert backend.log_level == "debug"
+
+
+@pytest.mark.parametrize("body", [{}, {"level": "loud"}, {"level": "info", "for_s": 3}, {"level": 1}])
+async def test_a_level_that_is_none_changes_nothing(client, refused, backend, body):
+    answer = await client.put("/v1/log-level", json=body)
+    await refused(answer, 400, "invalid_request")
+    assert backend.log_level == "info"
+
+
+async def test_a_level_that_does_not_go_with_the_settings_is_a_conflict(client, refused, backend):
+    backend.refusal = Conflict("not with debug", hint="ask for info")
+    answer = await client.put("/v1/log-level", json={"level": "debug"})
+    assert "ask for info" in await refused(answer, 409, "conflict")

@@ -70,4 +70,6 @@ def test_an_origins_answer_passes_and_a_hint_is_told():
     answer = answer_error(errors.RangeNotSatisfiable(10), resource="/", request_id="R")
     assert ("Content-Range", "bytes */10") in answer.headers
     assert b"<ActualObjectSize>10</ActualObjectSize>" in answer.body
-    assert b"\x01" not in answer_error(errors.InvalidRequest("a\x01b"), resource="/", request_id="R").body
+    odd = errors.InvalidRequest("a\x01b\ud800c\ufffed\U0010ffff")
+    shown = fromstring(answer_error(odd, resource="/", request_id="R").body).findtext("Message")
+    assert shown == "a\ufffdb\ufffdc\ufffdd\U0010ffff"

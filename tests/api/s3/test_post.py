@@ -120,6 +120,24 @@ async def test_the_form_says_how_success_looks(make_proxy, asked, expected):
         assert b"\r\nLocation: http://a.example/done?x=1&bucket=b&key=d%2Fk%26&etag=%22" in answer
 
 
+@pytest.mark.parametrize("target", ["http://[", "http://[x]/", "javascript:alert(1)", "//a.example/"])
+async def test_a_redirect_that_is_no_url_is_left_out(make_proxy, target):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"")
+    answer = await post(proxy, form({"key": "k", "success_action_redirect": target}))
+    assert answer.startswith(b"HTTP/1.1 204")
+    assert proxy.origin.buckets["b"]["k"].body == FILE
+
+
+@pytest.mark.parametrize(
+    "name", ["x-amz-meta-a\nX-Injected", "x-amz-meta-a b", "x-amz-meta-ü", "x-amz-meta-a:"]
+)
+async def test_a_field_whose_name_is_no_header_name_is_refused(make_proxy, name):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "seed", b"")
+    await refused(proxy, form({"key": "k", name: "1"}), b"a name that cannot be that of a header")
+
+
 async def refused(proxy, body, text):
     answer = await post(proxy, body)
     assert answer.startswith(b"HTTP/1.1 4"), answer
@@ -145,6 +163,12 @@ async def refused(proxy, body, text):
 async def test_what_the_policy_does_not_allow_is_refused(closed, changed, text):
     fields = await asyncio.to_thread(presigned)
     await refused(closed, form({**fields, **changed}), text)
+
+
+async def test_a_policy_of_halves_of_characters_is_refused_in_xml(closed):
+    fields = await asyncio.to_thread(presigned, conditions=[["eq", "$x-amz-meta-a", "\ud800\ufffe"]])
+    text = 'Policy Condition failed: ["eq", "$x-amz-meta-a", "\ufffd\ufffd"]'
+    await refused(closed, form(fields), text.encode())
 
 
 async def test_expiry_wrong_secret_and_no_policy(closed):

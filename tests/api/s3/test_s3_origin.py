@@ -100,3 +100,30 @@ async def test_a_client_that_goes_away_ends_the_upload_at_the_origin(silent):
     await ended
     await upstream.ended.wait()
     assert sum(map(len, upstream.bodies)) < 300_000
+
+
+async def test_a_refusal_that_takes_its_connection_away_while_the_body_comes_reaches_the_client(make_proxy):
+    # The origin answers while our task that sends the body waits for the client: nobody may trip over it.
+    async with upstream_of(REFUSAL) as (_, url), origin_at(url) as origin:
+        proxy = await make_proxy(origin=origin)
+        for _ in range(20):
+            ended = proxy.seen.wait_for(len(proxy.seen.requests) + 1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            writer.write(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 10_000)
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 403")
+            await ended
+            writer.close()
+        assert [event for event, _ in proxy.log.events if event == "s3_request_failed"] == []
+        assert {request["status"] for request in proxy.seen.requests} == {403}
+
+
+async def test_a_client_that_goes_away_is_counted_as_gone_and_not_as_a_fault(silent):
+    proxy, upstream = silent
+    ended = proxy.seen.wait_for(1)
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n" + b"x" * 1000)
+    await upstream.began.wait()
+    writer.close()
+    await ended
+    assert [request["status"] for request in proxy.seen.requests] == [499]
+    assert [event for event, _ in proxy.log.events if event == "s3_request_failed"] == []

@@ -43,14 +43,22 @@ class Authenticator:
         clock: Clock,
         region: str | None = None,
     ) -> None:
-        self._clients: dict[str, ClientKey] = {}
-        for client in clients:
-            if client.access_key in self._clients:
-                raise ConfigError(f"auth.clients: the access key {client.access_key} is there twice")
-            self._clients[client.access_key] = client
-        self.anonymous = anonymous
         self._clock = clock
         self._region = region
+        self.adopt(clients, anonymous=anonymous)
+
+    def adopt(self, clients: Iterable[ClientKey], *, anonymous: bool) -> None:
+        """Let in these from now on. Who remembers whom the door let in must be told to forget it.
+
+        Raises ConfigError, and nothing changed.
+        """
+        by_key: dict[str, ClientKey] = {}
+        for client in clients:
+            if client.access_key in by_key:
+                raise ConfigError(f"auth.clients: the access key {client.access_key} is there twice")
+            by_key[client.access_key] = client
+        self._clients = by_key
+        self.anonymous = anonymous
 
     def authenticate(self, request: S3Request) -> Authenticated:
         """Raises a subclass of AuthError, or InvalidRequest."""

@@ -10,11 +10,11 @@ import base64
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
 
 from shadeproxy.api.s3.operations import MARKERS
 from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import (
     ClockSkew,
     MalformedAuth,
@@ -100,16 +100,15 @@ def parse_header(request: S3Request) -> Claim:
     if not colon or not access_key or not signature:
         raise MalformedAuth("The Authorization header of Signature Version 2 must be AWS KEY:SIGNATURE")
     amz_date, date = request.fields.get("x-amz-date"), request.fields.get("date", "")
-    try:
-        signed_s = parsedate_to_datetime(date if amz_date is None else amz_date).timestamp()
-    except (ValueError, TypeError, OverflowError):
+    signed = parse_http_date(date if amz_date is None else amz_date)
+    if signed is None:
         raise MalformedAuth(
             "The request needs a Date or x-amz-date header", hint="write it as RFC 9110 has dates"
-        ) from None
+        )
     return Claim(
         access_key,
         date if amz_date is None else "",
-        signed_s=signed_s,
+        signed_s=signed.timestamp(),
         signature=signature,
         token=request.fields.get("x-amz-security-token"),
     )

@@ -8,11 +8,11 @@ import hmac
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 from shadeproxy.api.s3.auth.clients import ChunkSeed
 from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import (
     AccessDenied,
     ClockSkew,
@@ -205,7 +205,7 @@ def _unix_time(amz_date: str) -> float:
 def _header_date(request: S3Request) -> str:
     if (amz_date := request.fields.get("x-amz-date")) is not None:
         return amz_date
-    try:
-        return format_amz_date(parsedate_to_datetime(request.fields.get("date", "")).timestamp())
-    except (ValueError, TypeError, OverflowError):
-        raise MalformedAuth("The request needs an x-amz-date or Date header") from None
+    date = parse_http_date(request.fields.get("date"))
+    if date is None:
+        raise MalformedAuth("The request needs an x-amz-date or Date header")
+    return format_amz_date(date.timestamp())

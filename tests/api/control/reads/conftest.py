@@ -220,6 +220,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             engine=engine,
             page_size=PAGE,
             readiness=lambda: READY,
+            log_levels=None,
             held=Ledger(held_bytes),
             **settings,
         )

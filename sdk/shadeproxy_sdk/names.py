@@ -1,0 +1,23 @@
+"""Names of datasets and jobs: which ones the control side takes, and which one a prefix gets."""
+
+import re
+import zlib
+
+from shadeproxy_sdk.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
+
+
+def check_name(name: str, kind: str) -> str:
+    """``name`` if it may stand in URLs and header fields. Raises ConfigError."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
+        )
+    return name
+
+
+def dataset_name(bucket: str, prefix: str) -> str:
+    """A name that tells data sets apart and shows where they are."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
+    return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

@@ -1,0 +1,55 @@
+"""TFRecord files: u64 length, u32 its CRC, the record, u32 the record's CRC, and so on; little-endian."""
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.shards.build import Places, choose_shards, join, name_of, scan_all
+from shadeproxy_sdk.shards.ranged import RangedObject
+
+if TYPE_CHECKING:
+    from shadeproxy_sdk.client import Client
+
+_HEAD = struct.Struct("<QI")
+_TAIL_BYTES = 4
+
+
+def tfrecord_manifest(
+    client: "Client",
+    *,
+    bucket: str,
+    prefix: str = "",
+    keys: Sequence[str] | None = None,
+    suffix: str = "",
+    name: str | None = None,
+) -> Manifest:
+    """The records of uncompressed TFRecord files: those under ``prefix`` that end in ``suffix``, or ``keys``.
+
+    A sample is the record without its frame: mostly a serialised tf.train.Example. Only frames are read; CRCs
+    are not checked. Raises ConfigError for files that are compressed or cut short, and ReadError.
+    """
+    shards = choose_shards(client, bucket, prefix, keys, suffix)
+    chosen = name_of(name, bucket, prefix, keys, f"tfrecord{suffix}")
+    return join(chosen, bucket, [shard.key for shard in shards], scan_all(client, bucket, shards, _scan))
+
+
+def _scan(shard: RangedObject) -> Places:
+    places: list[tuple[int, int]] = []
+    at = 0
+    while at < shard.size_bytes:
+        shard.seek(at)
+        head = shard.read(_HEAD.size)
+        length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else shard.size_bytes
+        end = at + _HEAD.size + length + _TAIL_BYTES
+        if end > shard.size_bytes:
+            raise ConfigError(
+                f"{shard} has no TFRecord at byte {at}: it is compressed, cut short, or no such file: "
+                "write it without compression, or upload it again"
+            )
+        places.append((at + _HEAD.size, length))
+        at = end
+    return np.array(places, dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,143 @@
+"""The settings of a running proxy: read again and put in force, all that can change at once or nothing.
+
+Laws: whatever can fail is done before anything changes; putting in force is one step of the event loop, so
+no request is judged half by the old and half by the new; what anybody remembers of the old is dropped in the
+same step; the reload is over when no process goes by the old ones any more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.app.admin import Observer
+from shadeproxy.app.clients import has_own_upstreams
+from shadeproxy.app.origins import Providers, build_providers
+from shadeproxy.app.readers import Readers
+from shadeproxy.app.terms import Terms, build_terms, merge
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ConfigError, Conflict
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.telemetry.log import configure_logging
+
+_log = structlog.get_logger(__name__)
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What goes by settings that can change. ``providers``: the dict that the origin signs with."""
+
+    authenticator: Authenticator
+    rules: Rules
+    providers: Providers
+    engine: Engine
+    handler: S3Handler
+    lane: FastLane
+    observer: Observer
+    context: ControlContext
+
+
+class _Prepared:
+    """New settings with everything that they refer to, read (blocking). Raises ConfigError."""
+
+    def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
+        self.settings, self.needs_restart = merge(current, load())
+        self.terms: Terms = build_terms(self.settings)
+        self.token = self.settings.control.resolve_token()
+        self.providers = build_providers(self.settings, clock)
+
+
+class Live:
+    """Of one proxy, which gives it its parts as it opens them. ``reload`` is called by one task."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.parts: Parts | None = None
+        self.readers: Readers | None = None
+        self._clock = clock
+
+    async def reload(self, load: Callable[[], Settings]) -> None:
+        """Put in force what ``load`` answers; what cannot be is said in the log, and nothing changed."""
+        try:
+            new = await asyncio.to_thread(_Prepared, self.settings, load, self._clock)
+        except ConfigError as error:
+            _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
+            return
+        self._apply(new)
+        if self.readers is not None:
+            await self.readers.adopt(new.terms)
+        if new.needs_restart:
+            _log.warning("needs a restart", settings=new.needs_restart)
+        _log.info("configuration reloaded")
+
+    @property
+    def log_level(self) -> str:
+        return self.settings.telemetry.log_level
+
+    async def set_log_level(self, level: Level) -> None:
+        """Until the next reload or restart. Raises Conflict."""
+        telemetry = self.settings.telemetry.model_copy(update={"log_level": level})
+        try:
+            settings, _ = merge(self.settings, self.settings.model_copy(update={"telemetry": telemetry}))
+        except ConfigError:
+            raise Conflict(
+                "the hits of other processes are not logged, so s3.workers > 1 does not go with debug",
+                hint='ask for "info", or start with s3.workers = 1',
+            ) from None
+        self._log_as(settings)
+        if self.readers is not None:
+            await self.readers.adopt(self.readers.terms._replace(log_level=level))
+        _log.info("log level changed", log_level=level)
+
+    def _apply(self, new: _Prepared) -> None:
+        parts, settings = self.parts, new.settings
+        assert parts is not None, "a proxy that serves has its parts"
+        parts.authenticator.adopt(new.terms.clients, anonymous=new.terms.anonymous)
+        parts.rules.adopt(new.terms.rules)
+        parts.providers.clear()
+        parts.providers.update(new.providers)
+        parts.engine.forget_rights(make_verdicts(settings))
+        parts.context.token = new.token
+        parts.context.reads_allowed = reads_allowed(settings)
+        self._log_as(settings)
+
+    def _log_as(self, settings: Settings) -> None:
+        """Takes ``settings`` over; the lane forgets what it knows."""
+        self.settings = settings
+        telemetry, parts = settings.telemetry, self.parts
+        assert parts is not None, "a proxy that serves has its parts"
+        configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
+        parts.handler.verbose = is_verbose(settings)
+        parts.observer.access_log = telemetry.access_log
+        parts.lane.forget(remembers=remembers(settings))
+
+
+def is_verbose(settings: Settings) -> bool:
+    """Whether each request is logged for debugging."""
+    return settings.telemetry.log_level == "debug"
+
+
+def remembers(settings: Settings) -> bool:
+    """Whether the lane may remember: what is remembered is not reported one by one."""
+    return not (settings.telemetry.access_log or is_verbose(settings))
+
+
+def make_verdicts(settings: Settings) -> Verdicts | None:
+    """Given when clients have origin credentials of their own."""
+    return Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None
+
+
+def reads_allowed(settings: Settings) -> bool:
+    """Whether callers of the control listener may read with the proxy's rights."""
+    return settings.auth.anonymous or bool(settings.control.token)

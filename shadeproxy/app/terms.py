@@ -1,0 +1,73 @@
+"""What every serving process goes by and what may change while it runs; and which settings that is.
+
+Law: a process goes by one set of terms at a time. What cannot change stays as it was at the start, and the
+mixture of both must be a configuration that ``serve`` would have started with.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from shadeproxy.api.s3.auth.clients import ClientKey
+from shadeproxy.app.clients import build_clients
+from shadeproxy.app.rules import build_rules
+from shadeproxy.config import Settings
+from shadeproxy.config.explain import explain
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.engine.rules import Rule
+
+
+class Terms(NamedTuple):
+    """Reader processes get it through their channel."""
+
+    clients: tuple[ClientKey, ...]
+    anonymous: bool
+    rules: tuple[Rule, ...]
+    log_level: str
+    log_json: bool
+
+
+def build_terms(settings: Settings) -> Terms:
+    """Reads secrets (blocking). Raises ConfigError."""
+    telemetry = settings.telemetry
+    return Terms(
+        build_clients(settings),
+        settings.auth.anonymous,
+        build_rules(settings),
+        telemetry.log_level,
+        telemetry.log_format == "json",
+    )
+
+
+def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
+    """``current`` with all of ``wanted`` that can change at run time, and the keys that cannot.
+
+    Raises ConfigError when the two do not go together: an anonymous proxy, say, that still listens where
+    other machines reach it.
+    """
+    live: dict[str, Any] = {
+        "rules": wanted.rules,
+        "auth": wanted.auth,
+        "telemetry": wanted.telemetry,
+        "control": current.control.model_copy(update={"token": wanted.control.token}),
+        "origin": current.origin.model_copy(update={"credentials": wanted.origin.credentials}),
+    }
+    fixed = {name: getattr(current, name) for name in Settings.model_fields if name not in live}
+    try:
+        merged = Settings(**fixed, **live)
+    except ValidationError as error:
+        reason = explain(error, Settings, {})
+        raise ConfigError(
+            f"the new settings do not go with those that only a restart changes: {reason}"
+        ) from None
+    have, want = dict(_leaves(merged.masked())), dict(_leaves(wanted.masked()))
+    return merged, sorted(key for key in have.keys() | want.keys() if have.get(key) != want.get(key))
+
+
+def _leaves(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{name}.")
+        else:
+            yield f"{at}{name}", value

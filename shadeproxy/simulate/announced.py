@@ -1,0 +1,149 @@
+"""What orders tell: the next use of each object, as far ahead as its jobs have announced.
+
+Laws: nothing is told before it was announced; every job has its own clock, and its distance in reads becomes
+time by the pace that was measured so far. Time is in reads of all jobs together.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.policy.base import Column
+from shadeproxy.simulate.trace import Epochs, Ids, Trace
+
+Positions = NDArray[np.int64]
+
+_PACE_READS = 4096.0
+_LEAST_PACE = 1e-6
+
+
+class Announce(NamedTuple):
+    """How early orders come. ``epochs``: so many, the current one included; 0 none, -1 all there are.
+
+    ``half``: from the middle of an epoch on one more.
+    """
+
+    epochs: int
+    half: bool = False
+
+
+_NAMED = {
+    "none": Announce(0),
+    "epoch": Announce(1),
+    "next-half": Announce(1, half=True),
+    "all": Announce(-1),
+}
+
+
+def parse_announce(text: str) -> Announce:
+    """Raises ConfigError."""
+    if re.fullmatch(r"[1-9]\d{0,4}", text):
+        return Announce(int(text))
+    if text not in _NAMED:
+        raise ConfigError(f"--announce: {text!r} is none of {', '.join(_NAMED)}, and no number of epochs")
+    return _NAMED[text]
+
+
+class NextUses:
+    """``begin`` the blocks of a trace in order, then ask at any read of the block, in order."""
+
+    def __init__(self, trace: Trace, announce: Announce) -> None:
+        """Raises ConfigError when orders come by epochs and the trace knows none."""
+        if announce.epochs > 0 and trace.epochs is None:
+            raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
+        self._ids = trace.ids
+        if trace.jobs is None:
+            self._job_of = np.zeros(len(trace.ids), dtype=np.intp)
+        else:
+            self._job_of = np.unique(trace.jobs, return_inverse=True)[1]
+        jobs = int(self._job_of.max()) + 1
+        self._orders = [_Order(trace, self._job_of == job, announce) for job in range(jobs)]
+        self._pace = np.full(jobs, 1.0 / jobs)
+        self._start = 0
+        self._done = np.zeros((1, jobs), dtype=np.int64)  # reads of each job up to each read of the block
+
+    def begin(self, start: int, stop: int) -> Column:
+        """Reads ``[start, stop)`` come next: for each, the time until its object is read again."""
+        self._measure()
+        mine = self._job_of[start:stop, None] == np.arange(len(self._orders))
+        self._done = self._done[-1] + np.cumsum(mine, axis=0)
+        self._start = start
+        distance = np.full(stop - start, np.inf)
+        for order, done, pace in zip(self._orders, self._done.T, self._pace, strict=True):
+            distance = np.minimum(distance, order.after(self._ids[start:stop], done) / pace)
+        return distance
+
+    def until(self, ids: NDArray[np.int64], at: int) -> Column:
+        """After read ``at``: the time until each of ``ids`` is read, inf where that was not announced."""
+        done = self._done[at - self._start]
+        distance = np.full(len(ids), np.inf)
+        for job, order in enumerate(self._orders):
+            distance = np.minimum(distance, order.until(ids, int(done[job])) / self._pace[job])
+        return distance
+
+    def _measure(self) -> None:
+        """Take the block that is over into the pace of each job."""
+        if len(self._orders) > 1 and len(self._done) > 1:
+            reads = len(self._done) - 1
+            mixture = (self._done[-1] - self._done[0]) / reads
+            self._pace += (mixture - self._pace) * (1 - np.exp(-reads / _PACE_READS))
+            self._pace = np.maximum(self._pace, _LEAST_PACE)
+
+
+class _Order:
+    """The reads of one job, numbered by itself. ``done``: so many of them were carried out."""
+
+    def __init__(self, trace: Trace, mine: NDArray[np.bool_], announce: Announce) -> None:
+        self._ids: Ids = trace.ids[mine]
+        count = self._never = len(self._ids)
+        by_id = np.argsort(self._ids, kind="stable")
+        sorted_ids = self._ids[by_id]
+        again = sorted_ids[1:] == sorted_ids[:-1]
+        self._following: Positions = np.full(count, self._never)
+        self._following[by_id[:-1][again]] = by_id[1:][again]
+        first = np.concatenate([[True], ~again])
+        self._next: Positions = np.full(trace.objects, self._never)
+        self._next[sorted_ids[first]] = by_id[first]
+        # By id, then by position; the last one stands behind them all.
+        self._sorted: Positions = np.full(count + 1, np.iinfo(np.int64).max)
+        self._sorted[:-1] = sorted_ids.astype(np.int64) * (count + 1) + by_id
+        self._noted = 0
+        self._since, self._known = _announced(
+            None if trace.epochs is None else trace.epochs[mine], count, announce
+        )
+
+    def after(self, ids: Ids, done: Positions) -> Column:
+        """For each id, each at its own moment, the reads until it is read again; inf: not announced."""
+        wanted = ids.astype(np.int64) * (self._never + 1)
+        found = np.searchsorted(self._sorted, wanted + done)
+        upcoming = self._sorted[found] - wanted
+        known = self._known[np.searchsorted(self._since, done, side="right") - 1]
+        return np.where(upcoming < known, upcoming - done + 1.0, np.inf)
+
+    def until(self, ids: NDArray[np.int64], done: int) -> Column:
+        """For each id the reads until it is read, after ``done`` of them; inf: not announced."""
+        # Of equal ids the last assignment stays.
+        self._next[self._ids[self._noted : done]] = self._following[self._noted : done]
+        self._noted = done
+        upcoming = self._next[ids]
+        known = self._known[int(np.searchsorted(self._since, done, side="right")) - 1]
+        return np.where(upcoming < known, upcoming - done + 1.0, np.inf)
+
+
+def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:
+    """From how many reads done on the reads before which position are known: two i64 columns."""
+    if announce.epochs < 0 or epochs is None:
+        return np.array([0]), np.array([count])
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(epochs)) + 1, [count]])
+    number = np.arange(len(begins) - 1)
+    # The first read of an epoch tells that it began.
+    since = begins[:-1] + 1
+    known = begins[np.minimum(number + announce.epochs, len(number))]
+    if announce.half:
+        middle = since + (begins[1:] - begins[:-1]) // 2
+        more = begins[np.minimum(number + announce.epochs + 1, len(number))]
+        since, known = np.stack([since, middle], axis=1).ravel(), np.stack([known, more], axis=1).ravel()
+    return np.concatenate([[0], since]), np.concatenate([[0], known])

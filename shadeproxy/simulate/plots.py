@@ -1,0 +1,73 @@
+"""Hit ratio against cache size, one line a policy. Colours are Okabe and Ito's; markers tell lines apart too.
+
+matplotlib is wanted by nothing else here, and imported when a picture is drawn.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.simulate.run import Row
+
+_STYLES = {
+    "lru": ("#E69F00", "^", "--"),
+    "lfu": ("#56B4E9", "v", "--"),
+    "fifo": ("#999999", "<", "--"),
+    "random": ("#999999", "x", ":"),
+    "static": ("#CC79A7", "s", ":"),
+    "importance": ("#D55E00", "p", "-."),
+    "shade": ("#F0E442", "h", "-."),
+    "default": ("#0072B2", "o", "-"),
+    "min": ("#000000", "D", "-"),
+}
+
+
+def has_matplotlib() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def require_matplotlib() -> None:
+    """Raises ShadeProxyError that says what to install."""
+    if not has_matplotlib():
+        raise ShadeProxyError(
+            "the plot needs matplotlib; install with: pip install 'shadeproxy[demo]', or write --no-plot"
+        )
+
+
+def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
+    """``panels``: a title and its rows each, side by side. Raises ShadeProxyError."""
+    require_matplotlib()
+    from matplotlib.figure import Figure  # noqa: PLC0415  an optional library
+    from matplotlib.ticker import PercentFormatter  # noqa: PLC0415  as above
+
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(7.2, 4.6 * columns), 0.8 + 3.8 * lines), dpi=120, layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for (title, rows), axes in zip(panels, grid.flat, strict=False):
+        for name, (colour, marker, line) in _STYLES.items():
+            points = sorted((row.cache, row.hit_ratio) for row in rows if row.policy == name)
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=line, label=name)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_xlabel("cache, share of the data")
+        axes.set_ylabel("hit ratio")
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 1)
+        axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        axes.grid(color="#DDDDDD")
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = {
+        label: handle
+        for axes in grid.flat
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=9, frameon=False)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ShadeProxyError(f"the plot cannot be written to {path}: {error.strerror or error}") from None

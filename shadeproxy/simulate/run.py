@@ -1,0 +1,163 @@
+"""Policies times cache sizes: rows of hit ratios. Pure but for the report of progress."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.units import parse_size
+from shadeproxy.policy.default import Objective
+from shadeproxy.policy.registry import POLICIES, get_policy
+from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.bound import clairvoyant_hits, name_of_bound
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.trace import Trace
+
+MIN = "min"
+NAMES = (*POLICIES, MIN)
+
+
+class Cache(NamedTuple):
+    """A size to simulate. ``share``: of all objects' bytes."""
+
+    text: str
+    share: float
+    capacity_bytes: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Ratios over the reads that count. distinct: ids read in an epoch, on average. of_min: share of MIN's
+    hit ratio.
+    """
+
+    policy: str
+    cache: float
+    hit_ratio: float
+    byte_hit_ratio: float
+    distinct: float
+    of_min: float
+
+
+class Total(msgspec.Struct, frozen=True):
+    """The same over every read, the first epoch's included."""
+
+    policy: str
+    cache: float
+    hits: int
+    hit_ratio: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``counted``: in words, which reads the rows are of. ``bound``: what the policy "min" is here."""
+
+    rows: list[Row]
+    all_reads: list[Total]
+    reads: int
+    objects: int
+    bytes: int | None
+    counted: str
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to simulate on one trace."""
+
+    trace: Trace
+    policies: Sequence[str]
+    caches: Sequence[Cache]
+    announce: Announce
+    objective: Objective = "bytes"
+    seed: int = 0
+
+
+def parse_policies(text: str) -> list[str]:
+    """Raises ConfigError that lists the names."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == ["all"]:
+        return list(NAMES)
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(
+                f"--policy: no policy is called {name!r}; write all, or some of {', '.join(NAMES)}"
+            )
+    if not names:
+        raise ConfigError(f"--policy: none is named; write all, or some of {', '.join(NAMES)}")
+    return list(dict.fromkeys(names))
+
+
+def parse_caches(text: str, trace: Trace) -> list[Cache]:
+    """Of "5%,20%,8 GiB". Raises ConfigError."""
+    caches = [_cache(part.strip(), trace) for part in text.split(",") if part.strip()]
+    if not caches:
+        raise ConfigError('--cache: no size is named; write shares of the data, as "5%,10%,20%"')
+    return caches
+
+
+def simulate(question: Question, *, progress: Callable[[str, str], None] = lambda *_: None) -> Result:
+    """``progress`` is told a policy and a cache size before they are simulated. Raises ConfigError."""
+    trace = question.trace
+    counted = trace.counted()
+    sizes = np.ones(trace.objects, dtype=np.int64) if trace.sizes is None else trace.sizes
+    read_bytes = sizes[trace.ids]
+    distinct = _distinct(trace, counted)
+    rows, totals = [], []
+    for cache in question.caches:
+        progress(MIN, cache.text)
+        best = clairvoyant_hits(trace, cache.capacity_bytes)
+        for name in question.policies:
+            if name != MIN:
+                progress(name, cache.text)
+            hits = best if name == MIN else _replay(question, name, cache)
+            bound, ratio = float(best[counted].mean()), float(hits[counted].mean())
+            by_bytes = float(read_bytes[counted & hits].sum() / read_bytes[counted].sum())
+            of_min = ratio / bound if bound else 1.0
+            rows.append(Row(name, cache.share, ratio, by_bytes, distinct, of_min))
+            totals.append(Total(name, cache.share, int(hits.sum()), float(hits.mean())))
+    return Result(
+        rows=rows,
+        all_reads=totals,
+        reads=len(trace.ids),
+        objects=trace.objects,
+        bytes=None if trace.sizes is None else trace.total_bytes,
+        counted="all reads" if counted.all() else "reads from each job's second epoch on",
+        bound=name_of_bound(trace),
+    )
+
+
+def _replay(question: Question, name: str, cache: Cache) -> NDArray[np.bool_]:
+    policy = get_policy(name, question.objective)
+    return Replay(
+        question.trace, policy, cache.capacity_bytes, announce=question.announce, seed=question.seed
+    ).run()
+
+
+def _cache(text: str, trace: Trace) -> Cache:
+    if text.endswith("%"):
+        try:
+            share = float(text[:-1]) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 < share <= 1:
+            raise ConfigError(f"--cache: {text!r} is not a share of the data; write 0.1% to 100%")
+        return Cache(text, share, round(share * trace.total_bytes))
+    if trace.sizes is None:
+        raise ConfigError(
+            f"--cache: {text!r}: this trace tells no sizes, so only a share of the data can be named, as 20%"
+        )
+    try:
+        capacity = parse_size(text)
+    except ValueError:
+        raise ConfigError(f'--cache: {text!r} is no size; write a share as 20%, or "8 GiB"') from None
+    return Cache(text, capacity / trace.total_bytes, capacity)
+
+
+def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
+    if trace.epochs is None:
+        return float(len(np.unique(trace.ids)))
+    epochs = np.unique(trace.epochs[counted])
+    return float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))

@@ -1,0 +1,373 @@
+"""SIGHUP: new settings count at once for every request, in every process, or not at all."""
+
+import http.client
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
+
+from .conftest import log_of, wait_for
+
+SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
+
+
+class Reloaded:
+    """A proxy whose configuration file a test rewrites."""
+
+    def __init__(self, serve, config: Path, text: str, **settings: str) -> None:
+        self.config = config
+        config.write_text(text)
+        self.proxy = serve(config, **settings)
+        self.pid = self.proxy.process.pid
+        self.processes: set[str] = set()
+        """Beginnings of the request ids that were seen: each process has its own."""
+
+    def reload(self, text: str | None = None, event: str = "configuration reloaded") -> dict:
+        """SIGHUP, and wait for what the log says of it."""
+        if text is not None:
+            self.config.write_text(text)
+        before = len(log_of(self.proxy, event))
+        os.kill(self.pid, signal.SIGHUP)
+        return wait_for(lambda: log_of(self.proxy, event)[before:])[0]
+
+    def get(self, who: str, key: str = "k", secret: str = "") -> str:
+        """Where the answer came from, or the code of the refusal."""
+        status, headers, body = self.ask(f"/data/{key}", who, secret or SECRETS.get(who, "unknown"))
+        if status != 200:
+            return body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode()
+        assert body == b"body of " + key.encode()
+        self.processes.add(headers["x-amz-request-id"][:8])
+        return headers["x-shade-cache"]
+
+    def ask(self, path: str, key: str, secret: str) -> tuple[int, dict[str, str], bytes]:
+        """A signed GET on a connection of its own."""
+        host = self.proxy.s3.removeprefix("http://")
+        signed = sign_request(
+            method="GET", raw_path=path, raw_query="", headers=[("host", host)], payload_hash=EMPTY_SHA256,
+            credentials=Credentials(key, secret), region="us-east-1", now_s=time.time(),
+        )  # fmt: skip
+        with closing(http.client.HTTPConnection(host, timeout=20)) as connection:
+            connection.request("GET", path, headers=dict(signed))
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+
+
+def clients(directory: Path, *, reader: str = 'buckets = ["da*"]', rest: str = "") -> str:
+    """A configuration with two clients, whose secrets are files in ``directory``."""
+    for name, secret in SECRETS.items():
+        file = directory / name
+        if not file.exists():
+            file.write_text(secret)
+    return f"""
+        {rest}
+        [auth]
+        anonymous = false
+        [[auth.clients]]
+        access_key = "trainer"
+        secret_file = "{directory}/trainer"
+        [[auth.clients]]
+        access_key = "reader"
+        secret_file = "{directory}/reader"
+        {reader}
+    """
+
+
+@pytest.fixture(params=["1", "2"])
+def reloaded(serve, bucket_directory, tmp_path, request):
+    """With one process, and with a reader process beside it."""
+    for key in ("k", "other"):
+        (bucket_directory / "data" / key).write_bytes(b"body of " + key.encode())
+    one = Reloaded(
+        serve,
+        tmp_path / "config.toml",
+        clients(tmp_path, reader=""),
+        origin__kind="file",
+        origin__path=str(bucket_directory),
+        s3__workers=request.param,
+    )
+    for who in SECRETS:
+        # Hits that the lanes of every process remember.
+        wait_for(lambda: many(one, who) == {"ram"} and len(one.processes) == int(request.param))  # noqa: B023
+    return one
+
+
+def many(reloaded, who: str, **how: str) -> set[str]:
+    """What is answered to enough connections that every process gets some."""
+    return {reloaded.get(who, **how) for _ in range(12)}
+
+
+def test_a_right_that_is_taken_away_counts_on_hits_at_once(reloaded, tmp_path):
+    assert many(reloaded, "reader") == {"ram"}
+    reloaded.reload(clients(tmp_path, reader='prefixes = ["other"]'))
+    assert many(reloaded, "reader") == {"AccessDenied"}
+    assert many(reloaded, "trainer") == {"ram"}
+    reloaded.reload(clients(tmp_path, reader='prefixes = ["k"]'))
+    assert many(reloaded, "reader") == {"ram"}
+
+
+def test_a_client_that_is_taken_out_is_unknown_and_a_new_secret_counts(reloaded, tmp_path):
+    (tmp_path / "trainer").write_text("another-secret")
+    text = clients(tmp_path, reader="")
+    reloaded.reload(text[: text.rindex("[[auth.clients]]")])
+    assert many(reloaded, "reader") == {"InvalidAccessKeyId"}
+    assert many(reloaded, "trainer") == {"SignatureDoesNotMatch"}
+    assert many(reloaded, "trainer", secret="another-secret") == {"ram"}
+
+
+def test_rules_count_at_once(reloaded, tmp_path):
+    rule = '[[rules]]\nbucket = "data"\nprefix = "k"\n'
+    reloaded.reload(clients(tmp_path, reader="", rest=rule + "cache = false"))
+    assert many(reloaded, "trainer") == {"bypass"}
+    reloaded.reload(clients(tmp_path, reader="", rest=rule + 'freshness = "revalidate"'))
+    origin = reloaded.proxy.stats
+    before = origin()["origin"]["by_kind"].get("head", {"requests": 0})["requests"]
+    assert many(reloaded, "trainer") == {"ram"}
+    assert origin()["origin"]["by_kind"]["head"]["requests"] == before + 12
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("[auth\n", "is not valid TOML"),
+        ('[telemetry]\nlog_levl = "debug"\n', "did you mean log_level?"),
+        (
+            '[auth]\nanonymous = false\n[[auth.clients]]\naccess_key = "x"\nsecret_env = "NOT_SET"\n',
+            "NOT_SET",
+        ),
+    ],
+)
+def test_an_invalid_configuration_changes_nothing_and_says_so(reloaded, tmp_path, broken, says):
+    line = reloaded.reload(broken, event="configuration not reloaded")
+    assert says in line["error"]
+    assert line["level"] == "error"
+    assert {many(reloaded, who).pop() for who in SECRETS} == {"ram"}
+    assert not log_of(reloaded.proxy, "configuration reloaded")
+    reloaded.reload(clients(tmp_path, reader='buckets = ["elsewhere"]'))
+    assert many(reloaded, "reader") == {"AccessDenied"}
+
+
+def test_what_cannot_change_is_named_and_the_rest_is_done(reloaded, tmp_path):
+    text = clients(
+        tmp_path,
+        reader='buckets = ["elsewhere"]',
+        rest='[cache]\npage_size = "1 MiB"\n[origin]\nregion = "x"',
+    )
+    reloaded.reload(text)
+    (line,) = log_of(reloaded.proxy, "needs a restart")
+    assert line["settings"] == ["cache.page_size", "origin.region"]
+    assert many(reloaded, "reader") == {"AccessDenied"}
+    assert reloaded.proxy.get("/v1/info")["page_size"] == 4 << 20
+
+
+def test_flags_stay_above_the_file(reloaded, tmp_path):
+    """The port is chosen by a flag of the start: the file cannot ask for another."""
+    reloaded.reload(clients(tmp_path, reader="", rest='[s3]\nlisten = "127.0.0.1:1"'))
+    assert not log_of(reloaded.proxy, "needs a restart")
+
+
+def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory, tmp_path):
+    """The listener stays where other machines reach it, so nobody may come in without a key."""
+    config = tmp_path / "config.toml"
+    text = clients(tmp_path) + '[s3]\nlisten = "0.0.0.0:0"\n'
+    config.write_text(text)
+    from tests.conftest import Served
+
+    name = tmp_path / "own"
+    name.mkdir()
+    settings = {
+        "control.listen": "127.0.0.1:0",
+        "cache.ram.path": name / "ram",
+        "cache.ram.capacity": "32 MiB",
+        "cache.disk.capacity": "0",
+        "state.path": name / "state",
+        "telemetry.log_format": "json",
+        "origin.kind": "file",
+        "origin.path": bucket_directory,
+    }
+    flags = [item for key, value in settings.items() for item in ("--set", f"{key}={value}")]
+    served = Served(["--config", str(config), *flags], {}, name / "log")
+    served.start()
+    try:
+        config.write_text('[s3]\nlisten = "127.0.0.1:0"\n[auth]\nanonymous = true\n')
+        os.kill(served.process.pid, signal.SIGHUP)
+        (line,) = wait_for(lambda: log_of(served, "configuration not reloaded"))
+        assert "only a restart changes" in line["error"]
+        assert "auth.anonymous" in line["error"]
+        url = served.s3.replace("0.0.0.0", "127.0.0.1")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{url}/data/k", timeout=10)
+    finally:
+        served.stop(signal.SIGKILL)
+
+
+def test_a_reader_that_does_not_answer_is_replaced_before_the_reload_is_over(
+    serve, bucket_directory, tmp_path
+):
+    (bucket_directory / "data" / "k").write_bytes(b"body of k")
+    one = Reloaded(
+        serve,
+        tmp_path / "config.toml",
+        clients(tmp_path, reader=""),
+        origin__kind="file",
+        origin__path=str(bucket_directory),
+        s3__workers="2",
+    )
+    children = Path(f"/proc/{one.pid}/task/{one.pid}/children")
+    (old,) = wait_for(lambda: children.read_text().split())
+    wait_for(lambda: many(one, "reader") == {"ram"})
+    os.kill(int(old), signal.SIGSTOP)
+    one.reload(clients(tmp_path, reader='buckets = ["elsewhere"]'))
+    assert not Path(f"/proc/{old}/exe").exists()
+    assert many(one, "reader") == {"AccessDenied"}
+    wait_for(lambda: children.read_text().split() not in ([], [old]))
+    assert many(one, "reader") == {"AccessDenied"}
+
+
+# ------------------------------------------------------------------ the origin's side
+
+
+@pytest.fixture
+def in_front(serve, fake_origin, tmp_path):
+    """In front of an origin that notes who signed; one client with rights of its own there."""
+    fake_origin.objects = {f"/data/{n}": b"body of " + str(n).encode() for n in range(9)}
+    (tmp_path / "own").write_text("own-upstream-secret")
+    (tmp_path / "aws").write_text(
+        "[default]\naws_access_key_id = FIRST\naws_secret_access_key = first-secret\n"
+    )
+    text = clients(
+        tmp_path,
+        reader=f'upstream = {{ access_key = "OWN", secret_file = "{tmp_path}/own" }}',
+        rest=f'[origin.credentials]\nfile = "{tmp_path}/aws"',
+    )
+    one = Reloaded(serve, tmp_path / "config.toml", text, origin__endpoint=fake_origin.url)
+    one.text = text
+    return one
+
+
+def signers(origin) -> list[str]:
+    """Each once, in the order of their first request for an object."""
+    keys = [
+        fields["authorization"].partition("Credential=")[2].partition("/")[0]
+        for _, path, fields in origin.asked
+        if path.startswith("/data/")
+    ]
+    return list(dict.fromkeys(keys))
+
+
+def test_new_credentials_sign_what_comes_next(in_front, fake_origin, tmp_path):
+    assert in_front.get("trainer", "0") == "origin"
+    (tmp_path / "aws").write_text("[default]\naws_access_key_id = SECOND\naws_secret_access_key = two\n")
+    in_front.reload()
+    assert in_front.get("trainer", "1") == "origin"
+    assert signers(fake_origin) == ["FIRST", "SECOND"]
+
+
+def test_verdicts_of_old_credentials_do_not_count(in_front, fake_origin, tmp_path):
+    assert in_front.get("reader", "0") == "origin"
+    assert in_front.get("reader", "0") == "ram"
+    in_front.reload(in_front.text.replace('"OWN"', '"NEW"'))
+    fake_origin.failing = (403, "AccessDenied")
+    assert in_front.get("reader", "0") == "AccessDenied", "the origin never let NEW read it"
+    assert signers(fake_origin)[-1] == "NEW"
+
+
+# ------------------------------------------------------------------ what is logged
+
+
+def put_level(proxy, level: str) -> tuple[int, dict]:
+    request = urllib.request.Request(
+        proxy.control + "/v1/log-level",
+        json.dumps({"level": level}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_the_log_level_changes_by_a_call_and_goes_back_with_a_reload(reloaded, tmp_path):
+    proxy = reloaded.proxy
+    one_process = "s3.workers=1" in proxy.arguments
+    status, answer = put_level(proxy, "debug")
+    assert status == (200 if one_process else 409)
+    if not one_process:
+        assert "s3.workers" in answer["error"]["message"]
+        assert put_level(proxy, "warning") == (200, {"level": "warning"})
+        assert proxy.get("/v1/log-level") == {"level": "warning"}
+        assert many(reloaded, "trainer") == {"ram"}
+        return
+    for _ in range(3):
+        # Hits too, which nobody remembers now.
+        before = len(log_of(proxy, "s3_request"))
+        assert reloaded.get("trainer") == "ram"
+        wait_for(lambda: len(log_of(proxy, "s3_request")) > before)  # noqa: B023 - called here
+    reloaded.reload()
+    assert proxy.get("/v1/log-level") == {"level": "info"}
+    seen = len(log_of(proxy, "s3_request"))
+    assert many(reloaded, "trainer") == {"ram"}
+    assert len(log_of(proxy, "s3_request")) == seen
+
+
+def test_the_access_log_and_its_form_change_with_a_reload(serve, bucket_directory, tmp_path):
+    (bucket_directory / "data" / "k").write_bytes(b"body of k")
+    one = Reloaded(
+        serve,
+        tmp_path / "config.toml",
+        "",
+        origin__kind="file",
+        origin__path=str(bucket_directory),
+    )
+    for _ in range(3):
+        one.get("anybody")
+    assert not log_of(one.proxy, "request")
+    one.reload("[telemetry]\naccess_log = true\n")
+    for _ in range(3):
+        assert one.get("anybody") == "ram"
+    wait_for(lambda: len(log_of(one.proxy, "request")) == 3)
+
+
+def test_a_new_control_token_counts_at_once(serve, bucket_directory, tmp_path):
+    (tmp_path / "token").write_text("first-token")
+    one = Reloaded(
+        serve,
+        tmp_path / "config.toml",
+        f'[control]\ntoken = "file:{tmp_path}/token"\n',
+        origin__kind="file",
+        origin__path=str(bucket_directory),
+    )
+
+    def status(token: str) -> int:
+        request = urllib.request.Request(
+            one.proxy.control + "/v1/stats", headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert (status("first-token"), status("second-token")) == (200, 401)
+    (tmp_path / "token").write_text("second-token")
+    one.reload()
+    assert (status("first-token"), status("second-token")) == (401, 200)
+
+
+def test_two_hangups_at_once_are_no_harm(reloaded, tmp_path):
+    reloaded.config.write_text(clients(tmp_path, reader='buckets = ["elsewhere"]'))
+    for _ in range(5):
+        os.kill(reloaded.pid, signal.SIGHUP)
+    wait_for(lambda: log_of(reloaded.proxy, "configuration reloaded"))
+    time.sleep(0.3)
+    assert many(reloaded, "reader") == {"AccessDenied"}
+    assert reloaded.proxy.stop() == 0

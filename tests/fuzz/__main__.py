@@ -1,0 +1,40 @@
+"""``python -m tests.fuzz``: run it, say what was found, exit with 1 for a failure."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from shadeproxy.bench import machine
+
+from .report import markdown
+from .run import fuzz
+
+
+def _say(text: object) -> None:
+    print(text, flush=True)  # noqa: T201 (this is what the command is for)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Damaged and odd requests against the S3 listener.")
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="write fuzz.md into this directory")
+    options = parser.parse_args()
+    machine.raise_descriptor_limit()
+    with tempfile.TemporaryDirectory() as directory:
+        found = uvloop.run(fuzz(options.requests, options.seed, Path(directory), say=_say))
+    for failure in found.failures[:20]:
+        _say(failure)
+    text = markdown(found, machine.describe())
+    _say(text)
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "fuzz.md").write_text(text)
+    return int(bool(found.failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

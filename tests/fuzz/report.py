@@ -1,0 +1,50 @@
+"""The page that a run writes."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from .run import Found
+
+_WHAT = (
+    "They went to four listeners: the fast lane, aiohttp alone, one that refuses unsigned requests, and a"
+    " proxy before that one. Two in five connections carry only requests as clients send them, in every form"
+    " of S3 and of signing; in the others requests are damaged in their meaning (method, target, fields,"
+    " framing, body) or in their bytes. Many are cut into pieces, sent several on one connection, or given"
+    " up."
+)
+_FAILS = (
+    "What would fail the run: a 500, 502 or 504; a line of error or a traceback in the log; bytes that are no"
+    " HTTP answer; an error document that is no XML; a body that is not that of its ETag; a short body that"
+    " looks whole; a connection that neither goes on nor ends; an ordinary write and read that no longer"
+    " work; at the end anything under way in the engine, a task or a descriptor more than before."
+)
+
+
+def markdown(found: Found, machine: str) -> str:
+    """docs/reliability/fuzz.md."""
+    verdict = "**Passed**" if not found.failures else f"**Failed**: {len(found.failures)} failures"
+    return "\n".join(
+        (
+            "# Fuzz",
+            "",
+            f"    make fuzz REQUESTS={found.requests} SEED={found.seed}",
+            "",
+            f"{datetime.now(UTC):%Y-%m-%d}, {machine}. This page is written by the run.",
+            "",
+            f"{verdict}: {found.requests:,} requests on {found.connections:,} connections. {_WHAT}",
+            "",
+            _FAILS,
+            "",
+            *_table("answer", found.answers),
+            "",
+            "What the listeners understood (the proxy's own requests to its origin included):",
+            "",
+            *_table("operation", found.operations),
+            "",
+        )
+    )
+
+
+def _table(what: str, counts: Counter[str]) -> list[str]:
+    rows = sorted(counts.items())
+    return [f"| {what} | count |", "|---|---|", *(f"| {name} | {count:,} |" for name, count in rows)]

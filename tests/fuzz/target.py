@@ -1,0 +1,224 @@
+"""What is fuzzed: real listeners on loopback, each with an engine of its own over an origin in memory.
+
+Four of them: hits by the fast lane and all by aiohttp, anonymous clients let in and not, and one proxy whose
+origin is another one over HTTP, so that what is forwarded crosses a real client of S3 and is verified again.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, Right, S3Handler, S3Server
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import SHARED, Source
+from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rules
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+from .signing import GOOD, LIMITED, NOW_S, TOKEN
+
+PAGE_BYTES = 16_384
+RAM_BYTES = 1 << 22
+CLIENTS = (
+    ClientKey(GOOD.access_key, GOOD.secret_key),
+    ClientKey(LIMITED.access_key, LIMITED.secret_key, rights=(Right(prefix="b", write=False),)),
+    ClientKey(TOKEN.access_key, TOKEN.secret_key, session_token=TOKEN.session_token),
+)
+
+
+class FixedClock(SystemClock):
+    """Stands still where it shows in a request, so that signatures of a seed are always the same."""
+
+    def now_s(self) -> float:
+        return NOW_S
+
+
+class GeneralLane(FastLane):
+    """Takes nothing, so that aiohttp answers everything."""
+
+    def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of what it stands for
+        return None
+
+
+class Complaints(logging.Handler):
+    """What must not be: errors, and whatever carries a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+        self.playing: set[str] = set()
+        """What was going on: one of these is to blame."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR or record.exc_info:
+            self.say(self.format(record))
+
+    def say(self, text: str) -> None:
+        """One more complaint."""
+        self.found.append((text, tuple(sorted(self.playing))))
+
+    def debug(self, event: str, **fields: object) -> None:
+        """What the S3 handler says of each request."""
+
+    def exception(self, event: str, **fields: object) -> None:
+        """What the S3 handler says when it did not foresee something."""
+        logging.getLogger("shadeproxy.s3").error("%s %s", event, fields, exc_info=True)  # noqa: LOG014 - called from a handler
+
+    def of_the_loop(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        logging.getLogger("asyncio").error("%s", context["message"], exc_info=error)
+
+
+class Observer:
+    """Counts what the listeners say of themselves."""
+
+    def __init__(self) -> None:
+        self.operations: Counter[str] = Counter()
+
+    def on_request(self, *, operation: str, **_: object) -> None:
+        self.operations[operation] += 1
+
+    def on_job(self, job: object) -> None:
+        """A job reads."""
+
+
+class _NoWeights:
+    def weights_of(self, object_hashes: np.ndarray) -> np.ndarray:
+        return np.full(len(object_hashes), np.nan)
+
+
+@dataclass
+class Listener:
+    """One proxy. ``anonymous``: whether it lets unsigned requests in."""
+
+    name: str
+    port: int
+    origin: Any
+    engine: Engine
+    anonymous: bool
+
+
+@dataclass
+class Target:
+    """All of them, and what they said."""
+
+    listeners: list[Listener] = field(default_factory=list)
+    complaints: Complaints = field(default_factory=Complaints)
+    observer: Observer = field(default_factory=Observer)
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[Target]:
+    """The listeners, up. Whoever leaves finds everything closed."""
+    target = Target()
+    loop = asyncio.get_running_loop()
+    logging.getLogger().addHandler(target.complaints)
+    loop.set_exception_handler(target.complaints.of_the_loop)
+    async with AsyncExitStack() as stack:
+        stack.callback(loop.set_exception_handler, None)
+        stack.callback(logging.getLogger().removeHandler, target.complaints)
+        clock = FixedClock()
+
+        async def listen(name: str, origin: Origin, lane: type[FastLane], *, anonymous: bool) -> Listener:
+            made = await _listen(
+                stack, target, directory / name, origin=origin, lane=lane, anonymous=anonymous, clock=clock
+            )
+            target.listeners.append(made)
+            return made
+
+        await listen("fast", MemoryOrigin(clock=clock), FastLane, anonymous=True)
+        await listen("general", MemoryOrigin(clock=clock), GeneralLane, anonymous=True)
+        strict = await listen("strict", MemoryOrigin(clock=clock), FastLane, anonymous=False)
+        before = S3Origin(
+            f"http://127.0.0.1:{strict.port}",
+            credentials={SHARED: StaticCredentials(GOOD)},
+            addressing="path",
+            clock=clock,
+        )
+        stack.push_async_callback(before.aclose)
+        await listen("chained", before, FastLane, anonymous=True)
+        yield target
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    target: Target,
+    directory: Path,
+    *,
+    origin: Origin,
+    lane: type[FastLane],
+    anonymous: bool,
+    clock: FixedClock,
+) -> Listener:
+    stats, ledger = Stats(), Ledger(1 << 26)
+    tier = SegmentStore("ram", directory, RAM_BYTES, segment_bytes=RAM_BYTES)
+    cache = PageCache(
+        [Medium(tier, Source.RAM)],
+        policy=get_policy("default"),
+        weights=_NoWeights(),
+        stats=stats,
+        ledger=ledger,
+        rng=np.random.default_rng(7),
+    )
+    await asyncio.to_thread(cache.recover)
+    stack.push_async_callback(asyncio.to_thread, cache.close)
+    engine = Engine(
+        origin, cache, rules=Rules(()), ledger=ledger, stats=stats, clock=clock, page_size=PAGE_BYTES
+    )
+    stack.callback(_judge, directory.name, engine, target)
+    stack.push_async_callback(engine.aclose)
+    handler = S3Handler(
+        engine,
+        Authenticator(CLIENTS, anonymous=anonymous, clock=clock),
+        clock=clock,
+        observer=target.observer,
+        log=target.complaints,
+        base_domains=("s3.fuzz.example",),
+    )
+    stack.callback(_judge_handler, directory.name, handler, target)
+    fast = lane(engine, handler, clock=clock, jobs=target.observer)
+    runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return Listener(directory.name, runner.addresses[0][1], origin, engine, anonymous)
+
+
+def _judge(name: str, engine: Engine, target: Target) -> None:
+    """Nothing is under way once all has been closed."""
+    try:
+        engine.assert_quiescent()
+    except AssertionError as error:
+        target.complaints.say(f"{name} is not quiescent: {error}")
+
+
+def _judge_handler(name: str, handler: S3Handler, target: Target) -> None:
+    if handler.held_bytes:
+        target.complaints.say(f"{name} holds {handler.held_bytes} bytes of uploads")
+
+
+def open_descriptors() -> Counter[str]:
+    """What this process has open, by kind or path."""
+    targets: Counter[str] = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            targets[str(entry.readlink()).partition(":[")[0]] += 1
+        except FileNotFoundError:
+            continue  # what the listing itself used
+    return targets

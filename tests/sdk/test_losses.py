@@ -1,0 +1,95 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (as everybody calls it)
+
+LOSSES = torch.tensor([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0], [0.0, 9.0, 9.0]])
+
+
+def order_of(job):
+    """Ids by the weight that they got, lightest first."""
+    weights = job.weights(0)
+    return np.argsort(weights)[: int(np.isfinite(weights).sum())].tolist()
+
+
+def test_token_losses_count_by_their_mean(make_job):
+    job = make_job()
+    job.report([4, 5, 6], LOSSES)
+    assert order_of(job) == [5, 4, 6]
+    assert job.mean_loss == pytest.approx(13 / 3)
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        {"mask": torch.tensor([[1, 0, 0], [1, 1, 1], [1, 0, 0]])},
+        {"mask": np.array([[True, False, False], [True, True, True], [True, False, False]])},
+        {"lengths": torch.tensor([1, 3, 1])},
+        {"lengths": [1, 3, 1]},
+    ],
+)
+def test_only_tokens_that_count_are_in_the_mean(make_job, which):
+    job = make_job()
+    job.report([4, 5, 6], LOSSES, **which)
+    assert order_of(job) == [6, 4, 5]
+    assert job.mean_loss == pytest.approx(1.0)
+
+
+def test_a_language_models_losses_as_its_loop_has_them(make_job):
+    job = make_job()
+    logits, labels = torch.zeros(3, 6, 11), torch.randint(11, (3, 6))
+    logits[0, :, 5], labels[0, :] = 50.0, 5  # known by heart
+    labels[1, 2:] = -100
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    job.report([7, 8, 9], losses, mask=labels != -100)
+    assert order_of(job)[0] == 7
+    assert job.mean_loss == pytest.approx(2 / 3 * np.log(11))
+
+
+def test_masked_losses_may_be_anything(make_job):
+    job = make_job()
+    job.report([1, 2], torch.tensor([[1.0, torch.nan], [2.0, torch.inf]]), lengths=[1, 1])
+    assert order_of(job) == [1, 2]
+    assert job.stats().not_finite == 0
+
+
+def test_a_sample_without_tokens_is_left_out(make_job):
+    job = make_job()
+    job.report([1, 2], torch.ones(2, 3), lengths=[0, 3])
+    assert order_of(job) == [2]
+    assert (job.stats().not_finite, job.stats().rejected) == (1, 0)
+
+
+def test_pixels_count_by_their_mean_too(make_job):
+    job = make_job()
+    job.report([1, 2], torch.stack([torch.full((4, 4), 2.0), torch.eye(4)]))
+    assert order_of(job) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("losses", "which", "text"),
+    [
+        (torch.tensor(0.5), {}, "a single number: give one loss per sample, as with reduction='none'"),
+        (torch.ones(12), {}, r"token losses as (samples, tokens), here losses.view(3, 4)"),
+        (torch.ones(4, 3), {}, "(3,) ids and (4, 3) losses: give one loss per sample"),
+        (torch.ones(3, 4), {"mask": torch.ones(3, 5)}, "a mask (3, 5) for losses (3, 4): give both the same"),
+        (torch.ones(3, 4), {"lengths": [4]}, "lengths is one number of tokens a sample"),
+        (torch.ones(3), {"lengths": [1, 1, 1]}, "lengths is one number of tokens a sample"),
+        (torch.ones(3, 4), {"lengths": [1, 1, 1], "mask": torch.ones(3, 4)}, "either a mask or lengths"),
+    ],
+)
+def test_other_shapes_are_refused_with_what_to_pass(make_job, caplog, losses, which, text):
+    job = make_job()
+    job.report([1, 2, 3], losses, **which)
+    assert job.weights(0) is None
+    assert job.stats().rejected == 1
+    assert re.search(re.escape(text), caplog.text)
+
+
+def test_an_empty_batch_is_nothing(make_job):
+    job = make_job()
+    job.report(torch.empty(0, dtype=torch.int64), torch.empty(0, 4))
+    assert job.weights(0) is None
+    assert job.stats().rejected == 0

@@ -1,0 +1,49 @@
+"""Exact hits on traces that never change: a change of a number here is a change of a policy."""
+
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.bound import clairvoyant_hits
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.trace import load_trace
+
+GOLDEN = {
+    "draws": {
+        "default": 533, "lru": 467, "lfu": 506, "fifo": 457, "random": 467, "static": 502,
+        "importance": 526, "shade": 526, "default, next-half": 1188, "min": 1213,
+    },
+    "jobs": {
+        "default": 529, "lru": 344, "lfu": 484, "fifo": 364, "random": 372, "static": 560,
+        "importance": 560, "shade": 560, "default, next-half": 1328, "min": 1328,
+    },
+    "sizes": {
+        "default": 457, "lru": 376, "lfu": 346, "fifo": 378, "random": 381, "static": 411,
+        "importance": 469, "shade": 467, "default, next-half": 992, "min": 1014,
+    },
+}  # fmt: skip
+CASES = [(name, who) for name, row in GOLDEN.items() for who in row if who != "min"]
+
+
+@pytest.fixture(scope="module")
+def load():
+    traces = {name: load_trace(Path(__file__).parent / "golden" / f"{name}.npz") for name in GOLDEN}
+    return traces.__getitem__
+
+
+@pytest.mark.parametrize(("name", "who"), CASES)
+def test_hits_of_a_policy(load, name, who):
+    trace, (policy, _, announce) = load(name), who.partition(", ")
+    capacity = round(0.2 * trace.total_bytes)
+    hits = Replay(trace, get_policy(policy), capacity, announce=parse_announce(announce or "none")).run()
+    assert hits.sum() == GOLDEN[name][who]
+    if trace.one_size is not None:
+        assert hits.sum() <= GOLDEN[name]["min"]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_hits_of_the_clairvoyant(load, name):
+    trace = load(name)
+    assert clairvoyant_hits(trace, round(0.2 * trace.total_bytes)).sum() == GOLDEN[name]["min"]

@@ -1,0 +1,94 @@
+"""The simulator decides as the product does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shadeproxy.policy.registry import POLICIES, get_policy
+from shadeproxy.simulate import replay
+from shadeproxy.simulate.announced import Announce, parse_announce
+from shadeproxy.simulate.bound import clairvoyant_hits
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.workloads import importance, shards, uniform
+
+
+def hits_of(trace, policy, capacity_bytes, announce="none", seed=0):
+    return Replay(
+        trace, get_policy(policy), capacity_bytes, announce=parse_announce(announce), seed=seed
+    ).run()
+
+
+def with_sizes(trace, seed=3):
+    return replace(trace, sizes=np.random.default_rng(seed).integers(500, 3000, trace.objects))
+
+
+DETERMINISTIC = [name for name in POLICIES if name != "random"]
+TRACES = {
+    "shuffled": uniform(600, 4, seed=1),
+    "draws": importance(800, 4, seed=2),
+    "sizes": with_sizes(importance(700, 4, seed=4)),
+    "shards": shards(900, 3, seed=5),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("policy", DETERMINISTIC)
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_every_read_hits_or_misses_as_in_the_engine(engine_hits, policy, name, share):
+    trace = TRACES[name]
+    capacity = int(share * trace.total_bytes)
+    ours, engine = hits_of(trace, policy, capacity), engine_hits(trace, policy, capacity)
+    assert np.array_equal(ours, engine)
+    assert ours.any()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_victims_are_drawn_ratios_agree(engine_hits, policy):
+    """Beyond 1,024 pages both draw a sample, with random numbers of their own."""
+    trace = importance(8000, 3, seed=6)
+    ours, engine = hits_of(trace, policy, 1600), engine_hits(trace, policy, 1600)
+    assert ours.mean() == pytest.approx(engine.mean(), abs=0.004)
+
+
+def test_a_long_trace_in_a_small_cache_draws_ahead_and_hits_as_much(monkeypatch):
+    trace = importance(3000, 4, seed=7)
+    for policy in ("default", "lru"):
+        exact = hits_of(trace, policy, 600, "next-half").mean()
+        monkeypatch.setattr(replay, "_LONG_TRACE", 0)
+        assert hits_of(trace, policy, 600, "next-half").mean() == pytest.approx(exact, abs=0.006)
+        monkeypatch.undo()
+
+
+def test_the_same_seed_gives_the_same_hits():
+    trace = uniform(3000, 3)
+    first, again = (hits_of(trace, "random", 1500, seed=9) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, hits_of(trace, "random", 1500, seed=10))
+
+
+@pytest.mark.parametrize("announce", ["epoch", "next-half", "3", "all"])
+def test_what_is_announced_helps_and_never_beats_the_clairvoyant(announce):
+    trace = importance(1500, 5, seed=8)
+    best = clairvoyant_hits(trace, 300)
+    known = hits_of(trace, "default", 300, announce)
+    unknown = hits_of(trace, "default", 300)
+    assert unknown.sum() + 1000 < known.sum() <= best.sum()
+
+
+def test_all_announced_is_nearly_the_clairvoyant():
+    trace = uniform(900, 5, jobs=2)
+    best = clairvoyant_hits(trace, 180)[900:].mean()
+    assert best - 0.012 < hits_of(trace, "default", 180, "all")[900:].mean() <= best
+
+
+def test_no_capacity_no_hits_and_an_object_that_is_too_big_is_passed_by():
+    trace = replace(uniform(50, 3), sizes=np.full(50, 100))
+    assert not hits_of(trace, "default", 99).any()
+    assert not hits_of(trace, "lru", 99).any()
+    assert hits_of(trace, "lru", 100 * 50).sum() == 100
+
+
+def test_nothing_announced_asks_for_no_epochs():
+    trace = replace(uniform(50, 2), epochs=None)
+    assert Replay(trace, get_policy("default"), 10, announce=Announce(0)).run().shape == (100,)

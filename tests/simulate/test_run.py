@@ -1,0 +1,140 @@
+"""Rows, and the closed forms that they must show."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
+from shadeproxy.simulate import plots
+from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.run import NAMES, Question, parse_caches, parse_policies, simulate
+from shadeproxy.simulate.trace import Trace
+from shadeproxy.simulate.workloads import importance, lagged, shards, uniform
+
+NOTHING = Announce(0)
+
+
+def rows_of(trace, policies, caches, announce=NOTHING):
+    return simulate(Question(trace, parse_policies(policies), parse_caches(caches, trace), announce))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
+def test_shuffled_epochs_are_the_formulas(share):
+    """LRU: c + (1 - c) ln(1 - c). Keeping what one has: c."""
+    rows = rows_of(uniform(4000, 5), "lru,static,min", f"{share:.0%}").rows
+    found = {row.policy: row.hit_ratio for row in rows}
+    assert found["lru"] == pytest.approx(share + (1 - share) * math.log(1 - share), abs=0.006)
+    assert found["static"] == pytest.approx(share, abs=1e-9)
+    assert all(row.hit_ratio <= found["min"] for row in rows)
+
+
+def test_rows_tell_ratios_bytes_distinct_and_share_of_the_bound():
+    trace = Trace(
+        np.array([0, 1, 2, 0, 1, 0], dtype=np.uint32),
+        3,
+        sizes=np.array([100, 300, 100]),
+        epochs=np.array([0, 0, 0, 1, 1, 1], dtype=np.uint16),
+    )
+    result = rows_of(trace, "static,min", "400 B,80%")
+    (row, bound, *_), (total, *_) = result.rows, result.all_reads
+    assert (row.policy, row.cache, row.hit_ratio) == ("static", 0.8, 1.0)
+    assert (row.byte_hit_ratio, row.distinct, row.of_min) == (1.0, 2.0, 1.0)
+    assert (total.hits, total.hit_ratio) == (3, 0.5)
+    assert bound.policy == "min"
+    assert result.counted == "reads from each job's second epoch on"
+    small = rows_of(trace, "static", "20%").rows[0]
+    assert small.hit_ratio == pytest.approx(2 / 3)
+    assert small.byte_hit_ratio == pytest.approx(200 / 500)
+
+
+def test_nothing_to_hit_is_all_of_the_bound():
+    row = rows_of(Trace(np.arange(5, dtype=np.uint32), 5), "lru", "20%").rows[0]
+    assert (row.hit_ratio, row.of_min) == (0, 1)
+
+
+def test_several_jobs_find_what_the_others_read():
+    """Two jobs: LRU 11 %, the next epoch known at least 43 %. One order with 15 % lag: at least 48 %."""
+    two = {
+        row.policy: row.hit_ratio
+        for row in rows_of(uniform(4000, 4, jobs=2), "default,lru", "20%", Announce(2)).rows
+    }
+    assert two["lru"] == pytest.approx(0.11, abs=0.02)
+    assert two["default"] >= 0.43
+    lag = {
+        row.policy: row.hit_ratio for row in rows_of(lagged(4000, 3), "default,lru", "10%", Announce(1)).rows
+    }
+    assert lag["lru"] < 0.02
+    assert lag["default"] >= 0.48
+
+
+def test_one_node_of_four_needs_more_epochs():
+    rows = rows_of(uniform(8000, 12, ranks=4), "default,lru,min", "20%", Announce(8)).rows
+    found = {row.policy: row.hit_ratio for row in rows}
+    assert found["lru"] == pytest.approx(0.086, abs=0.02)
+    assert 0.47 <= found["default"] <= found["min"]
+
+
+def test_shards_are_the_mixture():
+    """Static 20 %, LRU 67 %, both in one 73 %."""
+    rows = rows_of(shards(6000, 4), "static,lru,default", "20%").rows
+    static, lru, mixture = (row.hit_ratio for row in rows)
+    assert static == pytest.approx(0.2, abs=0.01)
+    assert lru == pytest.approx(0.674, abs=0.01)
+    assert mixture >= 0.72
+
+
+def test_draws_are_with_replacement_and_heavier_tails_hit_more():
+    shade, heavy = (
+        rows_of(importance(3000, 4, draws=draws), "default", "10%").rows[0] for draws in ("shade", "heavy")
+    )
+    assert heavy.distinct < 0.7 * shade.distinct < 0.7 * 0.66 * 3000
+    assert heavy.hit_ratio > shade.hit_ratio + 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", '--cache: no size is named; write shares of the data, as "5%,10%,20%"'),
+        ("20%,0%", "--cache: '0%' is not a share of the data"),
+        ("120%", "--cache: '120%' is not a share of the data"),
+        ("x%", "--cache: 'x%' is not a share of the data"),
+        ("8 GiB", "--cache: '8 GiB': this trace tells no sizes"),
+    ],
+)
+def test_bad_cache_sizes(text, error):
+    with pytest.raises(ConfigError) as caught:
+        parse_caches(text, uniform(10, 1))
+    assert str(caught.value).startswith(error)
+
+
+def test_bad_sizes_where_sizes_are_known():
+    trace = Trace(np.zeros(1, dtype=np.uint32), 1, sizes=np.array([5]))
+    with pytest.raises(ConfigError, match="--cache: 'lots' is no size; write a share as 20%, or"):
+        parse_caches("lots", trace)
+
+
+def test_policies_by_name():
+    assert parse_policies("all") == list(NAMES) == [
+        "default", "lru", "lfu", "fifo", "random", "static", "importance", "shade", "min",
+    ]  # fmt: skip
+    assert parse_policies("lru, lru,min") == ["lru", "min"]
+    with pytest.raises(
+        ConfigError, match="--policy: no policy is called 'arc'; write all, or some of default"
+    ):
+        parse_policies("lru,arc")
+    with pytest.raises(ConfigError, match="--policy: none is named"):
+        parse_policies(" ")
+
+
+def test_the_plot(tmp_path, monkeypatch):
+    rows = rows_of(uniform(100, 2), "all", "10%,50%").rows
+    plots.write_plot([("one", rows), ("two", rows)], tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ShadeProxyError, match=r"the plot cannot be written to .*: No such file or directory"):
+        plots.write_plot([("one", rows)], tmp_path / "none" / "p.png")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(
+        ShadeProxyError, match=r"the plot needs matplotlib; install with: pip install 'shadep"
+    ):
+        plots.write_plot([("one", rows)], tmp_path / "p.png")
