@@ -9,6 +9,7 @@ withdrawn order wanted is cancelled; failures are counted, and slow it down.
 
 import asyncio
 import heapq
+import math
 from collections.abc import Coroutine
 from functools import partial
 from itertools import islice
@@ -31,6 +32,7 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
+_SPARE = 2  # wanted pages win no place, or came meanwhile
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
@@ -146,21 +148,28 @@ class Prefetcher:
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
-        wanted: list[list[Wanted]] = []
         self._depth = 0
         for outlook in outlooks:
             walk = self._walks.get(outlook.job)
             if walk is None:
                 walk = self._walks[outlook.job] = Walk(outlook.job, now_s)
             walk.note(outlook, now_s)
-            depth = walk.pace.depth(self._latency.mean_s)
-            self._depth += depth
-            window = self._window(walk)
-            wanted.append(walk.look(self._upcoming, self._ahead, window, 2 * depth, now_s))
+            self._depth += walk.pace.depth(self._latency.mean_s)
+        most = self._startable()
+        wanted: list[list[Wanted]] = []
+        for outlook in outlooks:
+            walk = self._walks[outlook.job]
+            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), most, now_s))
             if not walk.complete:
                 self._woken.set()
-        soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), 2 * self._depth)
+        soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), most)
         self._queue = self._worth_it(list(soonest))[::-1]
+
+    def _startable(self) -> int:
+        """How many pages may be started before the next plan: now, and as those in flight come."""
+        slots = min(self._depth, self._limits.fetches)
+        coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
+        return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
         """Those that would win a place, and are not on their way since they were looked up."""
