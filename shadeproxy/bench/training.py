@@ -18,8 +18,6 @@ from shadeproxy.bench.loader import Epoch, Loader
 from shadeproxy.bench.objects import Piece
 from shadeproxy.bench.server import Served, origin, proxy, workplace
 
-WORKERS = 8
-BATCH = 64
 CACHED = 0.2
 _RECORD_BYTES = 212  # of header and metadata beside a body, as the tier counts
 _JOB = "train"
@@ -27,13 +25,15 @@ _TIMEOUT_S = 30.0
 
 
 class Load(NamedTuple):
-    """What is trained on. ``link_bytes_per_s`` 0: of any speed."""
+    """What is trained on, and how. ``link_bytes_per_s`` 0: of any speed."""
 
     samples: int
     sample_bytes: int
     rate_per_s: float
     latency_s: float
     link_bytes_per_s: float = 0.0
+    workers: int = 8
+    batch: int = 64
 
 
 class Way(NamedTuple):
@@ -100,8 +100,8 @@ async def _train(server: Served, load: Load, way: Way, epochs: int) -> Run:
     if way.announced:
         await asyncio.to_thread(register, server, pieces, [_JOB])
         await asyncio.to_thread(put_order, server, _JOB, 0, orders[0])
-    loader = Loader(server.address, workers=WORKERS, batch=BATCH, rate_per_s=load.rate_per_s)
-    half = load.samples // BATCH // 2
+    loader = Loader(server.address, workers=load.workers, batch=load.batch, rate_per_s=load.rate_per_s)
+    half = load.samples // load.batch // 2
     found: list[Epoch] = []
     counts: list[tuple[int, dict[str, int]]] = []
     for number, order in enumerate(orders):

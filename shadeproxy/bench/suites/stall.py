@@ -11,7 +11,7 @@ from statistics import median
 from shadeproxy.bench.plan import Planned, Scale
 from shadeproxy.bench.results import Measured, Target
 from shadeproxy.bench.rounds import measured
-from shadeproxy.bench.training import ALL, BATCH, CACHED, LRU, ORDER, WORKERS, Load, Run, train
+from shadeproxy.bench.training import ALL, CACHED, LRU, ORDER, Load, Run, train
 
 _ROUNDS = 3
 _EPOCHS = 3
@@ -69,7 +69,10 @@ def stall(scale: Scale) -> Iterator[Planned]:
     def ours(load: Load) -> list[Run]:
         return [train(load, ALL, epochs=_EPOCHS) for _ in range(rounds)]
 
-    loop = f"{WORKERS} workers, batches of {BATCH}, {_LATENCY_S * 1000:.0f} ms origin, cache of {CACHED:.0%}"
+    loop = (
+        f"{fast.workers} workers, batches of {fast.batch}, {_LATENCY_S * 1000:.0f} ms origin,"
+        f" cache of {CACHED:.0%}"
+    )
     told = f"{loop}, order announced, epochs 2 to {_EPOCHS}"
     small = f"{_SMALL_BYTES / 1000:.0f} KB, {_RATE_PER_S:.0f} samples/s"
     yield Planned(
