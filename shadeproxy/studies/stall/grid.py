@@ -49,7 +49,7 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def needed_s(self) -> float:
-        """What the later epoch takes if nothing holds it up but the loop, or the link with what was missed."""
+        """What the later epoch takes if only the loop or the link, with what was missed, holds it up."""
         carried_s = self.missed_bytes / self.link_bytes_per_s if self.link_bytes_per_s else 0.0
         return max(self.later.compute_s, carried_s)
 
