@@ -87,9 +87,11 @@ def stall(scale: Scale) -> Iterator[Planned]:
         "origin bytes with prefetching",
         "MB",
         None,
-        f"{beside.samples} x {small}, {loop}, order announced, epoch 2;"
+        f"{beside.samples} x {small}, {loop}, order announced, epochs 2 to {_EPOCHS};"
         " clairvoyant eviction without prefetching beside it",
-        lambda: origin_bytes(beside, train(beside, ALL, epochs=2), train(beside, ORDER, epochs=2)),
+        lambda: origin_bytes(
+            beside, train(beside, ALL, epochs=_EPOCHS), train(beside, ORDER, epochs=_EPOCHS)
+        ),
         ratio_is="ours / reference",
     )
     yield Planned(
