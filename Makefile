@@ -20,7 +20,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw crash soak fuzz clean
+.PHONY: help demo test check format bench test-rgw crash soak fuzz audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,6 +61,19 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
+# --strict: what cannot be looked up fails the audit instead of passing for harmless. The local part of a
+# version ("+cpu") is a build, not a release.
+audit: $(VENV)/.dev ## Known vulnerabilities of what is installed (asks a public advisory service)
+	@$(INSTALL) "pip-audit>=2.9"
+	@$(PIP) freeze --exclude-editable | sed -E 's/\+[a-z0-9.]+$$//' > $(VENV)/audit.txt
+	@$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement $(VENV)/audit.txt
+
+lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy needs, as tested here
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet install --dry-run --ignore-installed --report - \
+	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"])') \
+	  | $(BIN)/python -c 'import json, sys; print(*sorted("%(name)s==%(version)s" % one["metadata"] for one in json.load(sys.stdin)["install"]), sep="\n")' \
+	  > requirements.lock
+
 clean: ## Remove .venv, caches and reports
 	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -82,10 +95,10 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what tests and checks need ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group check --group bench
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group bench
 	@touch $@

@@ -24,3 +24,10 @@ def test_every_package_states_its_law():
         path for path in SOURCES if path.name == "__init__.py" and not path.read_text().startswith('"""')
     ]
     assert silent == []
+
+
+def test_the_threat_model_names_tests_that_exist():
+    names = re.findall(r"`((?:tests/)?[a-z0-9_/]*test_\w+\.py)`", (ROOT / "docs" / "security.md").read_text())
+    there = {str(path.relative_to(ROOT)) for path in SOURCES} | {path.name for path in SOURCES}
+    assert len(names) > 20
+    assert [name for name in names if name not in there] == []

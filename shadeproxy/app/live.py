@@ -65,6 +65,10 @@ class Live:
         self.settings = settings
         self.parts: Parts | None = None
         self.readers: Readers | None = None
+        self.needs_restart: tuple[str, ...] = ()
+        """Settings that the last reload could not change."""
+        self.reload_error = ""
+        """Why the last reload changed nothing, if it did not."""
         self._clock = clock
 
     async def reload(self, load: Callable[[], Settings]) -> None:
@@ -72,11 +76,13 @@ class Live:
         try:
             new = await asyncio.to_thread(_Prepared, self.settings, load, self._clock)
         except ConfigError as error:
+            self.reload_error = str(error)
             _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
             return
         self._apply(new)
         if self.readers is not None:
             await self.readers.adopt(new.terms)
+        self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
         if new.needs_restart:
             _log.warning("needs a restart", settings=new.needs_restart)
         _log.info("configuration reloaded")

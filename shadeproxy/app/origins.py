@@ -14,6 +14,7 @@ from shadeproxy.origin.credentials import (
 )
 from shadeproxy.origin.faulty import FaultyOrigin
 from shadeproxy.origin.file import FileOrigin
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
@@ -38,13 +39,19 @@ def origin_name(settings: Settings) -> str:
 
 
 def build_origin(
-    settings: Settings, *, clock: Clock | None = None, providers: Providers | None = None
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    providers: Providers | None = None,
+    health: OriginHealth | None = None,
 ) -> Origin:
     """The origin of the settings, retried and limited. ``providers``: may be changed while it is used.
+    ``health``: is told how it fares.
 
     Raises ConfigError.
     """
     clock = clock or SystemClock()
+    health = health or OriginHealth(clock)
     section = settings.origin
     origin: Origin
     if section.kind == "file":
@@ -59,12 +66,13 @@ def build_origin(
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
             clock=clock,
+            health=health,
         )
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
-    return RetryingOrigin(limited, rule=rule, clock=clock)
+    return RetryingOrigin(limited, rule=rule, clock=clock, health=health)
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

@@ -26,6 +26,7 @@ from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
+from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media
@@ -33,12 +34,13 @@ from shadeproxy.app.origins import build_origin, build_providers
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
+from shadeproxy.app.recording import Recorder
 from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import OriginAnswer, OriginError, ShadeProxyError
+from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
@@ -48,6 +50,7 @@ from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.counters import TierGauges
@@ -107,10 +110,12 @@ class Proxy:
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
-        persistence, knowledge = await self._open_state(pool)
+        state, persistence, knowledge = await self._open_state(pool)
         providers = build_providers(settings, clock)
-        built = build_origin(settings, clock=clock, providers=providers)
-        origin = CountedOrigin(built, stats=self.stats, clock=clock)
+        health = OriginHealth(clock)
+        built = build_origin(settings, clock=clock, providers=providers, health=health)
+        origin = CountedOrigin(built, stats=self.stats, clock=clock, health=health)
+        self.stats.origin_health = health.as_json
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
@@ -128,6 +133,17 @@ class Proxy:
         fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=remembers(settings))
         scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
+        checkup = Checkup(
+            self.live,
+            origin=origin,
+            health=health,
+            providers=providers,
+            tiers=[medium.tier for medium in engine.cache.media],
+            state=state,
+            stats=self.stats,
+            clock=clock,
+            status=lambda: self._status,
+        )
         context = ControlContext(
             version=__version__,
             knowledge=knowledge,
@@ -136,7 +152,7 @@ class Proxy:
             pool=pool,
             admin=EngineAdmin(engine),
             list_objects=engine.list_objects,
-            resident_hashes=engine.cache.resident_hashes,
+            resident_pages=engine.cache.resident_pages,
             engine=engine,
             page_size=engine.page_size,
             readiness=lambda: self._status,
@@ -144,6 +160,8 @@ class Proxy:
             token=token,
             reads_allowed=reads_allowed(settings),
             log_levels=self.live,
+            remarks=checkup.remarks,
+            doctor=checkup.report,
         )
         self.live.parts = Parts(
             authenticator=authenticator,
@@ -185,8 +203,8 @@ class Proxy:
             control=f"http://{self.control_address}",
             pages=len(engine.cache.residents),
         )
-        probe = asyncio.create_task(_probe(origin), name="probe")
-        self._stack.callback(probe.cancel)
+        look = asyncio.create_task(checkup.watch(), name="probe")
+        self._stack.callback(look.cancel)
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
         """The control listener on a Unix socket too; its path. Raises ConfigError."""
@@ -229,7 +247,7 @@ class Proxy:
         readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
-    async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[Persistence, Knowledge]:
+    async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[StateStore, Persistence, Knowledge]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
@@ -238,7 +256,7 @@ class Proxy:
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
-        return persistence, knowledge
+        return state, persistence, knowledge
 
     async def _open_engine(self, knowledge: Knowledge, origin: Origin, rules: Rules) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
@@ -263,6 +281,7 @@ class Proxy:
             stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
+        recorder = await self._start_recording()
         engine = Engine(
             origin,
             cache,
@@ -274,6 +293,7 @@ class Proxy:
             verdicts=make_verdicts(settings),
             jobs_of=knowledge.jobs_of,
             orders=knowledge.orders,
+            recording=None if recorder is None else recorder.reads,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
@@ -281,6 +301,15 @@ class Proxy:
             prefetcher = start_prefetching(settings, engine, knowledge.orders, clock=clock, stats=stats)
             self._stack.push_async_callback(prefetcher.aclose)
         return engine
+
+    async def _start_recording(self) -> Recorder | None:
+        path = self.settings.telemetry.trace
+        if not path:
+            return None
+        recorder = await asyncio.to_thread(Recorder, Path(path), self._clock)
+        recorder.start()
+        self._stack.push_async_callback(recorder.stop)
+        return recorder
 
 
 async def _listen(
@@ -338,16 +367,6 @@ async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
         await runner.cleanup()
 
 
-async def _probe(origin: Origin) -> None:
-    """Say early what every miss would run into; what is cached is served all the same."""
-    try:
-        _log.info("origin answers", probe=await origin.probe())
-    except OriginAnswer as error:
-        _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy check`")
-    except OriginError as error:
-        _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy check`")
-
-
 def _reason(error: OSError) -> str:
     # asyncio's own text repeats the address.
     return os.strerror(error.errno) if error.errno else str(error)
@@ -355,4 +374,11 @@ def _reason(error: OSError) -> str:
 
 def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
     members = cache.residents.members[index]
-    return lambda: TierGauges(tier.used_bytes, tier.capacity_bytes, members.count + len(members.staged))
+    return lambda: TierGauges(
+        tier.used_bytes,
+        tier.capacity_bytes,
+        members.count + len(members.staged),
+        limit_bytes=tier.limit_bytes,
+        disabled=int(tier.disabled_reason is not None),
+        disabled_reason=tier.disabled_reason or "",
+    )

@@ -75,6 +75,7 @@ class ServerTls:
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self._cert, self._key)
         except (OSError, ssl.SSLError) as error:

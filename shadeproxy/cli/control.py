@@ -5,7 +5,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from shadeproxy.core.errors import ConfigError, ShadeProxyError
+from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError
 
 _TIMEOUT_S = 30.0
 
@@ -40,7 +40,7 @@ class ControlClient:
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-            raise ShadeProxyError(
+            raise NoListener(
                 f"no control listener answers at {self.url} ({reason});"
                 " start it with `shadeproxy serve`, or name another with --url"
             ) from None

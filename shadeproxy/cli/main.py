@@ -106,6 +106,32 @@ def check(
 
 
 @app.command()
+def doctor(
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a running proxy what is wrong with it, why, and what to change. Exit status 1 if anything is."""
+    client = _client(config, override, url)
+    from shadeproxy.cli.doctor import examine  # noqa: PLC0415  imports the composition root
+
+    report = examine(client, Settings.load(config, override or ()), elsewhere=bool(url))
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        console = Console(soft_wrap=True)
+        for finding in report["findings"]:
+            mark = "[bold red]wrong  [/]" if finding["severity"] == "wrong" else "[yellow]warning[/]"
+            console.print(f"{mark} {escape(finding['name'])}: {escape(finding['cause'])}", highlight=False)
+            console.print(f"        change: {escape(finding['remedy'])}", highlight=False)
+        if not report["findings"]:
+            console.print("[green]ok[/]      nothing is wrong", highlight=False)
+    if not report["healthy"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def stats(
     config: ConfigOption = None,
     override: SetOption = None,

@@ -235,3 +235,4 @@ class Telemetry(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
+    trace: str = ""

@@ -175,5 +175,9 @@ class ShuttingDown(ShadeProxyError):
     """The proxy drains and takes no new work."""
 
 
+class NoListener(ShadeProxyError):
+    """No control listener answers where the command line asked."""
+
+
 class ConfigError(ShadeProxyError):
     """The configuration cannot be used; the text names the key and what to change."""

@@ -105,10 +105,7 @@ class PageCache:
             raise
 
     def note_uses(self, slots: Slots) -> None:
-        """Demand reads of pages that were resident when read, oldest first.
-
-        Some of those that were read from a lower tier are promoted when they earned it.
-        """
+        """Demand reads of what was resident then, oldest first; some of a lower tier may be promoted."""
         slots = slots[self.residents.tier[slots] != NO_TIER]
         self.placement.note_uses(slots)
         self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
@@ -170,9 +167,10 @@ class PageCache:
             int(self.residents.etag[slot]) != hashed for slot in self.residents.pages_of(object_hash(ref))
         )
 
-    def resident_hashes(self) -> NDArray[np.uint64]:
-        """Hashes of the objects that have a readable page, in no order."""
-        return self.residents.object_hash[self.residents.ready()]
+    def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Object hash and number of each readable page, in no order."""
+        ready = self.residents.ready()
+        return self.residents.object_hash[ready], self.residents.number[ready]
 
     def pinned(self, page: Page) -> memoryview | None:
         """The body of a page that was stored just now, without waiting; None when it is gone already."""

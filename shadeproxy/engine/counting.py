@@ -1,4 +1,4 @@
-"""What a demand read leaves behind: numbers in the statistics, and a word to the announced orders.
+"""What a demand read leaves behind: numbers in the statistics, a word to the announced orders, a recording.
 
 Laws: plain defs; a read is counted once, whoever answered it, and told to the orders before its page is
 ranked or, where it was a hit, together with others.
@@ -17,6 +17,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.hits import Taken
 from shadeproxy.engine.knowledge.upcoming import NotesReads
 from shadeproxy.engine.reader import Kind, Uses
+from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
 JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
@@ -24,13 +25,18 @@ JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
 
 
 class Counting:
-    """Counts in ``stats``, and tells ``orders``."""
+    """Counts in ``stats``, tells ``orders``, and notes in ``recording`` where one is made."""
 
-    def __init__(self, stats: Stats, clock: Clock, *, jobs_of: JobsOf, orders: NotesReads) -> None:
+    def __init__(
+        self, stats: Stats, clock: Clock, *, jobs_of: JobsOf, orders: NotesReads, recording: Recording | None
+    ) -> None:
         self._stats = stats
         self._clock = clock
         self._jobs_of = jobs_of
         self._orders = orders
+        self._recording = recording
+        self.before_recording: Callable[[], None] = lambda: None
+        """Called before a read is recorded: to count those that came earlier."""
 
     def note_read(self, request: ReadRequest, first: int) -> None:
         """Bytes from ``first`` on are about to be read."""
@@ -43,6 +49,9 @@ class Counting:
         if job is None:
             (name,) = self._jobs_of(np.array([object_hash(request.ref)], dtype=np.uint64))
             job = None if name is None else JobContext(name)
+        if self._recording is not None:
+            self.before_recording()
+            self._recording.note(object_hash(request.ref), size_bytes, job)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
     def count_many(self, taken: list[Taken]) -> None:
@@ -52,8 +61,14 @@ class Counting:
             firsts = np.array([first for _, _, first, _ in taken], dtype=np.int64)
             jobs = [job for _, job, _, _ in taken]
             self._orders.note_reads(hashes, firsts, jobs, self._clock.now_s())
+        names = self._jobs_of(hashes)
+        if self._recording is not None:
+            self._recording.note_many(
+                (ticket.object_hash, size_bytes, _whose(job, name))
+                for (ticket, job, _, size_bytes), name in zip(taken, names, strict=True)
+            )
         sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
-        for (ticket, job, _, size_bytes), name in zip(taken, self._jobs_of(hashes), strict=True):
+        for (ticket, job, _, size_bytes), name in zip(taken, names, strict=True):
             key = (ticket.ref[0], ticket.source, job, name)
             total = sums.get(key)
             if total is None:
@@ -61,8 +76,7 @@ class Counting:
             total[0] += 1
             total[1] += size_bytes
         for (bucket, source, job, name), (count, size_bytes) in sums.items():
-            whose = job if job is not None or name is None else JobContext(name)
-            self._stats.record_reads(bucket, source, count, size_bytes, whose)
+            self._stats.record_reads(bucket, source, count, size_bytes, _whose(job, name))
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Reads that another process answered, oldest first."""
@@ -71,6 +85,17 @@ class Counting:
             jobs = [kinds[number].job for number in reads["kind"].tolist()]
             self._orders.note_reads(reads["object_hash"], reads["first"], jobs, self._clock.now_s())
         names = self._jobs_of(reads["object_hash"])
+        if self._recording is not None:
+            self._recording.note_many(
+                (hashed, size_bytes, _whose(kinds[number].job, name))
+                for hashed, size_bytes, number, name in zip(
+                    reads["object_hash"].tolist(),
+                    reads["size_bytes"].tolist(),
+                    reads["kind"].tolist(),
+                    names,
+                    strict=True,
+                )
+            )
         sums = Counter[tuple[int, str | None]]()
         counts = Counter[tuple[int, str | None]]()
         for number, size_bytes, name in zip(
@@ -80,5 +105,9 @@ class Counting:
             counts[number, name] += 1
         for (number, name), count in counts.items():
             bucket, source, job = kinds[number]
-            whose = job if job is not None or name is None else JobContext(name)
-            self._stats.record_reads(bucket, source, count, sums[number, name], whose)
+            self._stats.record_reads(bucket, source, count, sums[number, name], _whose(job, name))
+
+
+def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
+    """The job that the reader named, else the one whose data set it read."""
+    return job if job is not None or of_data_set is None else JobContext(of_data_set)

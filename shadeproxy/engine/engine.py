@@ -43,6 +43,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Place
 
@@ -66,18 +67,21 @@ class Engine:
         verdicts: Verdicts | None = None,
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
         orders: NotesReads | None = None,
+        recording: Recording | None = None,
     ) -> None:
         """``verdicts``: given when clients have origin credentials of their own, else None.
 
         ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
-        ``orders``: told of demand reads.
+        ``orders``: told of demand reads. ``recording``: keeps them, where one is made.
         """
         self.cache = cache
         self.page_size = page_size
         self._origin = origin
         self._rules = rules
         self._ledger = ledger
-        self._counting = Counting(stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced())
+        self._counting = Counting(
+            stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
+        )
         self._versions = Versions(
             origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
         )
@@ -102,6 +106,7 @@ class Engine:
         )
         self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._counting.count_many)
         cache.before_deciding = self._hits.flush_many
+        self._counting.before_recording = self._hits.tell
         stats.before_showing = self._hits.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()

@@ -212,15 +212,20 @@ class Hits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        taken, self._taken = self._taken, []
+        self.tell()
         slots, self._slots = self._slots, []
-        stamps = self._residents.stamps
-        # A slot that changed hands since is another page's.
-        slots += [one.slot for one, _, _, _ in taken if stamps[one.slot] == one.stamp]
-        if taken:
-            self._count(taken)
         if slots:
             self._cache.note_uses(np.array(slots, dtype=np.int64))
+
+    def tell(self) -> None:
+        """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return
+        stamps = self._residents.stamps
+        # A slot that changed hands since is another page's.
+        self._slots += [one.slot for one, _, _, _ in taken if stamps[one.slot] == one.stamp]
+        self._count(taken)
 
     def _note(self, pieces: list[_Piece]) -> None:
         slots = [piece.slot for piece in pieces]

@@ -22,16 +22,22 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.telemetry.stats import Stats
+
+_SLOW_DOWN = frozenset({429, 503})
 
 
 class CountedOrigin:
     """Wraps ``inner``; see ``Origin`` for the methods."""
 
-    def __init__(self, inner: Origin, *, stats: Stats, clock: Clock) -> None:
+    def __init__(
+        self, inner: Origin, *, stats: Stats, clock: Clock, health: OriginHealth | None = None
+    ) -> None:
         self._inner = inner
         self._stats = stats
         self._clock = clock
+        self._health = health or OriginHealth(clock)
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         with self._request("head"):
@@ -51,6 +57,7 @@ class CountedOrigin:
                 self._inner.forward(request) as response,
                 aclosing(_counting(response.chunks, counted)) as chunks,
             ):
+                self._health.throttled += response.status in _SLOW_DOWN
                 yield replace(response, chunks=chunks)
 
     async def probe(self) -> str:
@@ -63,21 +70,26 @@ class CountedOrigin:
         """Time by which requests are measured."""
         return self._clock.monotonic_s()
 
-    def note(self, kind: str, size_bytes: int, started_s: float, failure: type[BaseException] | None) -> None:
+    def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """One request is over. ``failure``: what it ended with."""
-        # A 404 is an answer, not a failure of the origin.
-        if failure is not None and issubclass(failure, OriginError) and not issubclass(failure, OriginAnswer):
-            self._stats.record_origin_error(failure.__name__)
+        if failure is None:
+            self._health.answered()
+        elif isinstance(failure, OriginError):
+            self._health.gave_up(failure)
+            # A 404 is an answer, not a failure of the origin.
+            if not isinstance(failure, OriginAnswer):
+                self._stats.record_origin_error(type(failure).__name__)
         self._stats.record_origin(kind, size_bytes, self._clock.monotonic_s() - started_s)
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:
         """Count one request; the caller adds body bytes to the yielded cell."""
-        counted, started_s, failure = [0], self.now_s(), None
+        counted, started_s = [0], self.now_s()
+        failure: BaseException | None = None
         try:
             yield counted
         except BaseException as error:
-            failure = type(error)
+            failure = error
             raise
         finally:
             self.note(kind, counted[0], started_s, failure)
@@ -98,7 +110,7 @@ class _CountedRead:
         try:
             read = await self._inner.__aenter__()
         except BaseException as error:
-            self._origin.note("get", 0, self._started_s, type(error))
+            self._origin.note("get", 0, self._started_s, error)
             raise
         self._chunks = _counting(read.chunks, self._counted)
         direct = read.receive
@@ -120,7 +132,7 @@ class _CountedRead:
                 await self._chunks.aclose()
             return await self._inner.__aexit__(kind, error, trace)
         finally:
-            self._origin.note("get", self._counted[0], self._started_s, kind)
+            self._origin.note("get", self._counted[0], self._started_s, error)
 
 
 async def _counting(chunks: AsyncIterator[bytes], counted: list[int]) -> AsyncGenerator[bytes, None]:

@@ -6,6 +6,7 @@ thread. The secret shows in no repr, error or log line. Nothing here signs: see 
 """
 
 import asyncio
+from datetime import datetime
 from typing import Any, Protocol
 
 from aiobotocore.session import AioSession
@@ -57,6 +58,13 @@ class ChainCredentials:
         self._current: Credentials | None = None
         self._next_attempt_s = 0.0
         self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def expires_s(self) -> float | None:
+        """Unix time at which what is used now expires; None where it does not, or does not say when."""
+        # No public name tells it, and none may be there.
+        expiry = getattr(self._resolved, "_expiry_time", None)
+        return expiry.timestamp() if isinstance(expiry, datetime) else None
 
     async def credentials(self) -> Credentials | None:
         if self._current is None or self._is_due():

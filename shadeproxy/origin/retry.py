@@ -25,6 +25,7 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.health import OriginHealth
 
 T = TypeVar("T")
 
@@ -51,10 +52,12 @@ class RetryingOrigin:
         rule: RetryRule | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        health: OriginHealth | None = None,
     ) -> None:
         self._inner = inner
         self._rule = rule or RetryRule()
         self._clock = clock or SystemClock()
+        self._health = health or OriginHealth(self._clock)
         self._rng = rng or random.Random()  # noqa: S311 - jitter needs no secrecy
         self.retries = 0
 
@@ -98,6 +101,8 @@ class RetryingOrigin:
 
     async def back_off(self, error: OriginError, budget: "Budget") -> None:
         """Wait before the next attempt, or raise ``error`` when there is none."""
+        if error.retryable:
+            self._health.attempt_failed(error)
         if not error.retryable or not budget.left:
             raise error
         limit_s = min(self._rule.max_delay_s, self._rule.base_delay_s * 2**budget.used)

@@ -28,6 +28,7 @@ from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Addressing, Endpoint
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.origin.credentials import CredentialProvider
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3pages import PageGets, Wanted
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
@@ -61,8 +62,10 @@ class S3Origin:
         max_connections: int = 256,
         ca_file: str | None = None,
         clock: Clock | None = None,
+        health: OriginHealth | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
+        health = health or OriginHealth(self._clock)
         self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing)
         timeouts = timeouts or Timeouts()
         # Loading the system's authorities takes tens of milliseconds: not where nobody needs them.
@@ -75,6 +78,7 @@ class S3Origin:
             max_connections=max_connections,
             tls=tls,
             clock=self._clock,
+            health=health,
         )
         self._pages = PageGets(
             self._endpoint,
@@ -82,6 +86,7 @@ class S3Origin:
             region=region,
             pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
             clock=self._clock,
+            health=health,
         )
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:

@@ -24,6 +24,7 @@ from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import Arrived, OriginRead
 from shadeproxy.origin.connection import Broken, Connection, Dead
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.s3ops.spans import invalid_range
@@ -56,9 +57,11 @@ class PageGets:
         region: str,
         pool: ConnectionPool,
         clock: Clock,
+        health: OriginHealth,
     ) -> None:
         self.pool = pool
         self.clock = clock
+        self._health = health
         self._endpoint = endpoint
         self._credentials = credentials
         self._signer = PageSigner(region)
@@ -87,13 +90,17 @@ class PageGets:
     async def _exchange(self, peer: Peer, request: bytes, *, fresh: bool = False) -> tuple[Connection, Head]:
         connection = await self.pool.take(peer, fresh=fresh)
         try:
-            return connection, await connection.ask(request)
+            head = await connection.ask(request)
         except BaseException as error:
             connection.abort()
             self.pool.put_back(connection)
             if isinstance(error, Dead) and connection.exchanges == 1:
                 raise Broken from error
             raise
+        if self._health.due:
+            dates = (value for name, value in head.headers if name.lower() == "date")
+            self._health.heard_date(next(dates, ""))
+        return connection, head
 
     async def _request(self, wanted: Wanted, host: str, raw_path: str) -> bytes:
         span = wanted.span

@@ -21,6 +21,7 @@ from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import Timeouts
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -61,6 +62,7 @@ class S3Transport:
         max_connections: int,
         tls: ssl.SSLContext | None,
         clock: Clock,
+        health: OriginHealth,
     ) -> None:
         self._credentials = credentials
         self._region = region
@@ -73,6 +75,7 @@ class S3Transport:
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
+        self._health = health
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     @asynccontextmanager
@@ -89,6 +92,8 @@ class S3Transport:
         sending = _Sending(outgoing.body)
         try:
             response = await self._send(outgoing, headers, sending)
+            if self._health.due:
+                self._health.heard_date(response.headers.get("Date", ""))
             try:
                 yield response
             finally:
@@ -250,5 +255,6 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
         raise ConfigError(
             f"origin.ca_file = {ca_file!r} cannot be used as PEM certificates: {error}"
         ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context

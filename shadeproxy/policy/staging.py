@@ -5,9 +5,11 @@ footers) cost one origin read; where no page is read again soon it only costs pl
 reserved, uniform epochs cannot reach 0.99 of the cached fraction. So the share adapts:
 
 - it halves when the staged bytes have turned over 8 times without a hit, and ends at 0;
-- it is back at once when a page is missed that a full staging share would still have held.
+- it is back in full once pages are missed that a full share would still have held, and so many of them that
+  it would save more reads than its places do (docs/adr/0010).
 
-The second rule needs no guess about "soon": it adds up the bytes that passed by, the page's own included.
+The second rule needs no guess about "soon": it adds up the bytes that passed by, the page's own included. One
+such page is no sign: between two shuffled epochs some are read twice in quick succession by chance.
 """
 
 from collections import OrderedDict
@@ -15,6 +17,7 @@ from collections import OrderedDict
 _TURNOVERS_WITHOUT_HIT = 8
 _SMALLEST_PART = 1 / 64
 _GHOSTS = 1024
+_EVIDENCE = 4.0
 
 
 class StagingShare:
@@ -25,6 +28,7 @@ class StagingShare:
         self._share = full_share
         self._idle_bytes = 0.0
         self._bypassed_bytes = 0.0
+        self._evidence = 0.0
         self._ghosts: OrderedDict[int, float] = OrderedDict()
 
     def share(self) -> float:
@@ -53,9 +57,17 @@ class StagingShare:
             self._ghosts.popitem(last=False)
 
     def on_miss(self, page_hash: int, capacity_bytes: int) -> bool:
-        """Whether a full staging share would have held this page; if so the share is full again."""
+        """Whether a full share would have held this page, as others of late; if so the share is full again.
+
+        Each page that it would have held is one read saved; each miss is set against it as if every place of
+        the share had brought a hit, which is the most that it can cost.
+        """
+        self._evidence = max(self._evidence - self._full_share, 0.0)
         bypassed_at = self._ghosts.pop(page_hash, None)
         if bypassed_at is None or self._bypassed_bytes - bypassed_at > self._full_share * capacity_bytes:
+            return False
+        self._evidence += 1
+        if self._evidence <= _EVIDENCE - 1:
             return False
         self._share = self._full_share
         self._idle_bytes = 0.0

@@ -19,7 +19,7 @@ import diskcache
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import StateError
-from shadeproxy.state.directory import hold, is_sound, move_aside
+from shadeproxy.state.directory import DATABASE_NAME, hold, is_sound, move_aside
 from shadeproxy.state.disk import BytesDisk
 
 _logger = logging.getLogger(__name__)
@@ -33,7 +33,8 @@ _BUSY_TIMEOUT_S = 10.0
 class StateStore:
     """Values by kind and name. ``kind`` has no "/"; a name may.
 
-    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``.
+    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``;
+    ``failing``: whether the last commit failed.
     """
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
@@ -41,6 +42,7 @@ class StateStore:
         self.refused_rows = 0
         self.damaged_databases = 0
         self.failed_commits = 0
+        self.failing = False
         self._commit_every_s = commit_every_s
         self._clock = clock or SystemClock()
         self._dirty: _Batch = {}
@@ -126,8 +128,11 @@ class StateStore:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
             self.failed_commits += 1
+            self.failing = True
             self._dirty = batch | self._dirty
             raise
+        else:
+            self.failing = False
         finally:
             self._flight = None
 
@@ -161,6 +166,13 @@ class StateStore:
             raise StateError(f"no state database can be made in {self.path}: {error}") from error
 
     def _connect(self) -> Any:
+        # Whatever the umask; SQLite gives its journals the mode of the database.
+        database = self.path / DATABASE_NAME
+        try:
+            database.touch(mode=0o600)
+            database.chmod(0o600)
+        except OSError as error:
+            raise StateError(f"{database} cannot be made: {error.strerror}") from error
         return diskcache.Cache(
             str(self.path),
             timeout=_BUSY_TIMEOUT_S,

@@ -107,11 +107,14 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The state of a tier now."""
+    """The state of a tier now. ``disabled_reason``: why it takes nothing more, or ""."""
 
     used_bytes: int
     capacity_bytes: int
     pages: int
+    limit_bytes: int = 0
+    disabled: int = 0
+    disabled_reason: str = field(default="", metadata={"internal": True})
 
 
 @dataclass(slots=True)

@@ -32,6 +32,8 @@ _TIER_HELP = {
     "used_bytes": "Bytes allocated in the tier.",
     "capacity_bytes": "Bytes the tier may allocate.",
     "pages": "Pages in the tier.",
+    "limit_bytes": "Bytes that capacity and free space let the tier hold.",
+    "disabled": "1 when the tier takes nothing more because its medium failed.",
 }
 
 
@@ -80,6 +82,8 @@ class StatsCollector(Collector):
     def _tier_gauges(self) -> Iterator[Metric]:
         now = {name: gauges() for name, gauges in self._stats.tier_gauges.items()}
         for item in fields(TierGauges):
+            if item.metadata.get("internal"):
+                continue
             family = GaugeMetricFamily(f"shadeproxy_tier_{item.name}", _TIER_HELP[item.name], labels=["tier"])
             for name, gauges in now.items():
                 family.add_metric([name], getattr(gauges, item.name))

@@ -68,6 +68,8 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.origin_health: Callable[[], dict[str, Any]] = dict
+        """What is known of the origin beside counts: see docs/metrics.md."""
         self.before_showing: Callable[[], None] = lambda: None
         """Called before anybody looks: to record what was not recorded yet."""
 
@@ -164,6 +166,7 @@ class Stats:
                 "by_kind": {kind: counters.as_json() for kind, counters in self.origin.items()},
                 "errors": sum(self.origin_errors.values()),
                 "errors_by_kind": dict(self.origin_errors),
+                "health": self.origin_health(),
             },
             "evictions": self._evictions(),
             "pages": self.pages.as_json(),
@@ -183,6 +186,8 @@ class Stats:
             "used_bytes": now.used_bytes,
             "capacity_bytes": now.capacity_bytes,
             "pages": now.pages,
+            "limit_bytes": now.limit_bytes,
+            "disabled_reason": now.disabled_reason,
         }
 
     def _evictions(self) -> dict[str, int]:

@@ -82,6 +82,11 @@ class Tier(Protocol):
         ...
 
     @property
+    def limit_bytes(self) -> int:
+        """What the tier may hold now: its capacity, or less where the medium is too full for that."""
+        ...
+
+    @property
     def disabled_reason(self) -> str | None:
         """Why the tier takes nothing more (the medium keeps failing), or None. Reads go on."""
         ...

@@ -61,9 +61,8 @@ class SegmentStore:
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
     ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
-    earlier process kept of something else is given up. ``path`` is created if need be.
-    ``group_id``: a group whose members may read the files; None leaves them to their owner. ``lend``: let
-    bytes be sent without copying them, where the medium proves fit for it.
+    earlier process kept of something else is given up. ``path`` is created if need be. ``group_id``: whose
+    members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
     """
 
     def __init__(
@@ -88,9 +87,8 @@ class SegmentStore:
         self._min_free_bytes = min_free_bytes
         self._submit = submit
         self._contents = contents
-        self._space = Space(
-            capacity_bytes, slack_bytes=max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
-        )
+        slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
+        self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
@@ -137,8 +135,12 @@ class SegmentStore:
         return self._awaited.dropped_catalogues
 
     @property
+    def limit_bytes(self) -> int:
+        """See ``Tier.limit_bytes``."""
+        return min(self.capacity_bytes, self._health.ceiling_bytes)
+
+    @property
     def disabled_reason(self) -> str | None:
-        """Why the tier takes nothing more, or None."""
         return self._health.disabled_reason
 
     # ------------------------------------------------------------------ life
@@ -291,7 +293,7 @@ class SegmentStore:
         if self._unmeasured_bytes >= min(_MEASURE_EVERY_BYTES, self.capacity_bytes):
             self._unmeasured_bytes = 0
             self._submit(self._measure)
-        self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
+        self._space.limit_bytes = self.limit_bytes
 
     def _try(self, action: Callable[[], None]) -> None:
         self._submit(partial(self._attempt, action))

@@ -9,6 +9,7 @@ import pytest
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.origin.s3transport import tls_context
 from tests.certificate import write_certificate
 
 
@@ -35,6 +36,17 @@ async def shown(tls: ServerTls) -> bytes:
 
 def der(certificate) -> bytes:
     return ssl.PEM_cert_to_DER_cert(certificate.cert.read_text())
+
+
+def test_what_is_older_than_tls_1_2_is_not_spoken(tmp_path):
+    certificate = write_certificate(tmp_path)
+    server = ServerTls(str(certificate.cert), str(certificate.key)).context
+    assert {server.minimum_version, tls_context(None).minimum_version} == {ssl.TLSVersion.TLSv1_2}
+
+
+def test_an_origin_is_asked_for_its_certificate_and_name():
+    context = tls_context(None)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 async def test_new_connections_are_shown_the_new_certificate(tmp_path):

@@ -53,8 +53,7 @@ def test_one_rank_reads_its_share_of_every_epoch():
 def test_orders_are_announced_when_the_row_says(monkeypatch, how, expected):
     told: list[tuple[int, int, int]] = []
     now = [0, 0]
-    monkeypatch.setattr(ratios, "_register", lambda *_: None)
-    monkeypatch.setattr(ratios, "_put_order", lambda _ours, _job, epoch, _order: told.append((*now, epoch)))
+    monkeypatch.setattr(ratios, "put_order", lambda _ours, _job, epoch, _order: told.append((*now, epoch)))
     trace = ratios.merged(10, ratios.permutations(10, jobs=1, epochs=3))._replace(**how)
     if trace.announced:
         for epoch, place in zip(trace.epochs.tolist(), trace.places.tolist(), strict=True):

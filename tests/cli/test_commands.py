@@ -17,7 +17,7 @@ def test_version(shade):
 
 def test_help_lists_the_commands_that_exist(shade):
     result = shade("--help")
-    for command in ("serve", "config", "check", "stats", "purge", "demo", "version"):
+    for command in ("serve", "config", "check", "doctor", "stats", "purge", "demo", "version"):
         assert command in result.stdout
 
 
@@ -42,15 +42,20 @@ def test_the_configuration_may_be_named_by_the_environment(shade, tmp_path, monk
     assert 'name = "fifo"' in shade("config").stdout
 
 
-def test_serve_hands_the_settings_over(shade, composition):
+def test_serve_hands_over_the_settings_and_how_to_read_them_again(shade, composition, tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text("")
     served = []
-    composition.serve = served.append
-    assert shade("serve", "--set", "policy.name=lru").exit_code == 0
+    composition.serve = lambda settings, load: served.extend((settings, load))
+    assert shade("serve", "--config", file, "--set", "policy.name=lru").exit_code == 0
     assert isinstance(served[0], Settings)
     assert served[0].policy.name == "lru"
+    file.write_text('[policy]\nname = "fifo"\n[telemetry]\naccess_log = true\n')
+    again = served[1]()
+    assert (again.policy.name, again.telemetry.access_log) == ("lru", True)
 
 
-@pytest.mark.parametrize("command", ["serve", "config", "check", "stats", "purge"])
+@pytest.mark.parametrize("command", ["serve", "config", "check", "doctor", "stats", "purge"])
 def test_a_bad_configuration_is_one_line_and_status_2(shade, composition, command):
     arguments = [command, *(["s3://b/"] if command == "purge" else []), "--set", "cache.ram.capcity=1"]
     result = shade(*arguments)
@@ -77,7 +82,7 @@ def test_serving_the_world_without_authentication_is_refused(shade, composition)
     ],
 )
 def test_what_serve_raises_becomes_one_line(shade, composition, error, status, text):
-    def serve(_settings):
+    def serve(_settings, _load):
         raise error
 
     composition.serve = serve
@@ -86,7 +91,7 @@ def test_what_serve_raises_becomes_one_line(shade, composition, error, status, t
 
 
 def test_a_bug_keeps_its_traceback(shade, composition):
-    def serve(_settings):
+    def serve(_settings, _load):
         raise KeyError("bug")
 
     composition.serve = serve

@@ -14,6 +14,10 @@ def hashes(*keys):
     return np.array([object_hash(ObjectRef("b", key)) for key in keys], dtype=np.uint64)
 
 
+def first_pages(*keys):
+    return hashes(*keys), np.zeros(len(keys), dtype=np.uint32)
+
+
 def test_samples_are_found_by_hash(make):
     dataset = make(*(f"k{number}" for number in range(100)))
     assert dataset.samples_of(hashes("k7", "nothing", "k0", "k99")).tolist() == [7, -1, 0, 99]
@@ -53,7 +57,7 @@ def test_an_object_listed_twice_keeps_both_samples(make):
     dataset = make("x", "y", "x")
     assert dataset.count == 3
     assert dataset.samples_at([ObjectRef("b", "x")]) == [[0, 2]]
-    assert dataset.residency(hashes("x")).tolist() == [True, False, True]
+    assert dataset.residency(*first_pages("x")).tolist() == [True, False, True]
 
 
 def test_two_keys_of_one_hash_are_told_apart_by_key(make, monkeypatch):
@@ -64,7 +68,7 @@ def test_two_keys_of_one_hash_are_told_apart_by_key(make, monkeypatch):
     assert dataset.samples_at([ObjectRef("b", "y"), ObjectRef("b", "z")]) == [[1], []]
     assert [sample.ref.key for sample in dataset.samples()] == ["x", "y"]
     # Residency is by hash alone: a collision can only claim too much, and locating corrects it.
-    assert dataset.residency(np.array([7], dtype=np.uint64)).tolist() == [True, True]
+    assert dataset.residency(np.array([7], dtype=np.uint64), np.zeros(1, np.uint32)).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("shards", [False, True])
@@ -72,12 +76,29 @@ def test_residency_agrees_with_the_plain_way(make, shards):
     keys = [f"k{number % 40 if shards else number}" for number in range(200)]
     dataset = make(*keys)
     resident = {f"k{number}" for number in range(0, 400, 3)}
-    bits = dataset.residency(hashes(*sorted(resident)))
+    bits = dataset.residency(*first_pages(*sorted(resident)))
     assert bits.tolist() == [key in resident for key in keys]
 
 
+def test_a_part_of_a_shard_is_resident_with_all_its_pages(make):
+    dataset = make(
+        ("s", 0, 60), ("s", 60, 80), ("s", 210, 0), ("s", 140, 300), "t", ("t", 50, 9), page_size=100
+    )
+
+    def resident(*pages):
+        numbers = np.array([number for _, number in pages], dtype=np.uint32)
+        return dataset.residency(hashes(*(key for key, _ in pages)), numbers).nonzero()[0].tolist()
+
+    assert resident() == [2]
+    assert resident(("s", 1), ("s", 2), ("s", 9), ("other", 0)) == [2]
+    assert resident(("s", 1), ("s", 0)) == [0, 1, 2]
+    assert resident(("s", 4), ("s", 1), ("s", 3), ("s", 2)) == [2, 3]
+    assert resident(("t", 0)) == [2, 4, 5]
+    assert resident(("t", 3)) == [2, 4]
+
+
 def test_nothing_resident_is_all_zero(make):
-    assert not make("x", "y").residency(np.empty(0, dtype=np.uint64)).any()
+    assert not make("x", "y").residency(*first_pages()).any()
 
 
 def test_a_growing_set_numbers_objects_as_they_come():
@@ -85,7 +106,6 @@ def test_a_growing_set_numbers_objects_as_they_come():
     assert growing.add([10, 20, 10]).tolist() == [0, 1, 0]
     assert growing.add([20, 30]).tolist() == [1, 2]
     assert growing.find(np.array([30, 99, 10], dtype=np.uint64)).tolist() == [2, -1, 0]
-    assert growing.residency(np.array([20], dtype=np.uint64)).tolist() == [False, True, False]
 
 
 def test_a_full_growing_set_adds_nothing():

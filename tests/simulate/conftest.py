@@ -7,6 +7,7 @@ from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.placement import Placement
 from shadeproxy.engine.residents import Residents
 from shadeproxy.policy.registry import get_policy
+from shadeproxy.simulate.announced import NextUses, parse_announce
 from shadeproxy.simulate.replay import _normalised
 
 
@@ -26,23 +27,38 @@ class Weights:
 
     column = None
 
-    def weights_of(self, hashes):
+    def weights_of(self, hashes, _numbers):
         if self.column is None:
             return np.full(len(hashes), np.nan)
         return self.column[hashes.astype(np.int64) - 1]
+
+
+class Upcoming:
+    """The simulator's next uses as the engine asks for them."""
+
+    def __init__(self, trace, announce):
+        self.next_uses = NextUses(trace, announce) if announce.epochs else None
+        self.at = 0
+
+    def next_use_s(self, hashes, _numbers):
+        if self.next_uses is None:
+            return np.full(len(hashes), np.inf)
+        return self.next_uses.until(hashes.astype(np.int64) - 1, self.at)
 
 
 @pytest.fixture
 def engine_hits():
     """What the engine's placement makes of a trace: which reads hit."""
 
-    def run(trace, policy, capacity_bytes, seed=0):
+    def run(trace, policy, capacity_bytes, announce="none", seed=0):
         residents, tier, weights = Residents(1), CountingTier(capacity_bytes), Weights()
+        upcoming = Upcoming(trace, parse_announce(announce))
         placement = Placement(
             residents,
             [tier],
             policy=get_policy(policy),
             weights=weights,
+            next_uses=upcoming,
             rng=np.random.default_rng(seed),
         )
         sizes = np.ones(trace.objects, int) if trace.sizes is None else trace.sizes
@@ -54,6 +70,9 @@ def engine_hits():
 
         hits, epoch = np.zeros(len(trace.ids), bool), -1
         for number, page in enumerate(trace.ids.tolist()):
+            if upcoming.next_uses is not None and number % 256 == 0:
+                upcoming.next_uses.begin(number, min(number + 256, len(trace.ids)))
+            upcoming.at = number
             if trace.weights is not None and trace.epochs[number] > epoch:
                 epoch = int(trace.epochs[number])
                 weights.column = _normalised(trace.weights[epoch])

@@ -20,7 +20,7 @@ GOLDEN = {
         "importance": 560, "shade": 560, "default, next-half": 1328, "min": 1328,
     },
     "sizes": {
-        "default": 457, "lru": 376, "lfu": 346, "fifo": 378, "random": 381, "static": 411,
+        "default": 458, "lru": 376, "lfu": 346, "fifo": 378, "random": 381, "static": 411,
         "importance": 469, "shade": 467, "default, next-half": 992, "min": 1014,
     },
 }  # fmt: skip

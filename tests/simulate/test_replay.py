@@ -43,6 +43,24 @@ def test_every_read_hits_or_misses_as_in_the_engine(engine_hits, policy, name, s
     assert ours.any()
 
 
+@pytest.mark.parametrize("announce", ["epoch", "next-half", "all"])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_so_it_does_where_orders_are_announced(engine_hits, jobs, announce):
+    trace = uniform(512, 3, seed=11, jobs=jobs) if jobs > 1 else with_sizes(importance(768, 4, seed=12))
+    trace = replace(trace, weights=None)
+    capacity = int(0.2 * trace.total_bytes)
+    ours = hits_of(trace, "default", capacity, announce)
+    assert np.array_equal(ours, engine_hits(trace, "default", capacity, announce))
+
+
+@pytest.mark.parametrize("announce", ["epoch", "next-half"])
+def test_announced_where_victims_are_drawn(engine_hits, announce):
+    """The engine compares a drawn victim anew for each newcomer, the simulator by its key when drawn."""
+    trace = importance(8000, 3, seed=6)
+    ours, engine = (hits(trace, "default", 1600, announce).mean() for hits in (hits_of, engine_hits))
+    assert ours == pytest.approx(engine, abs=0.004)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_victims_are_drawn_ratios_agree(engine_hits, policy):
     """Beyond 1,024 pages both draw a sample, with random numbers of their own."""

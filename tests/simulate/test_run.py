@@ -29,6 +29,11 @@ def test_shuffled_epochs_are_the_formulas(share):
     assert all(row.hit_ratio <= found["min"] for row in rows)
 
 
+def test_a_stock_client_gets_the_cached_fraction_of_a_big_data_set_too():
+    """An epoch begins with a few pages that the last has just read: no reason to stage (ADR 0010)."""
+    assert rows_of(uniform(100_000, 2, seed=3), "default", "20%").rows[0].hit_ratio >= 0.99 * 0.2
+
+
 def test_rows_tell_ratios_bytes_distinct_and_share_of_the_bound():
     trace = Trace(
         np.array([0, 1, 2, 0, 1, 0], dtype=np.uint32),

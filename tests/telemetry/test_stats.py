@@ -61,7 +61,7 @@ def test_reads_of_a_job_are_counted_by_epoch(stats):
 
 
 def test_tiers_show_hits_gauges_and_evictions(stats):
-    stats.watch_tier("ram", lambda: TierGauges(used_bytes=5, capacity_bytes=9, pages=2))
+    stats.watch_tier("ram", lambda: TierGauges(used_bytes=5, capacity_bytes=9, pages=2, limit_bytes=7))
     stats.record_read("train", Source.RAM, 10)
     stats.record_read("train", Source.ORIGIN, 30)
     stats.record_admission("ram")
@@ -80,6 +80,8 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
         "used_bytes": 5,
         "capacity_bytes": 9,
         "pages": 2,
+        "limit_bytes": 7,
+        "disabled_reason": "",
     }
     assert snapshot["tiers"]["disk"]["errors"] == {"io": 1}
     assert snapshot["evictions"] == {"capacity": 2}

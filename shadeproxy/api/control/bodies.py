@@ -224,6 +224,13 @@ class Status(msgspec.Struct):
     status: str
 
 
+class Readiness(msgspec.Struct, omit_defaults=True):
+    """``remarks``: what a ready proxy cannot do now, left out where it can do everything."""
+
+    status: str
+    remarks: list[str] = []
+
+
 _CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 

@@ -5,7 +5,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
@@ -91,8 +91,9 @@ class ControlContext:
     """Everything a handler may use. ``token`` and ``reads_allowed`` may change while it is used.
 
     info: what GET /v1/info shows: "s3_endpoint", "page_size" and what else clients may want to know.
-    readiness: READY, or why not ("starting", "draining"). resident_hashes: a fresh u64 array of the object
-    hashes of resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
+    readiness: READY, or why not ("starting", "draining"). remarks: what a ready proxy cannot do now. doctor:
+    the answer of GET /v1/doctor. resident_pages: fresh arrays of the object hashes (u64) and numbers (u32) of
+    resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
     has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; reads_allowed:
     whether callers may read, with the proxy's own rights. held: bytes that were fetched ahead of their turn
@@ -106,11 +107,13 @@ class ControlContext:
     pool: Executor
     admin: CacheAdmin
     list_objects: ObjectLister
-    resident_hashes: Callable[[], NDArray[np.uint64]]
+    resident_pages: Callable[[], tuple[NDArray[np.uint64], NDArray[np.uint32]]]
     engine: ReadPath
     page_size: int
     readiness: Callable[[], str]
     log_levels: LogLevels
+    remarks: Callable[[], list[str]]
+    doctor: Callable[[], Awaitable[dict[str, Any]]]
     info: Mapping[str, Any] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)
     allowed_hosts: frozenset[str] = frozenset()

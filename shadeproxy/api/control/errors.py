@@ -56,6 +56,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.Overloaded: (503, "overloaded"),
     core.ShuttingDown: (503, "shutting_down"),
     core.ConfigError: (500, "internal"),
+    core.NoListener: (500, "internal"),
 }
 
 

@@ -95,7 +95,7 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
     residency = context.knowledge.residency(request.match_info["job"])
-    bits = await context.in_pool(residency, context.resident_hashes())
+    bits = await context.in_pool(residency, *context.resident_pages())
     body = await context.in_pool(lambda: np.packbits(bits, bitorder="little").tobytes())
     tag = xxhash.xxh3_128_hexdigest(body)
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}

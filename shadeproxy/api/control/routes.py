@@ -68,15 +68,16 @@ ROUTES = (
     Route(
         "GET",
         "/readyz",
-        "Readiness: 503 while starting or draining",
+        "Readiness: 503 while starting or draining; remarks say what a ready proxy cannot do now",
         service.readyz,
-        answers={**_ok(wire.Status), 503: _NOT_READY},
+        answers={**_ok(wire.Readiness), 503: _NOT_READY},
         probe=True,
     ),
     Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
+    Route("GET", "/v1/doctor", "What is wrong, why, and what to change", service.doctor, answers=_ok()),
     Route("GET", "/v1/log-level", "Level of the log", service.get_log_level, answers=_ok(wire.LogLevel)),
     Route(
         "PUT",

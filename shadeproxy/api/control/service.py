@@ -10,6 +10,7 @@ from shadeproxy.api.control.bodies import (
     JSON,
     LogLevel,
     LogLevelWanted,
+    Readiness,
     Status,
     answer_json,
     read_json,
@@ -32,7 +33,7 @@ async def healthz(_context: ControlContext, _request: web.Request) -> web.Respon
 
 async def readyz(context: ControlContext, _request: web.Request) -> web.Response:
     status = context.readiness()
-    response = answer_json(Status(status))
+    response = answer_json(Readiness(status, context.remarks() if status == READY else []))
     if status != READY:
         response.set_status(503)
     return response
@@ -59,6 +60,10 @@ def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.stats.snapshot()
     orders = {name: order_summary(context, name) for name in context.knowledge.orders.states()}
     return {**snapshot, "orders": orders}
+
+
+async def doctor(context: ControlContext, _request: web.Request) -> web.Response:
+    return web.Response(body=msgspec.json.encode(await context.doctor()), content_type=JSON)
 
 
 async def get_log_level(context: ControlContext, _request: web.Request) -> web.Response:

@@ -58,6 +58,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.Overloaded: Row(503, "SlowDown", 1),
     errors.ShuttingDown: Row(503, "ServiceUnavailable", 1),
     errors.ConfigError: Row(500, "InternalError"),
+    errors.NoListener: Row(500, "InternalError"),
 }
 # XML 1.0 cannot hold these, escaped or not (section 2.2). Halves of surrogates come out of JSON.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -222,13 +222,17 @@ class Dataset:
             for ref, group in zip(refs, groups.tolist(), strict=True)
         ]
 
-    def residency(self, resident: Hashes) -> Bits:
-        """Which samples' objects are among ``resident`` (u64[r], any order): bool[n]."""
-        found = self.groups.find(resident)
+    def residency(self, hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
+        """Which samples lie in the pages (object hash, page number), in any order: bool[n].
+
+        A part of an object when all its pages are there, a whole object when any is: nobody told how many
+        it has.
+        """
+        if self.pages is not None:
+            return self.pages.inside(self.units_of(hashes, numbers))
+        found = self.groups.find(hashes)
         present = np.zeros(len(self.groups.hashes), dtype=np.bool_)
         present[found[found >= 0]] = True
-        if self.groups.starts is not None:
-            present = np.repeat(present, np.diff(self.groups.starts))
         bits = np.empty(self.count, dtype=np.bool_)
         bits[self.groups.members] = present
         return bits

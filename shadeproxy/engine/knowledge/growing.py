@@ -9,7 +9,7 @@ from array import array
 import numpy as np
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.engine.knowledge.datasets import Bits, Hashes, Ids
+from shadeproxy.engine.knowledge.datasets import Hashes, Ids
 
 MAX_OBJECTS = 262_144
 
@@ -49,7 +49,3 @@ class GrowingSet:
         """Id of each hash, -1 where unknown: i64[k]."""
         get = self._ids.get
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
-
-    def residency(self, resident: Hashes) -> Bits:
-        """Which of the objects are among ``resident``: bool[n]."""
-        return np.isin(self.hashes, resident)

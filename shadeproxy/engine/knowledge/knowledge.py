@@ -7,7 +7,6 @@ is announced through ``dirty(kind, name)``; the composition root then asks ``exp
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,10 +254,16 @@ class Knowledge:
         which[readers != 1] = 0
         return [names[index] for index in which.tolist()]
 
-    def residency(self, name: str) -> Callable[[Hashes], Bits]:
-        """A function from resident hashes to one bit a sample, for any thread. Raises UnknownName."""
+    def residency(self, name: str) -> Callable[[Hashes, NDArray[np.uint32]], Bits]:
+        """A function from resident pages (object hashes, page numbers) to one bit a sample, for any thread.
+
+        Raises UnknownName.
+        """
         space = self.space(name)
-        return space.residency if isinstance(space, Dataset) else partial(np.isin, space.hashes)
+        if isinstance(space, Dataset):
+            return space.residency
+        known = space.hashes  # a copy: the set grows on the event loop
+        return lambda hashes, _numbers: np.isin(known, hashes)
 
     def _scored(self) -> Iterator[tuple[Space, list[Job]]]:
         by_space: dict[int, tuple[Space, list[Job]]] = {}

@@ -115,6 +115,16 @@ class PageIndex:
         within = np.arange(len(owner)) - (np.cumsum(spans) - spans)[owner]
         return self.first[samples].astype(np.int64)[owner] + within, owner
 
+    def inside(self, units: Ids) -> NDArray[np.bool_]:
+        """Which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""
+        present = np.zeros(len(self) + 1, dtype=np.bool_)
+        present[units] = True  # -1 is the spare place at the end.
+        if self.beside is not None:
+            present[self.beside[units[units >= 0]]] = True
+        sums = np.append(0, np.cumsum(present[:-1]))
+        found: NDArray[np.int64] = sums[self.first.astype(np.int64) + self.spans] - sums[self.first]
+        return np.equal(found, self.spans)
+
     def samples(self, unit: int) -> NDArray[np.uint32]:
         """The samples of one unit, ascending; not those of the unit beside it."""
         return self.members[self.starts[unit] : self.starts[unit + 1]]

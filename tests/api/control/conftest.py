@@ -29,6 +29,10 @@ class Backend:
     refusal: Exception | None = None
     list_calls: int = 0
     log_level: str = "info"
+    remarks: list = field(default_factory=list)
+
+    async def doctor(self):
+        return {"healthy": True, "findings": [], "facts": {}}
 
     async def set_log_level(self, level):
         if self.refusal is not None:
@@ -50,8 +54,9 @@ class Backend:
         entries = tuple(ListEntry(key, self.listing[bucket][key], '"e"') for key in keys[:2])
         return ListPage(entries, truncated=len(keys) > 2)
 
-    def resident_hashes(self):
-        return np.array([object_hash(ref) for ref in self.resident], dtype=np.uint64)
+    def resident_pages(self):
+        hashes = np.array([object_hash(ref) for ref in self.resident], dtype=np.uint64)
+        return hashes, np.zeros(len(hashes), dtype=np.uint32)
 
 
 @pytest.fixture
@@ -75,11 +80,13 @@ def context(backend, clock):
             pool=pool,
             admin=backend,
             list_objects=backend.list_objects,
-            resident_hashes=backend.resident_hashes,
+            resident_pages=backend.resident_pages,
             engine=backend,
             page_size=4 << 20,
             readiness=lambda: backend.readiness,
             log_levels=backend,
+            remarks=lambda: backend.remarks,
+            doctor=backend.doctor,
             info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
         )
 

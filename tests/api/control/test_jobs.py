@@ -49,6 +49,7 @@ async def test_a_job_shows_what_it_is(client, job, clock):
         "live": True,
         "scores": {"known": 0, "mean": None},
         "progress": {},
+        "order": None,
     }
     listed = await (await client.get("/v1/jobs")).json()
     assert [item["job"] for item in listed["jobs"]] == ["resnet"]

@@ -67,7 +67,7 @@ class EventLog:
     def debug(self, event: str, **fields: Any) -> None:
         self.events.append((event, fields))
 
-    exception = debug
+    exception = warning = debug
 
 
 class NoWeights:
@@ -89,6 +89,7 @@ class Proxy:
     server: S3Server
     runner: web.ServerRunner
     clock: Clock
+    stats: Stats
 
     @property
     def url(self) -> str:
@@ -181,7 +182,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         port = runner.addresses[0][1]
-        proxy = Proxy(engine, origin, handler, port, seen, log, fast, server, runner, clock)
+        proxy = Proxy(engine, origin, handler, port, seen, log, fast, server, runner, clock, stats)
         made.append((proxy, runner, cache))
         return proxy
 

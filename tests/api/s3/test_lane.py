@@ -321,7 +321,7 @@ async def test_a_page_that_left_is_no_longer_answered_from_memory(two):
 async def test_hits_are_counted_for_their_job(two):
     for _ in range(3):
         await talk(two.port, request("/b/page", "x-shade-job: j;epoch=2", close=False), count=1)
-    reads = two.engine._stats.snapshot()["jobs"]["j"]["epochs"]["2"]
+    reads = two.stats.snapshot()["jobs"]["j"]["epochs"]["2"]
     assert (reads["requests"], reads["hits_ram"], reads["bytes"]) == (3, 3, 3 * PAGE)
     assert two.seen.jobs
 

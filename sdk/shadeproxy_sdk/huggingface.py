@@ -1,0 +1,179 @@
+"""For Trainer of Hugging Face transformers: a callback, and a mixin that takes its mean loss apart by sample.
+
+Never raises into the loop (callbacks.py). Trainer asks the model for one loss a batch and its callbacks never
+see the batch, so scores need the mixin; the callback alone begins epochs and passes on validation.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from shadeproxy_sdk.callbacks import Better, Companion
+from shadeproxy_sdk.errors import ConfigError
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise ConfigError(
+        "ShadeTrainerCallback needs transformers: pip install transformers accelerate"
+    ) from None
+
+SAMPLE_IDS = "shade_sample_ids"
+"""Key of the ids in a batch; the mixin takes it out before the model sees the batch."""
+
+SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
+"""From the model's outputs and the labels to one loss a sample: float (batch,)."""
+
+
+class ShadeTrainerCallback(TrainerCallback):
+    """Begins epochs, tells the sampler of evaluations, and keeps its state beside each checkpoint.
+
+    ``sampler``: the training loader's. ``monitor``: a metric of ``evaluate`` ("eval_loss") that says whether
+    validation improves, smaller being ``better`` ("min") or larger ("max"), for samplers that adapt to it.
+    """
+
+    def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "min") -> None:
+        self._beside = Companion(sampler, monitor=monitor, better=better)
+
+    def report(self, ids: Any, losses: Any) -> None:
+        """The losses of one batch, for a Trainer without the mixin. Never raises."""
+        self._beside.report(ids, losses)
+
+    # ------------------------------------------------------------------ Trainer's side
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
+        path = self._path(args, state)
+        if state.global_step and path.exists():
+            self._beside.safely(self._resume, path)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
+        self._beside.begin_epoch(int(state.epoch))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_kwargs: Any) -> None:  # noqa: ARG002
+        self._beside.validated(metrics or {})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
+        self._beside.safely(self._save, self._path(args, state))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
+        self._beside.safely(self._beside.sampler.job.flush)
+
+    def _path(self, args: Any, state: Any) -> Path:
+        rank = self._beside.sampler.job.rank
+        return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"shade_sampler_{rank}.pt"
+
+    def _save(self, path: Path) -> None:
+        torch.save(self._beside.sampler.state_dict(), path)
+
+    def _resume(self, path: Path) -> None:
+        state = torch.load(path, weights_only=True)
+        # Trainer itself passes over the batches that were trained on.
+        self._beside.sampler.load_state_dict(state | {"position": 0})
+
+
+class ShadeTrainerMixin:
+    """``class MyTrainer(ShadeTrainerMixin, Trainer)``: trains on an S3Dataset in the sampler's order and
+    reports each sample's loss.
+
+    ``train_dataset``: an S3Dataset whose decode returns a dict of features. ``shade_sampler``: a ShadeSampler
+    of its job; with several processes made with rank and world size, because it deals the samples itself.
+    ``shade_losses``: from outputs and labels to one loss a sample; by default ``class_losses``. In mode
+    "importance" the loss that is trained on is the mean of the corrected sample losses; in the others it is
+    the one that Trainer computes. ``shade_monitor``, ``shade_better``: as in ShadeTrainerCallback.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        shade_sampler: Any,
+        shade_losses: SampleLosses | None = None,
+        shade_monitor: str | None = None,
+        shade_better: Better = "min",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        trainer = cast(Any, self)
+        self._beside = Companion(shade_sampler, monitor=None, better=shade_better)
+        self._sample_losses = shade_losses or class_losses
+        self._corrects = getattr(shade_sampler, "mode", None) == "importance"
+        if self._corrects:
+            # Ours is the mean of a batch, which Trainer then divides by the steps it accumulates.
+            trainer.model_accepts_loss_kwargs = False
+            trainer.loss_is_scaled_for_ga = False
+        trainer.data_collator = SampleCollator(trainer.data_collator)
+        trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The loader of ``train_dataset``; not prepared by accelerate, which would deal the samples again."""
+        trainer = cast(Any, self)
+        args = trainer.args
+        return DataLoader(
+            trainer.train_dataset,
+            batch_size=trainer._train_batch_size,  # noqa: SLF001 (as Trainer's own method uses it)
+            sampler=self._beside.sampler,
+            collate_fn=trainer.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            drop_last=args.dataloader_drop_last,
+        )
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """Trainer's loss, or in mode "importance" the corrected one; each sample's loss is reported."""
+        above: Any = super()
+        ids = inputs.pop(SAMPLE_IDS, None)
+        labels = inputs.get("labels")  # Trainer may take them out.
+        loss, outputs = above.compute_loss(model, inputs, return_outputs=True, **kwargs)
+        if ids is not None and model.training:
+            corrected = self._beside.safely(self._report, ids, outputs, labels)
+            loss = loss if corrected is None else corrected
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Trainer's, without ids."""
+        above: Any = super()
+        inputs.pop(SAMPLE_IDS, None)
+        return above.prediction_step(model, inputs, *args, **kwargs)
+
+    def _report(self, ids: torch.Tensor, outputs: Any, labels: Any) -> torch.Tensor | None:
+        with torch.set_grad_enabled(self._corrects):
+            losses = self._sample_losses(outputs, labels)
+        self._beside.sampler.job.report(ids, losses)
+        return (losses * self._beside.sampler.weight_of(ids)).mean() if self._corrects else None
+
+
+class SampleCollator:
+    """``collate`` for samples ``(features, id)``, with the ids under SAMPLE_IDS; other samples as it does."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        if not isinstance(samples[0], tuple):
+            return self._collate(list(samples))
+        features, ids = zip(*samples, strict=True)
+        batch = self._collate(list(features))
+        batch[SAMPLE_IDS] = torch.tensor(ids, dtype=torch.int64)
+        return batch
+
+
+def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of classification: logits (b, classes), labels (b,)."""
+    return functional.cross_entropy(_logits(outputs), labels, reduction="none")
+
+
+def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy of each next token: logits (b, t, words), labels (b, t), where -100 is none."""
+    logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]
+    losses = functional.cross_entropy(logits.transpose(1, 2), coming, reduction="none", ignore_index=-100)
+    return losses.sum(1) / (coming != -100).sum(1).clamp(min=1)
+
+
+def _logits(outputs: Any) -> torch.Tensor:
+    logits: torch.Tensor = outputs["logits"] if hasattr(outputs, "keys") else outputs[1]
+    return logits

@@ -1,0 +1,81 @@
+"""A callback for Lightning (``lightning``, ``pytorch_lightning``): what the README's loop does by hand.
+
+Never raises into the loop (callbacks.py).
+"""
+
+from typing import Any
+
+from shadeproxy_sdk.callbacks import Better, Companion
+from shadeproxy_sdk.errors import ConfigError
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:
+    try:
+        from pytorch_lightning.callbacks import Callback
+    except ImportError:
+        raise ConfigError("ShadeCallback needs Lightning: pip install lightning") from None
+
+
+class ShadeCallback(Callback):
+    """Reports losses, begins epochs, and keeps the sampler's state in checkpoints.
+
+    ``training_step`` returns ``{"loss": ..., "ids": ids, "losses": losses}``, where ``losses`` has one loss a
+    sample; or it calls ``report(ids, losses)``. ``sampler``: the training loader's. ``monitor``: a logged
+    metric that says whether validation improves, larger being ``better`` ("max") or smaller ("min"), for
+    samplers that adapt to it. With several devices: ``Trainer(use_distributed_sampler=False)``, and a job
+    made with rank and world size, because the sampler deals the samples itself.
+    """
+
+    def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "max") -> None:
+        super().__init__()
+        self._beside = Companion(sampler, monitor=monitor, better=better)
+
+    def report(self, ids: Any, losses: Any) -> None:
+        """The losses of one batch, where ``training_step`` cannot return them. Never raises."""
+        self._beside.report(ids, losses)
+
+    # ------------------------------------------------------------------ Lightning's side
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 (Lightning's names)
+        self._beside.begin_epoch(trainer.current_epoch)
+        ranks = self._beside.sampler.job.world_size
+        if trainer.world_size != ranks:
+            self._beside.complain(
+                f"{trainer.world_size} processes train, but the job was made for {ranks}: pass rank and "
+                "world_size to client.job, and use_distributed_sampler=False to Trainer"
+            )
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,  # noqa: ARG002 (Lightning's names, here and below)
+        pl_module: Any,  # noqa: ARG002
+        outputs: Any,
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        if isinstance(outputs, dict) and "ids" in outputs and "losses" in outputs:
+            self._beside.report(outputs["ids"], outputs["losses"])
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        if not trainer.sanity_checking:
+            self._beside.validated(trainer.callback_metrics)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._beside.safely(self._beside.sampler.job.flush)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's state, for checkpoints."""
+        return self._beside.safely(self._beside.sampler.state_dict) or {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where the checkpoint was taken; at its start when it was the end of an epoch."""
+        if state_dict:
+            self._beside.safely(self._resume, state_dict)
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        sampler = self._beside.sampler
+        sampler.load_state_dict(state)
+        if state["position"] >= len(sampler):
+            # Lightning makes the first iterator before it says which epoch it is.
+            sampler.set_epoch(state["epoch"] + 1)

@@ -1,0 +1,196 @@
+"""A running proxy looked at: one request to the origin, and what the machine says, for ``diagnose``.
+
+Also what ``/readyz`` remarks, from memory alone, and the look at an origin that stopped answering, so that
+what is said of it does not grow old where nobody reads.
+"""
+
+import asyncio
+import os
+import resource
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+from shadeproxy.app.live import Live
+from shadeproxy.app.origins import Providers
+from shadeproxy.config import Settings
+from shadeproxy.config.sections import DiskCache, RamCache
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import OriginAnswer, OriginError
+from shadeproxy.core.types import SHARED
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.credentials import ChainCredentials
+from shadeproxy.origin.health import OriginHealth
+from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.log import mask_text
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Tier
+
+_log = structlog.get_logger(__name__)
+_PROBE_S = 10.0
+_AGAIN_S = 15.0
+
+
+class Checkup:
+    """Of one proxy. ``status``: what ``/readyz`` says."""
+
+    def __init__(
+        self,
+        live: Live,
+        *,
+        origin: Origin,
+        health: OriginHealth,
+        providers: Providers,
+        tiers: Sequence[Tier],
+        state: StateStore,
+        stats: Stats,
+        clock: Clock,
+        status: Callable[[], str],
+    ) -> None:
+        self._live = live
+        self._origin = origin
+        self._health = health
+        self._providers = providers
+        self._tiers = tiers
+        self._state = state
+        self._stats = stats
+        self._clock = clock
+        self._status = status
+
+    def remarks(self) -> list[str]:
+        """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
+        found = [] if self._health.answering else ["the origin does not answer"]
+        found += [f"tier {tier.name} takes no more pages" for tier in self._tiers if tier.disabled_reason]
+        return found + ["control state is not saved"] * self._state.failing
+
+    async def report(self) -> dict[str, Any]:
+        """The answer of ``GET /v1/doctor``."""
+        facts = await self._facts()
+        findings = diagnose(facts)
+        return {
+            "healthy": not any(finding.severity == "wrong" for finding in findings),
+            "findings": [asdict(finding) for finding in findings],
+            "facts": asdict(facts),
+        }
+
+    async def watch(self) -> None:
+        """Ask the origin once, and again while it does not answer, until cancelled."""
+        told = None
+        while True:
+            if told is None or not self._health.answering:
+                told = await self._look(told)
+            await self._clock.sleep(_AGAIN_S)
+
+    async def _look(self, told: bool | None) -> bool:
+        """Say what every miss would run into, once; what is cached is served all the same."""
+        try:
+            answer = await self._origin.probe()
+        except OriginAnswer as error:
+            self._health.gave_up(error)
+            _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy doctor`")
+            return True
+        except OriginError as error:
+            self._health.gave_up(error)
+            if told is not False:
+                _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy doctor`")
+            return False
+        self._health.answered()
+        _log.info("origin answers", probe=answer)
+        return True
+
+    async def _facts(self) -> Facts:
+        settings = self._live.settings
+        probe, error = await self._probe()
+        tiers = await asyncio.to_thread(self._look_at_tiers, settings)
+        state_error = await asyncio.to_thread(_write_error, settings.state.path)
+        descriptors_open = await asyncio.to_thread(_descriptors_open)
+        origin = self._stats.snapshot()["origin"]
+        pages = origin["by_kind"].get("get")
+        return Facts(
+            status=self._status(),
+            endpoint=settings.origin.endpoint or settings.origin.path or "AWS S3",
+            probe=probe,
+            probe_error="" if error is None else mask_text(str(error)),
+            probe_code=error.code if isinstance(error, OriginAnswer) else "",
+            probe_status=error.status if isinstance(error, OriginAnswer) else 0,
+            health=self._health.as_json(),
+            requests=origin["requests"],
+            misses=pages["requests"] if pages else 0,
+            miss_p90_s=pages["latency_s"]["p90"] if pages else 0.0,
+            credentials_left_s=self._credentials_left_s(),
+            tiers=tiers,
+            state_path=str(settings.state.path),
+            state_error=state_error,
+            state_failing=self._state.failing,
+            descriptors_open=descriptors_open,
+            descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            waits=self._live.needs_restart,
+            reload_error=self._live.reload_error,
+        )
+
+    async def _probe(self) -> tuple[str, OriginError | None]:
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                answer = await self._origin.probe()
+        except TimeoutError:
+            return "", OriginError(f"no answer in {_PROBE_S:.0f} s")
+        except OriginError as error:
+            return "", error
+        self._health.answered()
+        return answer, None
+
+    def _credentials_left_s(self) -> float | None:
+        provider = self._providers.get(SHARED)
+        expires_s = provider.expires_s if isinstance(provider, ChainCredentials) else None
+        return None if expires_s is None else expires_s - self._clock.now_s()
+
+    def _look_at_tiers(self, settings: Settings) -> tuple[TierFacts, ...]:
+        cache = settings.cache
+        sections: dict[str, RamCache | DiskCache] = {"ram": cache.ram, "disk": cache.disk}
+        found = []
+        for tier in self._tiers:
+            section = sections[tier.name]
+            total_bytes, free_bytes, error = _space(section.path)
+            found.append(
+                TierFacts(
+                    name=tier.name,
+                    path=str(section.path),
+                    capacity_bytes=tier.capacity_bytes,
+                    limit_bytes=tier.limit_bytes,
+                    used_bytes=tier.used_bytes,
+                    min_free_bytes=section.min_free,
+                    file_system_bytes=total_bytes,
+                    free_bytes=free_bytes,
+                    disabled_reason=tier.disabled_reason or "",
+                    error=error,
+                )
+            )
+        return tuple(found)
+
+
+def _space(path: Path) -> tuple[int, int, str]:
+    """Bytes in all and free of a file system, and why that cannot be told."""
+    try:
+        status = os.statvfs(path)
+    except OSError as error:
+        return 0, 0, os.strerror(error.errno or 0)
+    return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, ""
+
+
+def _descriptors_open() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _write_error(path: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return ""

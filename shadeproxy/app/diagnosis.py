@@ -1,0 +1,250 @@
+"""What is wrong with a proxy, from what was found out about it. Pure: facts in, findings out.
+
+Rule: a finding says what is, why that matters, and what to change; what cannot be seen here (a slow network,
+say) is told as what to look at. Nothing is found that is only unusual.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shadeproxy.core.units import format_size
+from shadeproxy.origin.health import CREDENTIAL_CODES
+
+WARN_SKEW_S = 60.0
+MOST_SKEW_S = 15 * 60.0
+_RECENT_S = 600.0
+_EXPIRES_SOON_S = 300.0
+_SLOW_MISS_S = 1.0
+_ENOUGH_MISSES = 20
+_FEW_DESCRIPTORS = 4096
+_DESCRIPTORS_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``severity`` "wrong": reads fail, or the cache does not do its work. "warning": it soon may."""
+
+    name: str
+    severity: Literal["wrong", "warning"]
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFacts:
+    """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on."""
+
+    name: str
+    path: str
+    capacity_bytes: int
+    limit_bytes: int
+    used_bytes: int
+    min_free_bytes: int
+    file_system_bytes: int
+    free_bytes: int
+    disabled_reason: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """``probe``: how the origin answered a request just now; ``probe_error``: how it did not, and
+    ``probe_code``: with which code. ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload
+    could not change. Times are seconds, None where unknown.
+    """
+
+    status: str
+    endpoint: str
+    probe: str
+    probe_error: str
+    probe_code: str
+    probe_status: int
+    health: dict[str, Any]
+    requests: int
+    misses: int
+    miss_p90_s: float
+    credentials_left_s: float | None
+    tiers: tuple[TierFacts, ...]
+    state_path: str
+    state_error: str
+    state_failing: bool
+    descriptors_open: int
+    descriptors_limit: int
+    waits: tuple[str, ...]
+    reload_error: str
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """All that is wrong, the worst first."""
+    findings = [
+        *_origin(facts),
+        *_clock(facts),
+        *_credentials(facts),
+        *(finding for tier in facts.tiers for finding in _tier(tier)),
+        *_process(facts),
+        *_settings(facts),
+    ]
+    return sorted(findings, key=lambda finding: finding.severity != "wrong")
+
+
+def _origin(facts: Facts) -> Iterator[Finding]:
+    if facts.probe_error and facts.probe_code in CREDENTIAL_CODES:
+        yield Finding(
+            "credentials refused",
+            "wrong",
+            f"the origin does not accept the proxy's credentials: {facts.probe_error}",
+            "correct [origin.credentials], then reload (SIGHUP); with RequestTimeTooSkewed set the clock",
+        )
+    elif facts.probe_status in {401, 403}:
+        yield Finding(
+            "access refused",
+            "wrong",
+            f"the origin refuses the proxy: {facts.probe_error}",
+            "give its credentials rights there, or choose others in [origin.credentials]",
+        )
+    elif facts.probe_error:
+        yield Finding(
+            "origin unreachable",
+            "wrong",
+            f"{facts.endpoint} does not answer: {facts.probe_error}; what is cached is still served",
+            "check that it runs, the network from this machine, and origin.endpoint",
+        )
+    throttled = facts.health.get("throttled", 0)
+    if throttled:
+        yield Finding(
+            "throttled",
+            "warning",
+            f"the origin asked to slow down {throttled} times in {facts.requests} requests since the start",
+            "lower origin.max_connections, spread keys over more prefixes, or ask for a higher limit there",
+        )
+    if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
+        yield Finding(
+            "slow misses",
+            "warning",
+            f"a tenth of the reads from the origin take longer than {facts.miss_p90_s:.1f} s",
+            "look at the origin's own latency and the network; a bigger cache has fewer misses",
+        )
+
+
+def _clock(facts: Facts) -> Iterator[Finding]:
+    skew_s = facts.health.get("clock_skew_s")
+    if skew_s is None or abs(skew_s) < WARN_SKEW_S:
+        return
+    side = "behind" if skew_s > 0 else "ahead of"
+    yield Finding(
+        "clock skew",
+        "wrong" if abs(skew_s) > MOST_SKEW_S else "warning",
+        f"this machine's clock is {abs(skew_s):.0f} s {side} the origin's; signatures fail beyond"
+        f" {MOST_SKEW_S:.0f} s",
+        "set the clock of this machine (chronyc makestep, timedatectl set-ntp true)",
+    )
+
+
+def _credentials(facts: Facts) -> Iterator[Finding]:
+    left_s = facts.credentials_left_s
+    if left_s is not None and left_s < _EXPIRES_SOON_S:
+        expired = left_s <= 0
+        yield Finding(
+            "credentials expire",
+            "wrong" if expired else "warning",
+            f"the proxy's credentials at the origin {'expired' if expired else 'expire'}"
+            f" {'' if expired else 'in '}{abs(left_s):.0f} s{' ago' if expired else ''}"
+            " and were not renewed yet",
+            "look at what issues them (instance role, web identity, credential process)",
+        )
+    refusal = facts.health.get("last_refusal")
+    if refusal and refusal["age_s"] < _RECENT_S and not facts.probe_error:
+        yield Finding(
+            "a client's credentials refused",
+            "warning",
+            f"{refusal['age_s']:.0f} s ago the origin did not accept credentials: {refusal['text']}",
+            "correct upstream of the client in [[auth.clients]]; those of the proxy itself are good now",
+        )
+
+
+def _tier(tier: TierFacts) -> Iterator[Finding]:
+    where = f"cache.{tier.name}"
+    if tier.disabled_reason:
+        yield Finding(
+            f"tier {tier.name} disabled",
+            "wrong",
+            f"{tier.disabled_reason}; what is in it is still read",
+            f"mend the medium of {tier.path} (see the kernel's log), then restart",
+        )
+    if tier.error:
+        yield Finding(
+            f"tier {tier.name} unreadable",
+            "wrong",
+            f"{tier.path} cannot be looked at: {tier.error}",
+            f"mend it, or choose another {where}.path",
+        )
+    elif tier.file_system_bytes < tier.capacity_bytes:
+        yield Finding(
+            f"tier {tier.name} too big",
+            "wrong",
+            f"{where}.capacity is {format_size(tier.capacity_bytes)}, but the file system of {tier.path} has"
+            f" {format_size(tier.file_system_bytes)} in all",
+            f"lower {where}.capacity, or enlarge it (tmpfs: mount -o remount,size=..., docker --shm-size)",
+        )
+    elif tier.limit_bytes < tier.capacity_bytes:
+        yield Finding(
+            f"tier {tier.name} full",
+            "wrong",
+            f"the file system of {tier.path} has {format_size(tier.free_bytes)} free and"
+            f" {where}.min_free is {format_size(tier.min_free_bytes)}: the tier holds"
+            f" {format_size(tier.limit_bytes)} of {format_size(tier.capacity_bytes)}",
+            f"free space there, or lower {where}.capacity or min_free",
+        )
+
+
+def _process(facts: Facts) -> Iterator[Finding]:
+    if facts.status != "ready":
+        yield Finding("not ready", "warning", f"the proxy is {facts.status}", "wait for it; see its log")
+    if facts.state_error:
+        yield Finding(
+            "state not writable",
+            "wrong",
+            f"{facts.state_path} cannot be written: {facts.state_error}; scores and datasets are lost with"
+            " the next restart",
+            "make it writable for the proxy's user, free space, or set state.path",
+        )
+    elif facts.state_failing:
+        yield Finding(
+            "state not saved",
+            "wrong",
+            f"the last commit to {facts.state_path} failed; scores and datasets are kept in memory",
+            "the log has the reason (control state is not saved); free space or mend the disk",
+        )
+    if facts.descriptors_limit < _FEW_DESCRIPTORS:
+        yield Finding(
+            "few descriptors",
+            "warning",
+            f"the proxy may open {facts.descriptors_limit} files and connections, and has"
+            f" {facts.descriptors_open} open",
+            "raise the hard limit (LimitNOFILE=65536, ulimit -Hn), then restart",
+        )
+    elif facts.descriptors_open > _DESCRIPTORS_SHARE * facts.descriptors_limit:
+        yield Finding(
+            "descriptors run out",
+            "wrong",
+            f"{facts.descriptors_open} of {facts.descriptors_limit} descriptors are open",
+            "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
+        )
+
+
+def _settings(facts: Facts) -> Iterator[Finding]:
+    if facts.reload_error:
+        yield Finding(
+            "reload refused",
+            "warning",
+            f"the last reload changed nothing: {facts.reload_error}",
+            "correct the configuration and send SIGHUP again",
+        )
+    if facts.waits:
+        yield Finding(
+            "needs a restart",
+            "warning",
+            f"these settings changed since the start and are not in force: {', '.join(facts.waits)}",
+            "restart the proxy",
+        )

@@ -1,0 +1,79 @@
+"""The study's tables. What a person wrote below them stays when they are made anew."""
+
+import msgspec
+
+from shadeproxy.simulate.run import NAMES, Result
+from shadeproxy.studies.hit_ratios.scenarios import Scenario
+
+_TITLE = "# Study (a): hit ratio by policy, workload and cache size"
+_READ_BY_HAND = "## What it shows, and what it does not"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One scenario's result; ``seconds`` of processor that it took."""
+
+    scenario: str
+    words: str
+    announce: str
+    seconds: float
+    result: Result
+
+
+def markdown(
+    found: list[tuple[Scenario, Finding]],
+    *,
+    machine: str,
+    objects: int,
+    seed: int,
+    picture: str,
+    earlier: str,
+) -> str:
+    """The whole document; ``earlier``: the text of the last one."""
+    parts = [
+        _TITLE,
+        (
+            f"`python -m shadeproxy.studies.hit_ratios --objects {objects} --seed {seed}`; {machine}."
+            f" Objects of one size, {objects:,} of them. Hit ratios from each job's second epoch on. `min` is"
+            " the exact clairvoyant, which knows the whole trace; every other policy knows what the title of"
+            " its table says, and only `default` looks at announced orders."
+        ),
+        f"![hit ratio against cache size]({picture})",
+        "## Promised and found",
+        _promises(found),
+    ]
+    for scenario, finding in found:
+        parts += [f"## {_capital(scenario.words)}", _table(finding.result)]
+    _, marker, words = earlier.partition(_READ_BY_HAND)
+    return "\n\n".join([*parts, f"{_READ_BY_HAND}{words.rstrip()}" if marker else _READ_BY_HAND]) + "\n"
+
+
+def _promises(found: list[tuple[Scenario, Finding]]) -> str:
+    lines = ["| workload | cache | promised | found | lru | min | |", "|---|---|---|---|---|---|---|"]
+    for scenario, finding in found:
+        ratio = {(row.policy, round(row.cache, 4)): row.hit_ratio for row in finding.result.rows}
+        for share, policy, least in scenario.promises:
+            got = ratio[policy, share]
+            verdict = "reached" if got >= least else "**missed**"
+            lines.append(
+                f"| {scenario.words} | {share:.0%} | {least:.1%} | {got:.1%} | {ratio['lru', share]:.1%}"
+                f" | {ratio['min', share]:.1%} | {verdict} |"
+            )
+    return "\n".join(lines)
+
+
+def _table(result: Result) -> str:
+    shares = sorted({row.cache for row in result.rows})
+    ratio = {(row.policy, row.cache): row.hit_ratio for row in result.rows}
+    lines = [
+        "| policy | " + " | ".join(f"{share:.0%}" for share in shares) + " |",
+        "|---" * (1 + len(shares)) + "|",
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(f"{ratio[name, share]:.1%}" for share in shares) + " |" for name in NAMES
+    ]
+    distinct = result.rows[0].distinct
+    return "\n".join([*lines, "", f"{result.reads:,} reads, {distinct:,.0f} distinct objects an epoch."])
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]

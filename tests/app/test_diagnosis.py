@@ -1,0 +1,149 @@
+"""Every trouble is found by its sign, with a cause and a remedy; a well proxy has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+
+GIB = 1024**3
+TIER = TierFacts(
+    name="disk",
+    path="/cache",
+    capacity_bytes=8 * GIB,
+    limit_bytes=8 * GIB,
+    used_bytes=GIB,
+    min_free_bytes=GIB,
+    file_system_bytes=100 * GIB,
+    free_bytes=50 * GIB,
+)
+WELL = Facts(
+    status="ready",
+    endpoint="http://origin",
+    probe="S3 at http://origin answers; 2 buckets",
+    probe_error="",
+    probe_code="",
+    probe_status=0,
+    health={"clock_skew_s": 0.4, "throttled": 0, "last_refusal": None, "last_failure": None},
+    requests=100,
+    misses=100,
+    miss_p90_s=0.2,
+    credentials_left_s=None,
+    tiers=(replace(TIER, name="ram"), TIER),
+    state_path="/state",
+    state_error="",
+    state_failing=False,
+    descriptors_open=100,
+    descriptors_limit=65536,
+    waits=(),
+    reload_error="",
+)
+
+
+def test_a_well_proxy_has_no_findings():
+    assert diagnose(WELL) == []
+
+
+def tier(**changes):
+    return {"tiers": (replace(TIER, **changes),)}
+
+
+def health(**changes):
+    return {"health": WELL.health | changes}
+
+
+REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_s": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "severity", "cause", "remedy"),
+    [
+        ({"probe_error": "refused"}, "origin unreachable", "wrong", "http://origin does not", "endpoint"),
+        (
+            {"probe_error": "403 SignatureDoesNotMatch", "probe_code": "SignatureDoesNotMatch"},
+            "credentials refused",
+            "wrong",
+            "SignatureDoesNotMatch",
+            "[origin.credentials]",
+        ),
+        (
+            {"probe_error": "403 Other", "probe_status": 403, "probe_code": "Other"},
+            "access refused",
+            "wrong",
+            "403 Other",
+            "rights",
+        ),
+        (health(clock_skew_s=90.0), "clock skew", "warning", "90 s behind", "set the clock"),
+        (health(clock_skew_s=-3600.0), "clock skew", "wrong", "3600 s ahead of", "set the clock"),
+        (health(throttled=7), "throttled", "warning", "slow down 7 times", "origin.max_connections"),
+        (
+            health(last_refusal=REFUSED),
+            "a client's credentials refused",
+            "warning",
+            "30 s ago",
+            "[[auth.clients]]",
+        ),
+        ({"miss_p90_s": 3.0}, "slow misses", "warning", "longer than 3.0 s", "latency"),
+        ({"credentials_left_s": 100.0}, "credentials expire", "warning", "expire in 100 s", "issues"),
+        ({"credentials_left_s": -5.0}, "credentials expire", "wrong", "expired 5 s ago", "issues"),
+        (
+            tier(disabled_reason="tier disk takes no more pages: Input/output error"),
+            "tier disk disabled",
+            "wrong",
+            "Input/output error",
+            "restart",
+        ),
+        (
+            tier(limit_bytes=2 * GIB, free_bytes=GIB),
+            "tier disk full",
+            "wrong",
+            "holds 2.0 GiB of 8.0 GiB",
+            "cache.disk.capacity or min_free",
+        ),
+        (
+            tier(file_system_bytes=GIB, limit_bytes=GIB),
+            "tier disk too big",
+            "wrong",
+            "has 1.0 GiB in all",
+            "lower cache.disk.capacity",
+        ),
+        (
+            tier(error="Stale file handle", file_system_bytes=0),
+            "tier disk unreadable",
+            "wrong",
+            "Stale",
+            "path",
+        ),
+        ({"state_error": "No space left"}, "state not writable", "wrong", "No space left", "state.path"),
+        ({"state_failing": True}, "state not saved", "wrong", "last commit", "log has the reason"),
+        ({"descriptors_limit": 1024}, "few descriptors", "warning", "may open 1024", "LimitNOFILE"),
+        ({"descriptors_open": 60000}, "descriptors run out", "wrong", "60000 of 65536", "clients that leak"),
+        ({"status": "draining"}, "not ready", "warning", "is draining", "wait"),
+        ({"waits": ("cache.page_size",)}, "needs a restart", "warning", "cache.page_size", "restart"),
+        ({"reload_error": "x: unknown key"}, "reload refused", "warning", "unknown key", "SIGHUP"),
+    ],
+)
+def test_a_trouble_is_found_by_its_sign(changes, name, severity, cause, remedy):
+    (finding,) = diagnose(replace(WELL, **changes))
+    assert (finding.name, finding.severity) == (name, severity)
+    assert cause in finding.cause
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        health(clock_skew_s=59.0),
+        health(clock_skew_s=None),
+        health(last_refusal=REFUSED | {"age_s": 3600.0}),
+        {"miss_p90_s": 3.0, "misses": 3},
+        {"credentials_left_s": 3600.0},
+    ],
+)
+def test_what_is_only_unusual_is_no_trouble(changes):
+    assert diagnose(replace(WELL, **changes)) == []
+
+
+def test_the_worst_comes_first():
+    found = diagnose(replace(WELL, waits=("a",), state_failing=True, **health(throttled=1)))
+    assert [finding.severity for finding in found] == ["wrong", "warning", "warning"]

@@ -1,0 +1,204 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import shadeproxy_sdk as shade
+from tests.sdk.frameworks.conftest import COUNT, pack, unpack
+
+pytest.importorskip("accelerate", reason="needs accelerate: pip install --group frameworks")
+transformers = pytest.importorskip(
+    "transformers", reason="needs transformers: pip install --group frameworks"
+)
+
+from shadeproxy_sdk import huggingface  # noqa: E402 (needs transformers)
+
+# What transformers and torch think of each other changes with every version.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Model(torch.nn.Module):
+    """As models of transformers: features in, loss and logits out; no argument for ids."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x, labels):
+        logits = self.layer(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Trainer(huggingface.ShadeTrainerMixin, transformers.Trainer):
+    """Notes the ids of each batch that is trained on."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.ids = []
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        if model.training:
+            self.ids.append(inputs[huggingface.SAMPLE_IDS].tolist())
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+def features(data):
+    x, label = unpack(data)
+    return {"x": x, "labels": label}
+
+
+@pytest.fixture
+def make_trainer(client, samples, tmp_path):
+    def make(sampler, *, epochs=2, model=None, kind=Trainer, evaluate=False, own=None, **options):
+        if kind is Trainer:
+            own = {"shade_sampler": sampler} | (own or {})
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            num_train_epochs=epochs,
+            per_device_train_batch_size=4,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            eval_strategy="epoch" if evaluate else "no",
+            lr_scheduler_type="constant",
+            **({"save_strategy": "no", "learning_rate": 0.01} | options),
+        )
+        data = shade.S3Dataset(client, manifest=samples, decode=features)
+        return kind(
+            model or Model(), arguments, train_dataset=data, eval_dataset=data if evaluate else None, **own
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+def test_epochs_are_the_samplers_and_every_loss_arrives(make_trainer, make_sampler, proxy, mode):
+    sampler = make_sampler(mode)
+    trainer = make_trainer(sampler)
+    trainer.train()
+    read = [sample for batch in trainer.ids for sample in batch]
+    assert read[:COUNT] == make_sampler(name="other").order(0).tolist()
+    assert read[COUNT:] == sampler.order(1).tolist()
+    assert sampler.job.stats().reported == 2 * COUNT / 4
+    assert sorted(proxy.scores["run"]) == list(range(COUNT))
+    assert sampler.job.epoch == 1
+
+
+def test_what_is_reported_are_the_losses_of_the_samples(make_trainer, make_sampler, monkeypatch):
+    sampler, reported = make_sampler(), {}
+    monkeypatch.setattr(
+        sampler.job,
+        "report",
+        lambda ids, losses: reported.update(zip(ids.tolist(), losses.tolist(), strict=True)),
+    )
+    make_trainer(sampler, epochs=1, learning_rate=0.0).train()
+    model = Model()
+    for sample in range(COUNT):
+        x, label = unpack(pack(sample))
+        expected = functional.cross_entropy(model.layer(x[None]), torch.tensor([label]))
+        assert reported[sample] == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_the_loss_that_is_trained_on_is_corrected(make_trainer, make_sampler, monkeypatch):
+    """Also over accumulated steps: twice the weight is twice the step."""
+    sampler, layers = make_sampler("importance"), []
+    for weight in (0.0, 1.0, 2.0):
+        monkeypatch.setattr(sampler, "weight_of", lambda ids, weight=weight: torch.full(ids.shape, weight))
+        model = Model()
+        trainer = make_trainer(
+            sampler, epochs=1, model=model, optim="sgd", gradient_accumulation_steps=6, max_grad_norm=0.0
+        )
+        before = model.layer.weight.detach().clone()
+        trainer.train()
+        layers.append(model.layer.weight.detach() - before)
+    assert torch.count_nonzero(layers[0]) == 0
+    assert torch.allclose(layers[2], 2 * layers[1], rtol=1e-4)
+    plain = Model()
+    before = plain.layer.weight.detach().clone()
+    make_trainer(
+        make_sampler(name="plain"),
+        epochs=1,
+        model=plain,
+        optim="sgd",
+        gradient_accumulation_steps=6,
+        max_grad_norm=0.0,
+    ).train()
+    assert torch.allclose(layers[1], plain.layer.weight.detach() - before, rtol=1e-4)
+
+
+def test_evaluations_reach_the_sampler_and_are_not_reported(make_trainer, make_sampler, monkeypatch):
+    sampler, told = make_sampler(), []
+    monkeypatch.setattr(sampler, "validated", lambda **metric: told.append(metric), raising=False)
+    trainer = make_trainer(sampler, evaluate=True, own={"shade_monitor": "eval_loss"})
+    trainer.train()
+    assert [list(metric) for metric in told] == [["loss"], ["loss"]]
+    assert told[0]["loss"] > told[1]["loss"] > 0
+    assert sampler.job.stats().reported == 2 * COUNT / 4
+    predictions = trainer.predict(trainer.eval_dataset).predictions
+    assert predictions.shape == (COUNT, 3)
+
+
+def test_the_callback_alone_begins_epochs(make_trainer, make_sampler):
+    sampler, orders = make_sampler(), []
+    callback = huggingface.ShadeTrainerCallback(sampler)
+
+    class Plain(transformers.Trainer):
+        def get_train_dataloader(self):
+            def collate(samples):
+                found, ids = zip(*samples, strict=True)
+                orders.extend(ids)
+                return transformers.default_data_collator(list(found))
+
+            return torch.utils.data.DataLoader(self.train_dataset, 4, sampler=sampler, collate_fn=collate)
+
+    make_trainer(sampler, kind=Plain, own={"callbacks": [callback]}).train()
+    callback.report([1, 2], [0.5, 0.25])
+    assert orders == [*sampler.order(0).tolist(), *sampler.order(1).tolist()]
+    assert sampler.job.epoch == 1
+    assert sampler.job.stats().reported == 1
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+@pytest.mark.parametrize("step", [6, 8])
+def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, tmp_path, mode, step):
+    """From the checkpoint at the end of an epoch of 6 steps, and from one within the next."""
+    settings = {"save_strategy": "steps", "save_steps": step}
+    first = make_trainer(make_sampler(mode), **settings)
+    first.train()
+    resumed = make_trainer(make_sampler(mode, name="again"), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert resumed.ids == first.ids[step:]
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+def test_training_goes_on_whatever_fails(make_trainer, make_sampler, monkeypatch, caplog, mode):
+    sampler = make_sampler(mode)
+
+    def fail(*_, **__):
+        raise RuntimeError("broken")
+
+    for name in ("set_epoch", "validated", "state_dict", "weight_of"):
+        monkeypatch.setattr(sampler, name, fail, raising=False)
+    monkeypatch.setattr(sampler.job, "flush", fail)
+    own = {"shade_monitor": "eval_loss", "shade_losses": fail}
+    trainer = make_trainer(sampler, evaluate=True, own=own, save_strategy="epoch")
+    with caplog.at_level(logging.WARNING, "shadeproxy_sdk"):
+        trainer.train()
+    assert trainer.state.global_step == 2 * COUNT / 4
+    said = [record.message for record in caplog.records if record.name == "shadeproxy_sdk"]
+    assert (
+        said == ["The callback of job run: RuntimeError: broken (said once)"] * 2
+    )  # the mixin's and the callback's
+
+
+def test_losses_of_next_tokens_leave_out_what_is_ignored():
+    logits = torch.randn(2, 5, 7)
+    labels = torch.tensor([[1, 2, 3, -100, -100], [4, -100, 5, 6, 0]])
+    found = huggingface.causal_lm_losses({"logits": logits}, labels)
+    for row in range(2):
+        coming = [(t, int(labels[row, t + 1])) for t in range(4) if labels[row, t + 1] != -100]
+        expected = np.mean([-torch.log_softmax(logits[row, t], 0)[word].item() for t, word in coming])
+        assert found[row].item() == pytest.approx(float(expected), rel=1e-5)

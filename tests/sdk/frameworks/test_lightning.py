@@ -1,0 +1,156 @@
+import logging
+
+import pytest
+import torch
+from torch.nn import functional
+
+import shadeproxy_sdk as shade
+from tests.sdk.frameworks.conftest import COUNT, unpack
+
+lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install --group frameworks")
+
+from shadeproxy_sdk.lightning import ShadeCallback  # noqa: E402 (needs lightning)
+
+# What Lightning and torch think of each other, and advice on small loaders, changes with every version.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, sampler, *, by_hand=None, fails=False):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.sampler, self.by_hand, self.fails, self.read = sampler, by_hand, fails, []
+
+    def training_step(self, batch, _):
+        x, y, ids = batch
+        self.read.append((self.current_epoch, ids.tolist()))
+        losses = functional.cross_entropy(self.layer(x), y, reduction="none")
+        loss = (losses * self.sampler.weight_of(ids)).mean()
+        if self.by_hand is not None:
+            self.by_hand.report(ids, losses)
+            return loss
+        return {"loss": loss, "ids": ids, "losses": losses[:1] if self.fails else losses}
+
+    def validation_step(self, batch, _):
+        self.log("accuracy", 0.25 * (self.current_epoch + 1), batch_size=len(batch))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+    def epochs(self):
+        """Epoch -> the ids that it read, in order."""
+        found = {}
+        for epoch, ids in self.read:
+            found.setdefault(epoch, []).extend(ids)
+        return found
+
+
+@pytest.fixture
+def fit(client, samples, tmp_path):
+    def run(sampler, callback, epochs=2, *, module=None, resume=None, validate=False, **options):
+        data = shade.S3Dataset(client, manifest=samples, decode=unpack)
+        loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler, collate_fn=shade.collate)
+        trainer = lightning.Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            devices=1,
+            callbacks=[callback, *options.pop("callbacks", ())],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=options.pop("enable_checkpointing", False),
+            default_root_dir=tmp_path,
+            num_sanity_val_steps=1,
+            **options,
+        )
+        module = module or Module(sampler)
+        trainer.fit(module, loader, loader if validate else None, ckpt_path=resume)
+        return module, trainer
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+def test_epochs_are_the_samplers_and_every_loss_arrives(fit, make_sampler, proxy, mode):
+    sampler = make_sampler(mode)
+    module, _ = fit(sampler, ShadeCallback(sampler))
+    first, second = module.epochs().values()
+    assert first == sampler_order(make_sampler, 0)
+    assert second == sampler.order(1).tolist()
+    assert first != second
+    assert sampler.job.stats().reported == 2 * COUNT / 4
+    assert sorted(proxy.scores["run"]) == list(range(COUNT))
+    assert sampler.job.epoch == 1
+
+
+def sampler_order(make_sampler, epoch):
+    return make_sampler(name="other").order(epoch).tolist()
+
+
+def test_a_module_may_report_by_hand(fit, make_sampler, proxy):
+    sampler = make_sampler()
+    callback = ShadeCallback(sampler)
+    fit(sampler, callback, 1, module=Module(sampler, by_hand=callback))
+    assert sorted(proxy.scores["run"]) == list(range(COUNT))
+
+
+def test_the_metric_of_validation_reaches_the_sampler(fit, make_sampler, monkeypatch):
+    sampler, told = make_sampler(), []
+    monkeypatch.setattr(sampler, "validated", lambda **metric: told.append(metric), raising=False)
+    fit(sampler, ShadeCallback(sampler, monitor="accuracy"), validate=True)
+    assert told == [{"accuracy": 0.25}, {"accuracy": 0.5}]
+    told.clear()
+    fit(sampler, ShadeCallback(sampler, monitor="accuracy", better="min"), 1, validate=True)
+    assert told == [{"loss": 0.25}]
+
+
+def test_a_metric_that_nobody_logs_is_said_once(fit, make_sampler, monkeypatch, caplog):
+    sampler = make_sampler()
+    monkeypatch.setattr(sampler, "validated", lambda **_: None, raising=False)
+    with caplog.at_level(logging.WARNING, "shadeproxy_sdk"):
+        fit(sampler, ShadeCallback(sampler, monitor="recall"), validate=True)
+    said = [record.message for record in caplog.records if record.name == "shadeproxy_sdk"]
+    assert said == ["The callback of job run: validation gave no 'recall', but accuracy (said once)"]
+
+
+def test_training_goes_on_whatever_fails(fit, make_sampler, proxy, monkeypatch, caplog):
+    sampler = make_sampler()
+
+    def fail(*_, **__):
+        raise RuntimeError("broken")
+
+    for name in ("set_epoch", "validated", "state_dict"):
+        monkeypatch.setattr(sampler, name, fail, raising=False)
+    monkeypatch.setattr(sampler, "set_epoch", None)  # Lightning would call it itself
+    monkeypatch.setattr(sampler.job, "flush", fail)
+    proxy.refuse["scores"] = 500
+    callback = ShadeCallback(sampler, monitor="accuracy")
+    module, _ = fit(sampler, callback, validate=True, module=Module(sampler, fails=True))
+    assert len(module.read) == 2 * COUNT / 4
+    assert callback.state_dict() == {}
+    assert [r.message for r in caplog.records if "The callback of job run" in r.message]
+
+
+def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, caplog):
+    sampler = make_sampler()
+    callback = ShadeCallback(sampler)
+
+    class Several:
+        current_epoch, world_size = 3, 4
+
+    callback.on_train_epoch_start(Several, None)
+    assert sampler.epoch == 3
+    assert "4 processes train, but the job was made for 1: pass rank and world_size" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+@pytest.mark.parametrize("step", [6, 8])
+def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
+    """From the checkpoint at the end of an epoch of 6 steps, and from one within the next."""
+    sampler = make_sampler(mode)
+    keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
+    first, _ = fit(sampler, ShadeCallback(sampler), 2, callbacks=[keep], enable_checkpointing=True)
+    again = make_sampler(mode, name="again")
+    (path,) = tmp_path.glob(f"*step={step}.ckpt")
+    resumed, _ = fit(again, ShadeCallback(again), 2, resume=path)
+    assert resumed.read == first.read[step:]
