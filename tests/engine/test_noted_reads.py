@@ -1,6 +1,5 @@
 """Announced orders are told of each demand read once, before its page is ranked."""
 
-import numpy as np
 import pytest
 
 from shadeproxy.core.conditions import Conditions
@@ -18,13 +17,8 @@ class Told(NothingAnnounced):
     def __init__(self) -> None:
         self.reads: list[int] = []
 
-    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
+    def note_read(self, _object_hash: int, offset: int, _job: JobContext | None, _now_s: float) -> None:
         self.reads.append(offset)
-
-    def note_reads(
-        self, object_hashes: np.ndarray, offsets: np.ndarray, jobs: list[JobContext | None], now_s: float
-    ) -> None:
-        self.reads += offsets.tolist()
 
 
 @pytest.mark.parametrize(
