@@ -102,7 +102,7 @@ class S3Protocol(web.RequestHandler):
         """A client is there."""
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
-        self._sender = Sender(self.transport, self._go_on)
+        self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
 
     def resume_writing(self) -> None:
         """The client took enough of what was written."""
@@ -162,6 +162,9 @@ class S3Protocol(web.RequestHandler):
             if self.transport is not None:
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
+        if self._sender is not None:
+            # Not left to ``connection_lost``: who stops the loop now would leave its descriptor open.
+            self._sender.close()
 
     def _process_keepalive(self) -> None:
         writing = self.transport is not None and self.transport.get_write_buffer_size() > 0

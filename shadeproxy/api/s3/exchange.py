@@ -92,6 +92,8 @@ class Exchange:
         self.response: Response | None = None
         self.failure: str = ""
         """S3 error code of the answer, for the log."""
+        self.cut: str = ""
+        """Why an answer that had begun was not finished."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -123,6 +125,7 @@ class Exchange:
         """Answer with ``error``, or abort what has begun."""
         if self.response is not None:
             self.failure = type(error).__name__
+            self.cut = str(error)
             self.response.abort()
             return
         await self._answer(answer_error(error, resource=self._resource(), request_id=self.request_id))

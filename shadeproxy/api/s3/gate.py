@@ -25,6 +25,8 @@ class EventLog(Protocol):
 
     def debug(self, event: str, **fields: object) -> object: ...
 
+    def warning(self, event: str, **fields: object) -> object: ...
+
     def exception(self, event: str, **fields: object) -> object: ...
 
 
@@ -89,6 +91,10 @@ class Gate:
                 source=str(source),
                 bytes_sent=bytes_sent,
             )
+
+    def report_cut(self, why: str) -> None:
+        """A hit that had begun was not finished, and not because its client went away."""
+        self._log.warning("answer cut", error=why)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         authenticated = self._authenticate(request)

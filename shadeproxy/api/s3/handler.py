@@ -160,6 +160,15 @@ class S3Handler(Gate):
             request_id=exchange.request_id,
             origin_request_id=exchange.origin_request_id,
         )
+        if exchange.cut:
+            self._log.warning(
+                "answer cut",
+                request_id=exchange.request_id,
+                operation=exchange.operation,
+                path=request.raw_path if request else "",
+                bytes_sent=bytes_sent,
+                error=f"{exchange.failure}: {exchange.cut}",
+            )
         if not self.verbose:
             return
         self._log.debug(

@@ -6,6 +6,7 @@ without a copy (tiers/lending.py), the rest is copied.
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -42,13 +43,18 @@ class Copying:
 
 
 class Sender:
-    """For one transport. ``on_idle``: called when a file that had to wait for the client is sent."""
+    """For one transport. ``on_idle``: called when a file that had to wait for the client is sent. ``on_cut``:
+    called with the reason when an answer could not be finished although its client is there.
+    """
 
-    __slots__ = ("_direct", "_keep", "_loan", "_on_idle", "_position", "_transport", "_waiters")
+    __slots__ = ("_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_transport", "_waiters")
 
-    def __init__(self, transport: asyncio.Transport, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, on_idle: Callable[[], None], on_cut: Callable[[str], None]
+    ) -> None:
         self._transport = transport
         self._on_idle = on_idle
+        self._on_cut = on_cut
         self._direct: socket.socket | None = None
         self._loan: Loan | None = None
         self._keep: memoryview | None = None
@@ -80,8 +86,8 @@ class Sender:
             sent = direct.send(lead, _MORE)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            reset_on_close(self._transport)
+        except OSError as error:
+            self._cut(error)
             return
         if sent < len(lead):
             rest = loan.pin()[first - loan.start :]
@@ -102,11 +108,12 @@ class Sender:
             await waiter
 
     def close(self) -> None:
-        """The connection is over."""
+        """The connection is over; idempotent."""
         if self._direct is not None:
             if self._keep is not None:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())
             self._direct.close()
+            self._direct = None
         self._end()
 
     # ------------------------------------------------------------------ inside
@@ -133,8 +140,8 @@ class Sender:
                 count = os.sendfile(
                     direct.fileno(), loan.lender.descriptor, self._position, last - self._position
                 )
-                if not count:  # the file ends before the record does
-                    reset_on_close(self._transport)
+                if not count:
+                    self._cut(OSError(errno.EIO, "the segment file ends before the record does"))
                     self._loan = None
                     return
                 self._position += count
@@ -142,9 +149,8 @@ class Sender:
                 self._position += direct.send(loan.window[self._position : loan.stop], socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError:
-            # Reset by the client, or a file that cannot be read: either way it must not look like an end.
-            reset_on_close(self._transport)
+        except OSError as error:
+            self._cut(error)
         self._loan = None
 
     def _continue(self, direct: socket.socket) -> None:
@@ -153,6 +159,12 @@ class Sender:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()
             self._on_idle()
+
+    def _cut(self, error: OSError) -> None:
+        """Reset by the client, or a file that cannot be read: either way it must not look like an end."""
+        if not isinstance(error, ConnectionError):
+            self._on_cut(str(error))
+        reset_on_close(self._transport)
 
     def _end(self) -> None:
         self._loan = self._keep = None

@@ -67,7 +67,7 @@ class EventLog:
     def debug(self, event: str, **fields: Any) -> None:
         self.events.append((event, fields))
 
-    exception = debug
+    exception = warning = debug
 
 
 class NoWeights:

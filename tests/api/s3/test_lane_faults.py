@@ -10,6 +10,9 @@ from email.utils import formatdate
 
 import pytest
 
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+
 from .conftest import ACCESS, PAGE, SECRET
 from .test_lane import answers, request, same, talk, two
 from .test_lane_lending import SIZE, proxy, tmpfs
@@ -93,6 +96,31 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
     writer.close()
     assert received.count(b"HTTP/1.1 200") <= 1
     assert len(received) < SIZE
+    assert ("answer cut", {"error": "[Errno 5] I/O error"}) in proxy.log.events
+
+
+async def test_an_answer_that_the_origin_breaks_off_is_cut_and_logged(make_proxy):
+    inner = MemoryOrigin()
+    inner.put("b", "k", bytes(3 * PAGE))
+    proxy = await make_proxy(origin=FaultyOrigin(inner, faults=(Fault(cut_after_bytes=100),), rate=1.0))
+    with pytest.raises(ConnectionResetError):
+        await talk(proxy.port, request("/b/k"))
+    ((_, fields),) = [event for event in proxy.log.events if event[0] == "answer cut"]
+    assert (fields["path"], fields["operation"]) == ("/b/k", "GetObject")
+    assert fields["error"].startswith("BodyCutShort: ")
+    assert fields["request_id"]
+
+
+async def test_shutdown_closes_the_descriptors_that_bodies_left_by(proxy):
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(request("/b/k", close=False))
+    async with asyncio.timeout(5):
+        while not (connections := proxy.server.connections) or connections[0]._sender._direct is None:
+            await asyncio.sleep(0.01)
+    direct = connections[0]._sender._direct
+    await connections[0].shutdown(5.0)
+    assert direct.fileno() == -1, "and not when the loop finds time for it"
+    writer.close()
 
 
 async def test_out_of_descriptors_a_body_is_copied(proxy, monkeypatch):
