@@ -5,6 +5,8 @@ remembered of a sample that is no longer coming, so what a withdrawn or replaced
 the next look.
 """
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,12 @@ from shadeproxy.prefetch.pace import Pace
 
 _MOST_NEW = 512
 """Samples looked up in one look: about 2 ms."""
+
+_MOST_PAGES = 1024
+"""Pages looked up in one look, as many ms. Of a sample that has more these are all that is fetched ahead."""
+
+_MOST_WANTED = 1024
+"""Pages remembered as lacking: more than anybody fetches before the next look."""
 
 _TRUST_S = 1.0
 """How long it is believed that a page which was there is still there."""
@@ -64,6 +72,8 @@ class Walk:
         rate = self.pace.rate_per_s
         wanted: list[Wanted] = []
         for place, sample in enumerate(listed):
+            if len(wanted) >= _MOST_WANTED:
+                break
             due_s = place / rate if rate > 0 else 0.0
             wanted += [Wanted(need, self.job, sample, due_s) for need in seen.get(sample, ())]
         return wanted
@@ -79,16 +89,30 @@ class Walk:
         self._seen.pop(sample, None)
 
     def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int], seen: dict[int, list[Need]]) -> None:
+        room = _MOST_WANTED - sum(map(len, seen.values()))
+        if room <= 0:
+            self.complete = True
+            return
         samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
-        missing = 0
+        left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where in zip(ids, samples, strict=False):
-            seen[sample] = needs = lacking(ahead, where)
+            pages = list(islice(pages_of(ahead, where), left))
+            if looked and len(pages) == left:
+                self.complete = False  # more of it in the next look
+                break
+            seen[sample] = needs = [need for need in pages if need is not None]
+            left -= len(pages)
+            room -= len(needs)
+            looked += 1
             missing += bool(needs)
-        self.pace.note_misses(missing, len(samples))
+            if room <= 0:
+                self.complete = True
+                break
+        self.pace.note_misses(missing, looked)
 
 
-def lacking(ahead: Ahead, sample: Sample) -> list[Need]:
-    """The pages that a sample lacks."""
+def pages_of(ahead: Ahead, sample: Sample) -> Iterator[Need | None]:
+    """The pages of a sample that it lacks, None for those that it does not."""
     if sample.length is None:
         return ahead.missing(sample.ref)
     return ahead.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))
