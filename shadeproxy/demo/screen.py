@@ -108,17 +108,16 @@ def findings(report: Report) -> list[str]:
         )
     if "default" in runs:
         said.append(
-            "The default policy needs nothing from the client and keeps what it has:"
-            f" {_hit_ratio(runs['default']):.1%}, where {share:.0%} is the most that is possible without"
-            " knowing the order."
+            f"The default policy answers {_hit_ratio(runs['default']):.1%}: it keeps what will be read"
+            " soonest, and fetches what is missing before it is asked for."
         )
     if {"shade", "direct"} <= runs.keys():
-        said.append(_about_scores(runs["shade"], runs["direct"], share))
+        said.append(_about_scores(runs["shade"], runs["direct"]))
         said.append(_about_stall(runs["shade"], runs["direct"], report.machine.cores))
     return said
 
 
-def _about_scores(shade: Run, direct: Run, share: float) -> str:
+def _about_scores(shade: Run, direct: Run) -> str:
     saved = 1 - _mean(shade, "origin_bytes") / _mean(direct, "origin_bytes")
     read, all_samples = _mean(shade, "distinct_samples"), _mean(direct, "distinct_samples")
     gained = 100 * (shade.epochs[-1].accuracy - direct.epochs[-1].accuracy)
@@ -127,8 +126,8 @@ def _about_scores(shade: Run, direct: Run, share: float) -> str:
     )
     return (
         f"ShadeProxy with scores answers {_hit_ratio(shade):.1%}, and {saved:.0%} fewer bytes leave the"
-        " origin than without a cache. Most of that is the policy, which keeps what it has: without scores"
-        f" and without knowing the order, {share:.0%} is the most possible. Scores change what is read:"
+        " origin than without a cache. The sampler announces its order: the cache keeps what will be read"
+        " soonest, and the rest is fetched before it is asked for. Scores change what is read:"
         f" {read:,.0f} different samples an epoch instead of {all_samples:,.0f}, the important ones several"
         f" times; the accuracy at the end is {effect}. Expect fewer origin bytes of importance sampling, not"
         " better accuracy."

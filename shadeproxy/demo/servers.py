@@ -53,7 +53,11 @@ def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
 
 
 def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
-    """A proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk."""
+    """A proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk.
+
+    Only the default policy keeps what was fetched ahead until it is read; the others are shown as they are
+    known, without prefetching.
+    """
     ram_bytes = cache_bytes * 2 // 3
     return {
         "origin": {"kind": "s3", **origin},
@@ -62,6 +66,7 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
             "disk": {"capacity": cache_bytes - ram_bytes, "min_free": "0"},
         },
         "policy": {"name": policy},
+        "prefetch": {"enabled": policy == "default"},
     }
 
 

@@ -38,16 +38,18 @@ def test_a_training_through_the_proxy_is_measured(tmp_path, console):
     first, second = report.runs[0].epochs
     assert report.dataset.objects == OBJECTS
     assert 0.19 * report.dataset.bytes < report.cache_bytes <= 0.2 * report.dataset.bytes
-    # Every sample read once, all of it from the origin, byte for byte.
-    assert (first.requests, first.origin_requests, first.distinct_samples) == (OBJECTS, OBJECTS, OBJECTS)
-    assert (first.origin_bytes, first.hit_ratio) == (report.dataset.bytes, 0)
+    # Every sample is read once, and comes from the origin: when it is asked for, or ahead of that. So may
+    # what the second epoch begins with.
+    assert (first.requests, first.distinct_samples) == (OBJECTS, OBJECTS)
+    assert first.origin_requests >= OBJECTS
+    assert first.origin_bytes >= report.dataset.bytes
     # Importance repeats samples, and the cache answers.
     assert second.distinct_samples < OBJECTS
-    assert 0.1 < second.hit_ratio < 0.3
+    assert second.hit_ratio > 0.1
     assert second.hits_ram > 0
     assert second.hits_disk > 0
-    # Fewer than the misses: two workers that want one sample at a time share one read.
-    assert 0 < second.origin_requests <= second.requests - second.hits_ram - second.hits_disk
+    assert second.origin_requests > 0
+    assert first.origin_requests + second.origin_requests < first.requests + second.requests
     assert 0 < second.stall_s <= second.wall_s
     assert json.loads((reports / "report.json").read_text())["runs"][0]["name"] == "shade"
     assert "ShadeProxy+SDK: epoch 2: accuracy" in console.file.getvalue()
