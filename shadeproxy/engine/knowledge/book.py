@@ -31,6 +31,8 @@ _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
 _NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
+_SETTLED_LEAST = 8  # of a slow job: the median of these is no stray read
+_SETTLED_AFTER_S = 0.5
 _SETTLED_SHARE = 4  # of what is near: reads run ahead of the cursor until it is moved, and must stay near it
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
@@ -124,6 +126,7 @@ class Book:
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # places, in order, since the cursor was moved
         self._surprises = 0
+        self._paced = 0  # of both, how many the pace was told of
         self._late = 0
         self._skipped_to = 0
         self._near_now = _LEAST_NEAR
@@ -144,7 +147,10 @@ class Book:
         """Take over what was built since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        self._read.clear()
+        # What was read since the cursor was moved is in the log too, but nobody else was told of it yet.
+        self.truth.heard(len(self._read), self._surprises)
+        self._paced -= len(self._read) + self._surprises
+        self._read, self._surprises = [], 0
         self._set(built)
         reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
         # Not one by one: a few hundred would hold the loop for as many times 50 us. Nor all together: what is
@@ -211,7 +217,11 @@ class Book:
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
-        due = len(self._read) + self._surprises >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        waiting = len(self._read) + self._surprises
+        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
+            due = due or waiting >= _SETTLED_LEAST
+            self._keep_pace(now_s)
         if due:
             self.settle(now_s)
         return due
@@ -276,11 +286,18 @@ class Book:
 
     def settle(self, now_s: float) -> None:
         """Move the cursor to where the latest reads are, and pass what nobody came for."""
+        self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
-        self.pace.note(found + surprises, now_s)
         if found or surprises:
             self.truth.heard(found, surprises)
         self._follow()
+        self._paced = 0
+
+    def _keep_pace(self, now_s: float) -> None:
+        """A job that reads slowly is neither silent nor pausing, though its cursor stands still."""
+        waiting = len(self._read) + self._surprises
+        self.pace.note(waiting - self._paced, now_s)
+        self._paced = waiting
 
     def _follow(self) -> None:
         """The part of ``settle`` that says nothing of the job."""
