@@ -16,7 +16,7 @@ from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 
 SIZE = 16_000
-COUNT = 1000
+COUNT = 500
 RECORD = 16_384
 RATE_PER_S = 500.0
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -99,6 +99,8 @@ def make_runs(make_bench):
             knowledge=knowledge,
             name=f"runs{next(numbers)}",
         )
+        for job in knowledge.jobs:
+            knowledge.touch(job.name, bench.clock.now_s())
         return Runs(bench, knowledge)
 
     return make
@@ -107,7 +109,7 @@ def make_runs(make_bench):
 async def test_importance_draws_hit_half_when_this_epoch_is_announced(make_runs):
     """The design's row: 50.1 % of at most 56.9 % with a cache of 20 %; without an order 20 to 30 %."""
     runs = await make_runs()
-    orders = importance_draws(COUNT, epochs=4)
+    orders = importance_draws(COUNT, epochs=3)
     counts = np.bincount(np.concatenate(orders[0]), minlength=COUNT)
     runs.score(0, counts + 1.0)  # what is drawn often weighs much
     assert await runs.play(merged(COUNT, orders), known_at=None) >= 48
@@ -115,7 +117,7 @@ async def test_importance_draws_hit_half_when_this_epoch_is_announced(make_runs)
 
 async def test_the_next_epoch_half_an_epoch_early_is_worth_more(make_runs):
     runs = await make_runs()
-    assert await runs.play(merged(COUNT, importance_draws(COUNT, epochs=4)), known_at=0.5) >= 53
+    assert await runs.play(merged(COUNT, importance_draws(COUNT, epochs=3)), known_at=0.5) >= 53
 
 
 async def test_two_jobs_on_one_data_set_share_what_each_will_read(make_runs):
@@ -123,33 +125,27 @@ async def test_two_jobs_on_one_data_set_share_what_each_will_read(make_runs):
     assert await runs.play(merged(COUNT, permutations(COUNT, jobs=2, epochs=3))) >= 42
 
 
-async def uniform(runs, change=None, epochs=3) -> float:
-    """Shuffled epochs, the next one known; ``change``: from what is announced to what is read."""
-    orders = permutations(COUNT, jobs=1, epochs=epochs)
+async def drawn(runs, change=None) -> float:
+    """Draws by importance, the next epoch known; ``change``: from what is announced to what is read."""
+    orders = importance_draws(COUNT, epochs=3)
     read = [[change(order) for order in orders[0]]] if change else None
     return await runs.play(merged(COUNT, orders), read=read)
 
 
-async def test_a_loader_window_costs_little(make_runs):
+async def test_what_differs_a_little_costs_little(make_runs):
+    """A loader's workers within a window, and one read in twenty that nobody announced."""
     rng = np.random.default_rng(4)
 
     def within_a_window(order):
-        return np.concatenate([rng.permutation(order[at : at + 100]) for at in range(0, COUNT, 100)])
-
-    exact = await uniform(await make_runs())
-    shuffled = await uniform(await make_runs(), within_a_window)
-    assert exact >= 30  # of what is cached alone 20
-    assert shuffled >= exact - 2
-
-
-async def test_five_per_cent_of_other_reads_cost_little(make_runs):
-    rng = np.random.default_rng(4)
+        return np.concatenate([rng.permutation(order[at : at + 50]) for at in range(0, COUNT, 50)])
 
     def with_strangers(order):
         return np.where(rng.random(COUNT) < 0.05, rng.integers(0, COUNT, COUNT), order)
 
+    exact = await drawn(await make_runs())
+    assert await drawn(await make_runs(), within_a_window) >= exact - 2
     runs = await make_runs()
-    assert await uniform(runs, with_strangers) >= 28
+    assert await drawn(runs, with_strangers) >= 0.95 * exact - 2
     state = runs.knowledge.orders.state("job0")
     assert state.believed
     assert state.missed > 0
@@ -159,7 +155,8 @@ async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
     """It falls back to what a stock client gets, and says so."""
     runs = await make_runs()
     rng = np.random.default_rng(4)
-    ratio = await uniform(runs, lambda _order: rng.permutation(COUNT), epochs=5)
+    orders = permutations(COUNT, jobs=1, epochs=4)
+    ratio = await runs.play(merged(COUNT, orders), read=[[rng.permutation(COUNT) for _ in orders[0]]])
     assert not runs.knowledge.orders.state("job0").believed
     assert ratio >= 18  # without an order 20
 
@@ -185,20 +182,17 @@ async def test_a_job_that_dies_lets_its_pages_go(make_runs):
         await runs.read(0, 0, number)
     runs.bench.clock.advance(3000)  # not expired, but silent for long
     runs.knowledge.expire(runs.bench.clock.now_s())
-    for epoch in range(3):
+    for epoch in range(4):
         runs.announce(1, epoch, live)
-        for number in live.tolist():
-            await runs.read(1, epoch, number)
-    runs.announce(1, 3, live)
-    hits = [await runs.read(1, 3, number) for number in live.tolist()]
-    assert sum(hits) >= 180  # all of the cache
+    hits = [await runs.read(1, epoch, number) for epoch in range(4) for number in live.tolist()]
+    assert sum(hits[-len(live) :]) >= 90  # nearly all of the cache
 
 
 # ------------------------------------------------------------------ how reads come to be known
 
 
 async def test_a_page_that_is_read_for_the_last_time_is_not_stored_for_that_read(make_runs):
-    runs = await make_runs(cached=0.05)
+    runs = await make_runs(cached=0.1)
     runs.announce(0, 0, np.arange(COUNT))
     runs.announce(0, 1, np.arange(200))
     for number in range(400):
@@ -222,7 +216,9 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
         ticket = engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s)
         assert engine.take(ticket, job, now_s) is not None
     runs.bench.stats.before_showing()
-    assert len(runs.knowledge.orders.coming("job0", 100)) <= 55  # some are taken for the end of the epoch before
+    assert (
+        len(runs.knowledge.orders.coming("job0", 100)) <= 55
+    )  # some are taken for the end of the epoch before
     tickets = [engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
     uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in tickets], dtype=USE)
     engine.note_reads(uses, [Kind("b", Source.RAM, job)])

@@ -309,7 +309,8 @@ class Book:
             kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
         self._near_now = self._near()
-        self._pass(self.cursor - 2 * self._late - _LATE_MARGIN)
+        # Never later than what is near: else a false order is found in places that were left far behind.
+        self._pass(self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now))
 
     def skip_to(self, place: int) -> None:
         """The job says that it is at ``place`` or further; what lies far behind was not missed."""

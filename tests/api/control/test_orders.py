@@ -75,11 +75,21 @@ async def test_one_rank_or_all_of_an_epoch_are_withdrawn(client, job, context, r
     "wrong",
     [
         ("0/order?rank=2", packed([1]), OCTETS, "rank 2 of job 'resnet', whose world size is 2"),
-        ("0/order?rank=0", packed([1])[:3], OCTETS, "3 bytes are no whole number of ids | the body is the ids"),
+        (
+            "0/order?rank=0",
+            packed([1])[:3],
+            OCTETS,
+            "3 bytes are no whole number of ids | the body is the ids",
+        ),
         ("0/order?rank=0", packed([1, 10]), OCTETS, "ids[1] is 10, but dataset 'train' has 10 samples"),
         ("0/order?rank=0", packed([2**32 - 1]), OCTETS, "ids[0] is 4294967295"),
         ("0/order?rank=0&offset=3", packed([1]), OCTETS, "the next one begins at offset=2"),
-        ("0/order?rank=0&offset=-1", packed([1]), OCTETS, "offset '-1' is not a number from 0 on | write offset=0"),
+        (
+            "0/order?rank=0&offset=-1",
+            packed([1]),
+            OCTETS,
+            "offset '-1' is not a number from 0 on | write offset=0",
+        ),
         ("0/order?rank=0&at=1", packed([1]), OCTETS, "unknown parameter 'at' | known here: offset, rank"),
         ("0/order?rank=0&rank=1", packed([1]), OCTETS, "parameter 'rank' is there twice | send it once"),
         ("-1/order?rank=0", packed([1]), OCTETS, "epoch '-1' is not a number from 0 on | write epoch=0"),
