@@ -55,7 +55,9 @@ class Filling:
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
     ) -> tuple[Flight, bool]:
         """The flight of a page, with the caller as a waiter; starts the fill when there is none."""
-        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta), intent)
+        flight, coalesced = self.flights.join(
+            ref, number, upstream, self._filler(meta), intent, wanted=None if meta is None else meta.etag
+        )
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number)
             if coalesced:
@@ -71,12 +73,12 @@ class Filling:
         A reader that waits for memory for one page must not hold memory for the next ones.
         """
         length = page_span(number, self._page_size, meta.size).length
-        if self.flights.find(ref, number) is None:
+        if self.flights.find_serving(ref, number, meta.etag) is None:
             if self._ledger.taken_bytes + length > self._ledger.capacity_bytes * _AHEAD_SHARE:
                 return None
             if not self._ledger.try_take(length):
                 return None
-        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta))
+        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta), wanted=meta.etag)
         if not coalesced:
             flight.budget_bytes = length
         self._demand(flight)
@@ -107,12 +109,17 @@ class Filling:
             try:
                 await self._fill(flight, known)
             except ObjectChanged:
-                if flight.publishable:
+                if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
                     self._outdated(flight.ref)
                 raise
 
         return fill
+
+    def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
+        """Whether ``known`` is what a read that began now would go by; else only its reader is behind."""
+        now = self._versions.known_now(ref)
+        return now is None or known is None or now.etag == known.etag
 
     async def _fill(self, flight: Flight, known: ObjectMeta | None) -> None:
         ref, number = flight.ref, flight.number

@@ -23,10 +23,14 @@ it would keep it long after the page was stored and its bytes were given back to
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow."""
 
-    def __init__(self, ref: ObjectRef, number: int, upstream: Upstream, intent: Intent) -> None:
+    def __init__(
+        self, ref: ObjectRef, number: int, upstream: Upstream, intent: Intent, wanted: str | None
+    ) -> None:
         self.ref = ref
         self.number = number
         self.upstream = upstream
+        self.wanted = wanted
+        """ETag of the version that is asked for; None: whichever there is."""
         self.intent = intent
         """Why it is flying now: a reader makes a prefetch his own by joining it."""
         self.prefetched = intent is Intent.PREFETCH
@@ -49,6 +53,16 @@ class Flight:
     def length(self) -> int:
         """Bytes of the page; 0 until opened."""
         return len(self.buffer)
+
+    def serves(self, etag: str | None) -> bool:
+        """Whether it may bring what a reader of version ``etag`` (None: of any) wants.
+
+        Readers of an old version that go on after a write ask for what the origin no longer has: who wants
+        the new one must not wait for them to fail.
+        """
+        if self.meta is not None:
+            return etag is None or etag == self.meta.etag
+        return self.wanted is None or self.wanted == etag
 
     def open(self, meta: ObjectMeta, length: int) -> None:
         """Metadata is known and memory is granted: readers may start."""
@@ -124,7 +138,7 @@ class SingleFlight:
     def __init__(
         self, retire: Callable[[Flight], None], goes_on: Callable[[Flight], bool] = lambda _flight: False
     ) -> None:
-        self._flights: dict[FlightKey, Flight] = {}
+        self._flights: dict[FlightKey, list[Flight]] = {}  # more than one: of several versions
         self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
         self._goes_on = goes_on
@@ -133,7 +147,13 @@ class SingleFlight:
         return sum(map(len, self._live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
-        return self._flights.get((ref, number))
+        """A flight for a page, of whatever version."""
+        flights = self._flights.get((ref, number))
+        return flights[0] if flights else None
+
+    def find_serving(self, ref: ObjectRef, number: int, wanted: str | None) -> Flight | None:
+        """The flight that ``join`` would join."""
+        return next((one for one in self._flights.get((ref, number), ()) if one.serves(wanted)), None)
 
     def join(
         self,
@@ -142,16 +162,19 @@ class SingleFlight:
         upstream: Upstream,
         fill: Fill,
         intent: Intent = Intent.DEMAND,
+        *,
+        wanted: str | None = None,
     ) -> tuple[Flight, bool]:
-        """The flight for a page, started when there is none; True when it was running already.
+        """The flight for a page of version ``wanted`` (an ETag; None: of any), started when there is none;
+        True when it was running already.
 
         The caller must ``leave`` it exactly once.
         """
-        flight = self._flights.get((ref, number))
+        flight = self.find_serving(ref, number, wanted)
         coalesced = flight is not None
         if flight is None:
-            flight = Flight(ref, number, upstream, intent)
-            self._flights[ref, number] = flight
+            flight = Flight(ref, number, upstream, intent, wanted)
+            self._flights.setdefault((ref, number), []).append(flight)
             self._live.setdefault(ref, set()).add(flight)
             flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")
             # A callback, not a wrapper: a task cancelled before its first step never runs a line.
@@ -173,8 +196,12 @@ class SingleFlight:
 
     def detach(self, flight: Flight) -> None:
         """Let nobody join any more (its page was invalidated, stored, or it is being cancelled)."""
-        if self._flights.get((flight.ref, flight.number)) is flight:
-            del self._flights[flight.ref, flight.number]
+        key = flight.ref, flight.number
+        flights = self._flights.get(key, [])
+        if flight in flights:
+            flights.remove(flight)
+            if not flights:
+                del self._flights[key]
 
     def invalidate_object(self, ref: ObjectRef) -> None:
         """What flights of this object bring is not to be kept, and later readers start afresh."""

@@ -171,9 +171,11 @@ class Load:
         rng = np.random.default_rng(number)
         while not self.over.is_set():
             try:
+                # Now and then anew: the kernel gives each connection to one of the processes.
                 with connect(self.served) as connection:
-                    while not self.over.is_set():
-                        work(connection, number, rng)
+                    for _ in range(20):
+                        if not self.over.is_set():
+                            work(connection, number, rng)
             except (OSError, http.client.HTTPException):
                 self.failures += 1
                 time.sleep(0.02)

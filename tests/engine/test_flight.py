@@ -127,7 +127,7 @@ async def test_who_still_waits_for_a_cancelled_fill_is_told(bench):
 
 
 async def test_a_piece_never_keeps_the_memory_of_a_whole_page():
-    flight = Flight(REF, 0, SHARED, Intent.DEMAND)
+    flight = Flight(REF, 0, SHARED, Intent.DEMAND, None)
     flight.open(META, 3 * PIECE_BYTES)
     flight.advance(3 * PIECE_BYTES)
     assert len(await flight.piece(100, 3 * PIECE_BYTES)) == PIECE_BYTES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
@@ -208,3 +208,25 @@ async def test_what_a_write_of_unknown_outcome_touched_is_not_kept_for_a_while(m
     bench.clock.sleep = sleep
     await bench.get("k")
     assert await bench.get("k") == (b"new", Source.RAM)
+
+
+async def test_readers_of_an_old_version_do_not_fail_one_of_the_new(make_bench):
+    bench = await make_bench(rules=IMMUTABLE)
+    last = Span(2 * PAGE, 2 * PAGE + 1)
+
+    def opened():
+        return bench.engine.open(ReadRequest(REF))
+
+    bench.origin.put("b", "k", b"1" * last.stop)
+    async with opened() as one, opened() as another:
+        async with bench.engine.writing([REF]):
+            bench.origin.put("b", "k", b"2" * last.stop)
+        async with opened() as new:
+            # The second of the old ones tries again, and is quicker than the new one.
+            pieces = [anext(reading.body(last)) for reading in (one, another, new)]
+            found = await asyncio.gather(*pieces, return_exceptions=True)
+    assert [type(piece) for piece in found[:2]] == [ObjectChanged, ObjectChanged]
+    assert bytes(found[2]) == b"2"
+    await bench.settle()
+    cached = await bench.get("k", range=RangeSpec(2 * PAGE, None))
+    assert cached == (b"2", Source.RAM), "what is new was not dropped for what is old"

@@ -22,23 +22,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one scenario; nothing is written")
     parser.add_argument("--out", type=Path, default=Path("docs/studies/hit-ratios"))
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the workloads that --out has, make the rest"
+    )
     options = parser.parse_args()
     require_matplotlib()
-    found = [
-        (scenario, _run(scenario, options.objects, options.seed))
-        for scenario in SCENARIOS
-        if options.only in {None, scenario.name}
-    ]
     if options.only is not None:
-        for _, finding in found:
-            for row in finding.result.rows:
-                _say(f"{row.policy} {row.cache:.0%}: {row.hit_ratio:.2%}")
+        for row in _run(_scenario(options.only), options.objects, options.seed).result.rows:
+            _say(f"{row.policy} {row.cache:.0%}: {row.hit_ratio:.2%}")
         return
     options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / "hit-ratios.json"
+    earlier = {finding.scenario: finding for finding in (earlier_findings(kept) if options.resume else [])}
+    found: list[tuple[Scenario, Finding]] = []
+    for scenario in SCENARIOS:
+        known = earlier.get(scenario.name)
+        found.append((scenario, known or _run(scenario, options.objects, options.seed)))
+        findings = msgspec.json.encode([finding for _, finding in found])
+        kept.write_bytes(msgspec.json.format(findings, indent=1) + b"\n")
     path, picture = options.out / "README.md", options.out / "hit-ratios.png"
     write_plot([(scenario.words, finding.result.rows) for scenario, finding in found], picture)
-    findings = msgspec.json.format(msgspec.json.encode([finding for _, finding in found]), indent=1)
-    (options.out / "hit-ratios.json").write_bytes(findings + b"\n")
     path.write_text(
         markdown(
             found,
@@ -50,6 +53,18 @@ def main() -> None:
         )
     )
     _say(f"written: {path}")
+
+
+def earlier_findings(path: Path) -> list[Finding]:
+    """What was kept of workloads that were simulated."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Finding]) if path.exists() else []
+
+
+def _scenario(name: str) -> Scenario:
+    known = {scenario.name: scenario for scenario in SCENARIOS}
+    if name not in known:
+        raise SystemExit(f"--only: {name!r} is none of {', '.join(known)}")
+    return known[name]
 
 
 def _run(scenario: Scenario, objects: int, seed: int) -> Finding:

@@ -7,13 +7,10 @@ sent, nothing between, the cache tells the truth, and the next requests are serv
 
 import asyncio
 import hashlib
-import itertools
 import re
-import types
 from collections.abc import Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,6 @@ from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import SHARED, ObjectRef
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.file import FileOrigin
-from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.s3 import S3Origin
 from tests.fuzz.forms import aws_chunked
 from tests.fuzz.http import Request, transfer_chunks
@@ -32,70 +28,12 @@ from tests.fuzz.signing import seed_of, sign_header
 from tests.fuzz.target import FixedClock
 
 from .conftest import ACCESS, SECRET
+from .cutting import Cut, Hesitant
 
 OLD = bytes(range(256)) * 50  # more than three pages
 NEW = b"new" * 5000
 KEYS = Credentials(ACCESS, SECRET)
 MOST_AWAITS = 300
-
-
-class Hesitant(MemoryOrigin):
-    """Gives way before, between and after everything it does."""
-
-    @asynccontextmanager
-    async def open(self, ref, **options):
-        await asyncio.sleep(0)
-        async with super().open(ref, **options) as reading:
-            await asyncio.sleep(0)
-            yield types.SimpleNamespace(
-                **{name: getattr(reading, name) for name in ("meta", "span", "receive", "read_into")},
-                chunks=_hesitating(reading.chunks),
-            )
-
-    @asynccontextmanager
-    async def forward(self, request):
-        await asyncio.sleep(0)
-        async with super().forward(request) as response:
-            await asyncio.sleep(0)
-            yield types.SimpleNamespace(
-                status=response.status, headers=response.headers, chunks=_hesitating(response.chunks)
-            )
-            await asyncio.sleep(0)
-
-
-async def _hesitating(chunks):
-    async for chunk in chunks:
-        await asyncio.sleep(0)
-        yield chunk
-
-
-class Cut:
-    """Cuts the client of ``handler`` off at await number ``at``; None: never."""
-
-    def __init__(self, handler):
-        self.handler = handler
-        self.at = None
-        self.reached = False
-
-    @types.coroutine
-    def serve(self, work, transport):
-        awaiting = work.__await__()
-        go_on = partial(awaiting.send, None)
-        for number in itertools.count():
-            try:
-                future = go_on()
-            except StopIteration as ended:
-                return ended.value
-            if number == self.at:
-                self.reached = True
-                transport.abort()
-                asyncio.current_task().cancel()
-            try:
-                value = yield future
-            except BaseException as error:  # noqa: BLE001 - passed on
-                go_on = partial(awaiting.throw, error)
-            else:
-                go_on = partial(awaiting.send, value)
 
 
 @dataclass

@@ -1,0 +1,68 @@
+"""An origin with an await between any two steps, and a client that goes away at one of the proxy's."""
+
+import asyncio
+import itertools
+import types
+from contextlib import asynccontextmanager
+from functools import partial
+
+from shadeproxy.origin.memory import MemoryOrigin
+
+
+class Hesitant(MemoryOrigin):
+    """Gives way before, between and after everything it does."""
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        await asyncio.sleep(0)
+        async with super().open(ref, **options) as reading:
+            await asyncio.sleep(0)
+            yield types.SimpleNamespace(
+                **{name: getattr(reading, name) for name in ("meta", "span", "receive", "read_into")},
+                chunks=_hesitating(reading.chunks),
+            )
+
+    @asynccontextmanager
+    async def forward(self, request):
+        await asyncio.sleep(0)
+        async with super().forward(request) as response:
+            await asyncio.sleep(0)
+            yield types.SimpleNamespace(
+                status=response.status, headers=response.headers, chunks=_hesitating(response.chunks)
+            )
+            await asyncio.sleep(0)
+
+
+async def _hesitating(chunks):
+    async for chunk in chunks:
+        await asyncio.sleep(0)
+        yield chunk
+
+
+class Cut:
+    """Cuts the client of ``handler`` off at await number ``at``; None: never."""
+
+    def __init__(self, handler):
+        self.handler = handler
+        self.at = None
+        self.reached = False
+
+    @types.coroutine
+    def serve(self, work, transport):
+        awaiting = work.__await__()
+        go_on = partial(awaiting.send, None)
+        for number in itertools.count():
+            try:
+                future = go_on()
+            except StopIteration as ended:
+                return ended.value
+            if number == self.at:
+                self.reached = True
+                transport.abort()
+                asyncio.current_task().cancel()
+            try:
+                value = yield future
+            except BaseException as error:  # noqa: BLE001 - passed on
+                go_on = partial(awaiting.throw, error)
+            else:
+                go_on = partial(awaiting.send, value)
