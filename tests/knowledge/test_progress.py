@@ -245,3 +245,36 @@ def test_reads_before_an_order_is_built_count_for_it():
     assert job.state.left == 10 * 4096 - 100
     job.announce(epoch=10)
     assert job.state.found == 100
+
+
+# ------------------------------------------------------------------ where it is, when it is not where it was
+
+
+@pytest.mark.parametrize("how", ["read", "read_together"])
+@pytest.mark.parametrize("start", [2500, 0])
+def test_a_job_that_goes_on_elsewhere_is_found_again(how, start):
+    """It was restarted from a checkpoint, and nobody told where."""
+    job = Long()
+    job.announce()
+    job.announce(np.random.default_rng(5).permutation(4096), epoch=1)
+    job.read(job.order[1200:1900] if start else job.order[:1900])
+    for at in range(start, start + 1500, 50):
+        getattr(job, how)(job.order[at : at + 50])
+        job.orders.settle()
+    assert job.state.believed
+    assert job.state.position == pytest.approx(start + 1500, abs=100)
+    assert job.orders.coming("one", 1)[0] in job.order[start + 1400 : start + 1501]
+    assert job.seconds(job.order[[start + 1550]])[0] < 1
+
+
+def test_a_false_order_is_sought_less_and_less_often():
+    job = Long()
+    job.announce()
+    sought = []
+    job.orders.on_lost = sought.append
+    rng = np.random.default_rng(9)
+    for _ in range(4):
+        job.read_together(rng.permutation(4096))
+        job.orders.settle()
+    assert not job.state.believed
+    assert 1 <= len(sought) <= 8

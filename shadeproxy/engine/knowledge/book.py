@@ -2,28 +2,18 @@
 
 Laws: of every sample the earliest place that is not over is kept in ``next_at``: reading it, or passing it
 unread, puts the next place of the same id there. A read counts for a place near the cursor or for none: so
-one stray read spoils nothing, and a false order is found out. Event loop only, but for ``Build.run``.
+one stray read spoils nothing, and a false order is found out. Event loop only.
 """
-
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.engine.knowledge.datasets import Dataset, Ids
-from shadeproxy.engine.knowledge.jobs import Job, Progress
-from shadeproxy.engine.knowledge.lookup import Lookup
+from shadeproxy.engine.knowledge.build import Built, Columns
+from shadeproxy.engine.knowledge.datasets import Ids
+from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.pace import Pace
-from shadeproxy.engine.knowledge.sequence import (
-    NEVER,
-    OrderSequence,
-    Parts,
-    Places,
-    carry,
-    move,
-    sequence_of,
-)
+from shadeproxy.engine.knowledge.sequence import NEVER, OrderSequence, Places
+from shadeproxy.engine.knowledge.strays import Strays
 from shadeproxy.engine.knowledge.truth import Truth
 from shadeproxy.policy.base import Column
 
@@ -40,73 +30,7 @@ _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # at a time: more would hold the loop
 _MOST_REPEATS = 8
 _STARTED_ANEW_S = 2.0  # no process is back sooner
-_UNREAD = -NEVER
 _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job it does not matter
-
-
-class Columns(NamedTuple):
-    """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
-    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
-    """
-
-    sequence: OrderSequence
-    done: NDArray[np.bool_]
-    next_at: Places
-    last_read: Places
-    page_next: Places
-
-
-class Built(NamedTuple):
-    """What ``Build.run`` made. ``cursor``: where the job is in it."""
-
-    lookup: Lookup
-    columns: Columns
-    cursor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A new order, made of what was announced and of what is over. ``run`` on any thread.
-
-    ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart.
-    """
-
-    parts: Parts
-    dataset: Dataset
-    page_size: int
-    lookup: Lookup | None = None
-    before: Columns | None = None
-    cursor: int = 0
-    back_to: int | None = None
-    resumed: Progress | None = None
-
-    def run(self) -> Built:
-        lookup = self.lookup or Lookup(self.dataset, self.page_size)
-        sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
-        done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
-        if self.before is not None:
-            done = carry(self.before.sequence, self.before.done, sequence)
-            cursor = move(self.before.sequence, self.cursor, sequence)
-        elif self.resumed is not None and (epoch := sequence.find(self.resumed.epoch)) is not None:
-            cursor = epoch.place(self.resumed.position)
-            done[:cursor] = True
-        again = None if self.back_to is None else sequence.find(self.back_to)
-        if again is not None and again.start < cursor:
-            cursor = again.start
-            done[cursor:] = False
-        return Built(lookup, columns_of(sequence, done, lookup), cursor)
-
-
-def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
-    """What follows from the places that are over."""
-    count = lookup.dataset.count
-    next_at = np.full(count, NEVER, dtype=np.int32)
-    last_read = np.full(count, _UNREAD, dtype=np.int32)
-    left = np.flatnonzero(~done)[::-1].astype(np.int32)
-    next_at[sequence.ids[left]] = left
-    over = np.flatnonzero(done).astype(np.int32)
-    last_read[sequence.ids[over]] = over
-    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
 
 
 class Book:
@@ -126,6 +50,7 @@ class Book:
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # places, in order, since the cursor was moved
         self._surprises = 0
+        self._strays = Strays()
         self._paced = 0  # of both, how many the pace was told of
         self._late = 0
         self._skipped_to = 0
@@ -159,12 +84,25 @@ class Book:
         for start in range(0, len(reads), together):
             self._consume(reads[start : start + together])
             self._follow()
-        if not _goes_on(before, self.sequence):
+        if built.is_elsewhere:
+            self._strays.found(self.truth)
+        if built.is_elsewhere or not _goes_on(before, self.sequence):
             self.truth.forget()
 
     def give_up(self) -> None:
         """Nothing comes of what ``begin`` began."""
         self._log = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the job may be somewhere else in its order."""
+        return self._log is None and self._strays.are_many(self.truth)
+
+    def strays(self) -> tuple[Ids | None, int]:
+        """By what a lost job is sought, and within how many places."""
+        if not self.is_lost:
+            return None, 0
+        return self._strays.take(self.truth, self._near_now), 2 * self._near_now
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
         """Whether a job that announces this was started anew: an epoch from before the one that it is in, or,
@@ -217,6 +155,7 @@ class Book:
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
+            self._strays.note((sample,))
         waiting = len(self._read) + self._surprises
         due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
@@ -237,8 +176,9 @@ class Book:
             together = self._near_now // _SETTLED_SHARE
             far = self._consume(samples[:together])
             if certain:
-                known = self.columns.last_read[far] >= self.cursor - self._near_now
-                self._surprises += len(far) - int(np.count_nonzero(known))
+                strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
+                self._surprises += len(strays)
+                self._strays.note(strays.tolist())
             self.settle(now_s)
             samples = samples[together:]
 

@@ -8,7 +8,7 @@ import pytest
 
 from shadeproxy.api.control import orders
 from shadeproxy.engine.knowledge import announcements
-from shadeproxy.engine.knowledge.book import Build
+from shadeproxy.engine.knowledge.build import Build
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}
