@@ -18,6 +18,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
@@ -102,6 +103,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
         next_uses: NextUses | None = None,
+        knowledge: Knowledge | None = None,
         recording: Recording | None = None,
     ) -> Bench:
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
@@ -119,8 +121,8 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         cache = PageCache(
             media,
             policy=get_policy(policy),
-            weights=weights,
-            next_uses=next_uses,
+            weights=knowledge or weights,
+            next_uses=next_uses if knowledge is None else knowledge.orders,
             stats=stats,
             ledger=ledger,
             rng=np.random.default_rng(7),
@@ -137,6 +139,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             clock=clock,
             page_size=page_size,
             verdicts=Verdicts(60.0) if verdicts else None,
+            orders=None if knowledge is None else knowledge.orders,
             recording=recording,
         )
         bench = Bench(engine, cache, origin, stats, clock, ledger, weights)

@@ -1,5 +1,6 @@
 """Announced orders read by a job that ends and begins again, and what building one leaves behind."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.types import JobContext
-from shadeproxy.engine.knowledge.book import Build
+from shadeproxy.engine.knowledge.build import Build
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
@@ -113,3 +114,38 @@ def test_reads_while_an_order_is_built_count_in_it(training):
     assert training.state.left == 2 * COUNT - 700
     assert 500 <= training.state.position <= 700
     assert training.orders.coming("j", 3).tolist() == EPOCHS[0][700:703].tolist()
+
+
+async def test_a_job_that_goes_on_elsewhere_is_sought_off_the_loop(training):
+    training.announce(0)
+    with ThreadPoolExecutor(1) as pool:
+        settling = Settling(training.orders, pool)
+        training.read(0, stop=100)
+        assert not training.read(0, start=1000, stop=1500).believed
+        async with asyncio.timeout(60):
+            while not training.state.believed:
+                await asyncio.sleep(0.01)
+        await settling.settled("j")
+    state = training.read(0, start=1500)
+    assert (state.believed, state.left) == (True, 0)
+
+
+async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
+    training.announce(0)
+    tried = asyncio.Event()
+
+    def fail(_build: Build) -> None:
+        loop.call_soon_threadsafe(tried.set)
+        raise MemoryError
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Build, "run", fail)
+    with ThreadPoolExecutor(1) as pool:
+        settling = Settling(training.orders, pool)
+        training.read(0, stop=100)
+        training.read(0, start=1000, stop=1500)
+        async with asyncio.timeout(60):
+            await tried.wait()
+            while settling._seeking:
+                await asyncio.sleep(0.01)
+    assert (training.state.believed, training.state.found) == (False, 100)

@@ -79,8 +79,12 @@ def _number(what: str, sent: str) -> int:
 
 
 def _refuse_unknown(request: web.Request, known: set[str]) -> None:
+    """Or said twice: which of the two is meant cannot be told."""
     unknown = sorted(set(request.query) - known)
     if unknown:
         raise InvalidRequest(
             f"unknown parameter {unknown[0][:40]!r}", hint=f"known here: {', '.join(sorted(known))}"
         )
+    for name in known:
+        if len(request.query.getall(name, ())) > 1:
+            raise InvalidRequest(f"parameter {name!r} is there twice", hint="send it once")

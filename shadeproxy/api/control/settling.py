@@ -3,7 +3,11 @@
 import asyncio
 from concurrent.futures import Executor
 
+import structlog
+
 from shadeproxy.engine.knowledge.orders import Orders
+
+_log = structlog.get_logger(__name__)
 
 
 class Settling:
@@ -13,6 +17,8 @@ class Settling:
         self._orders = orders
         self._pool = pool
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._seeking: set[asyncio.Task[None]] = set()
+        orders.on_lost = self._seek
 
     async def settled(self, job: str) -> None:
         """Return once everything that ``job`` has announced until now counts."""
@@ -23,6 +29,17 @@ class Settling:
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]
+
+    def _seek(self, job: str) -> None:
+        task = asyncio.create_task(self._sought(job), name=f"search for {job}")
+        self._seeking.add(task)
+        task.add_done_callback(self._seeking.discard)
+
+    async def _sought(self, job: str) -> None:
+        try:
+            await self.settled(job)
+        except Exception:  # noqa: BLE001 - logged; the order goes on counting as it did
+            _log.exception("a job was not sought in its order", job=job)
 
     async def _settle(self, job: str) -> None:
         loop = asyncio.get_running_loop()

@@ -2,28 +2,18 @@
 
 Laws: of every sample the earliest place that is not over is kept in ``next_at``: reading it, or passing it
 unread, puts the next place of the same id there. A read counts for a place near the cursor or for none: so
-one stray read spoils nothing, and a false order is found out. Event loop only, but for ``Build.run``.
+one stray read spoils nothing, and a false order is found out. Event loop only.
 """
-
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.engine.knowledge.datasets import Dataset, Ids
-from shadeproxy.engine.knowledge.jobs import Job, Progress
-from shadeproxy.engine.knowledge.lookup import Lookup
+from shadeproxy.engine.knowledge.build import Built, Columns
+from shadeproxy.engine.knowledge.datasets import Ids
+from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.pace import Pace
-from shadeproxy.engine.knowledge.sequence import (
-    NEVER,
-    OrderSequence,
-    Parts,
-    Places,
-    carry,
-    move,
-    sequence_of,
-)
+from shadeproxy.engine.knowledge.sequence import NEVER, OrderSequence, Places
+from shadeproxy.engine.knowledge.strays import Strays
 from shadeproxy.engine.knowledge.truth import Truth
 from shadeproxy.policy.base import Column
 
@@ -31,6 +21,8 @@ _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
 _NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
+_SETTLED_LEAST = 8  # of a slow job: the median of these is no stray read
+_SETTLED_AFTER_S = 0.5
 _SETTLED_SHARE = 4  # of what is near: reads run ahead of the cursor until it is moved, and must stay near it
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
@@ -38,73 +30,7 @@ _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # at a time: more would hold the loop
 _MOST_REPEATS = 8
 _STARTED_ANEW_S = 2.0  # no process is back sooner
-_UNREAD = -NEVER
 _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job it does not matter
-
-
-class Columns(NamedTuple):
-    """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
-    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
-    """
-
-    sequence: OrderSequence
-    done: NDArray[np.bool_]
-    next_at: Places
-    last_read: Places
-    page_next: Places
-
-
-class Built(NamedTuple):
-    """What ``Build.run`` made. ``cursor``: where the job is in it."""
-
-    lookup: Lookup
-    columns: Columns
-    cursor: int
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A new order, made of what was announced and of what is over. ``run`` on any thread.
-
-    ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart.
-    """
-
-    parts: Parts
-    dataset: Dataset
-    page_size: int
-    lookup: Lookup | None = None
-    before: Columns | None = None
-    cursor: int = 0
-    back_to: int | None = None
-    resumed: Progress | None = None
-
-    def run(self) -> Built:
-        lookup = self.lookup or Lookup(self.dataset, self.page_size)
-        sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
-        done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
-        if self.before is not None:
-            done = carry(self.before.sequence, self.before.done, sequence)
-            cursor = move(self.before.sequence, self.cursor, sequence)
-        elif self.resumed is not None and (epoch := sequence.find(self.resumed.epoch)) is not None:
-            cursor = epoch.place(self.resumed.position)
-            done[:cursor] = True
-        again = None if self.back_to is None else sequence.find(self.back_to)
-        if again is not None and again.start < cursor:
-            cursor = again.start
-            done[cursor:] = False
-        return Built(lookup, columns_of(sequence, done, lookup), cursor)
-
-
-def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
-    """What follows from the places that are over."""
-    count = lookup.dataset.count
-    next_at = np.full(count, NEVER, dtype=np.int32)
-    last_read = np.full(count, _UNREAD, dtype=np.int32)
-    left = np.flatnonzero(~done)[::-1].astype(np.int32)
-    next_at[sequence.ids[left]] = left
-    over = np.flatnonzero(done).astype(np.int32)
-    last_read[sequence.ids[over]] = over
-    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
 
 
 class Book:
@@ -124,6 +50,8 @@ class Book:
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # places, in order, since the cursor was moved
         self._surprises = 0
+        self._strays = Strays()
+        self._paced = 0  # of both, how many the pace was told of
         self._late = 0
         self._skipped_to = 0
         self._near_now = _LEAST_NEAR
@@ -144,7 +72,10 @@ class Book:
         """Take over what was built since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        self._read.clear()
+        # What was read since the cursor was moved is in the log too, but nobody else was told of it yet.
+        self.truth.heard(len(self._read), self._surprises)
+        self._paced -= len(self._read) + self._surprises
+        self._read, self._surprises = [], 0
         self._set(built)
         reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
         # Not one by one: a few hundred would hold the loop for as many times 50 us. Nor all together: what is
@@ -153,12 +84,25 @@ class Book:
         for start in range(0, len(reads), together):
             self._consume(reads[start : start + together])
             self._follow()
-        if not _goes_on(before, self.sequence):
+        if built.is_elsewhere:
+            self._strays.found(self.truth)
+        if built.is_elsewhere or not _goes_on(before, self.sequence):
             self.truth.forget()
 
     def give_up(self) -> None:
         """Nothing comes of what ``begin`` began."""
         self._log = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the job may be somewhere else in its order."""
+        return self._log is None and self._strays.are_many(self.truth)
+
+    def strays(self) -> tuple[Ids | None, int]:
+        """By what a lost job is sought, and within how many places."""
+        if not self.is_lost:
+            return None, 0
+        return self._strays.take(self.truth, self._near_now), 2 * self._near_now
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
         """Whether a job that announces this was started anew: an epoch from before the one that it is in, or,
@@ -211,7 +155,12 @@ class Book:
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
-        due = len(self._read) + self._surprises >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+            self._strays.note((sample,))
+        waiting = len(self._read) + self._surprises
+        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
+            due = due or waiting >= _SETTLED_LEAST
+            self._keep_pace(now_s)
         if due:
             self.settle(now_s)
         return due
@@ -227,8 +176,9 @@ class Book:
             together = self._near_now // _SETTLED_SHARE
             far = self._consume(samples[:together])
             if certain:
-                known = self.columns.last_read[far] >= self.cursor - self._near_now
-                self._surprises += len(far) - int(np.count_nonzero(known))
+                strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
+                self._surprises += len(strays)
+                self._strays.note(strays.tolist())
             self.settle(now_s)
             samples = samples[together:]
 
@@ -276,11 +226,18 @@ class Book:
 
     def settle(self, now_s: float) -> None:
         """Move the cursor to where the latest reads are, and pass what nobody came for."""
+        self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
-        self.pace.note(found + surprises, now_s)
         if found or surprises:
             self.truth.heard(found, surprises)
         self._follow()
+        self._paced = 0
+
+    def _keep_pace(self, now_s: float) -> None:
+        """A job that reads slowly is neither silent nor pausing, though its cursor stands still."""
+        waiting = len(self._read) + self._surprises
+        self.pace.note(waiting - self._paced, now_s)
+        self._paced = waiting
 
     def _follow(self) -> None:
         """The part of ``settle`` that says nothing of the job."""
@@ -292,7 +249,8 @@ class Book:
             kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
         self._near_now = self._near()
-        self._pass(self.cursor - 2 * self._late - _LATE_MARGIN)
+        # Never later than what is near: else a false order is found in places that were left far behind.
+        self._pass(self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now))
 
     def skip_to(self, place: int) -> None:
         """The job says that it is at ``place`` or further; what lies far behind was not missed."""

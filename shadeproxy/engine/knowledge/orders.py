@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
 from shadeproxy.engine.knowledge.announcements import Announcement, Announcements, unknown_order
-from shadeproxy.engine.knowledge.book import Book, Build, Built
+from shadeproxy.engine.knowledge.book import Book
+from shadeproxy.engine.knowledge.build import Build, Built
 from shadeproxy.engine.knowledge.datasets import Dataset, Hashes, Ids, Sample
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
 from shadeproxy.engine.knowledge.sequence import position_of
@@ -69,8 +70,8 @@ class Orders:
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._listeners: list[Callable[[], None]] = []
-        self.on_unsettled: Callable[[str], None] = lambda _job: None
-        """Called with the name of a job whose order has to be settled."""
+        self.on_lost: Callable[[str], None] = lambda _job: None
+        """Called with the name of a job that reads something else: settling seeks it in its order."""
         self.now_s = -math.inf
 
     # ------------------------------------------------------------------ what jobs announce
@@ -127,6 +128,7 @@ class Orders:
         assert registered.dataset is not None, "checked before ids are taken in"
         dataset, book = self._dataset(registered.dataset), self._books.get(job)
         lookups = (other.lookup for other in self._books.values() if other.lookup.dataset is dataset)
+        strays, near = (None, 0) if book is None else book.strays()
         build = Build(
             self.announced.of(job),
             dataset,
@@ -136,6 +138,8 @@ class Orders:
             cursor=0 if book is None else book.cursor,
             back_to=back_to,
             resumed=self._resumed.pop(job, None),
+            strays=strays,
+            near=near,
         )
         return Prepared(registered, book, build)
 
@@ -214,6 +218,9 @@ class Orders:
         for epoch in over:
             # No longer needed: the sequence has it, until the next one is built.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
+        if book.is_lost and name not in self._unsettled:
+            self._unsettle(name, None)
+            self.on_lost(name)
         self._changed()
 
     # ------------------------------------------------------------------ see upcoming.NextUses
@@ -302,7 +309,6 @@ class Orders:
     def _unsettle(self, job: str, back_to: int | None) -> None:
         known = self._unsettled.get(job)
         self._unsettled[job] = min((at for at in (known, back_to) if at is not None), default=None)
-        self.on_unsettled(job)
 
     def _gone(self, job: str, epochs: list[tuple[int, int]]) -> None:
         for epoch, rank in epochs:

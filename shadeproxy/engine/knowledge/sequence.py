@@ -19,6 +19,8 @@ Places = NDArray[np.int32]
 NEVER = (1 << 31) - 1
 """The place of what is not announced."""
 
+_MOST = 0.6
+
 Parts = Mapping[int, Mapping[int, OrderIds]]
 """Epoch -> rank -> ids."""
 
@@ -120,6 +122,23 @@ def position_of(epoch: Epoch, place: int) -> int:
         left -= (end - position) * ranks
         position = end
     return position
+
+
+def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:
+    """The places of ``ids``, of which most are, within some ``width`` of the sequence; none when there is no
+    such stretch. ``count``: ids are below it.
+    """
+    wanted = np.zeros(count, dtype=np.bool_)
+    wanted[ids] = True
+    places = np.flatnonzero(wanted[sequence.ids])
+    if not len(places):
+        return places
+    # Of each place how many follow within the width: repeats of an id are few in so short a stretch.
+    within = np.searchsorted(places, places + width) - np.arange(len(places))
+    best = int(within.argmax())
+    found = places[best : best + int(within[best])]
+    enough = len(np.unique(sequence.ids[found])) >= _MOST * np.count_nonzero(wanted)
+    return found if enough else found[:0]
 
 
 def deal(lengths: Many[int]) -> list[slice | NDArray[np.int64]]:

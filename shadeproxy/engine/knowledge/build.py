@@ -1,0 +1,102 @@
+"""What a book is made of, from what was announced and what is over.
+
+Law: pure: ``Build.run`` is for any thread, and what it makes belongs to the book that takes it over.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.engine.knowledge.datasets import Dataset, Ids
+from shadeproxy.engine.knowledge.jobs import Progress
+from shadeproxy.engine.knowledge.lookup import Lookup
+from shadeproxy.engine.knowledge.sequence import (
+    NEVER,
+    OrderSequence,
+    Parts,
+    Places,
+    carry,
+    move,
+    seek,
+    sequence_of,
+)
+
+_UNREAD = -NEVER
+
+
+class Columns(NamedTuple):
+    """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
+    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
+    """
+
+    sequence: OrderSequence
+    done: NDArray[np.bool_]
+    next_at: Places
+    last_read: Places
+    page_next: Places
+
+
+class Built(NamedTuple):
+    """What ``Build.run`` made. ``cursor``: where the job is in it; ``is_elsewhere``: than where it seemed."""
+
+    lookup: Lookup
+    columns: Columns
+    cursor: int
+    is_elsewhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A new order, made of what was announced and of what is over. ``run`` on any thread.
+
+    ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart. ``strays``:
+    what it read lately and had not announced; perhaps it is where these are within ``near`` places.
+    """
+
+    parts: Parts
+    dataset: Dataset
+    page_size: int
+    lookup: Lookup | None = None
+    before: Columns | None = None
+    cursor: int = 0
+    back_to: int | None = None
+    resumed: Progress | None = None
+    strays: Ids | None = None
+    near: int = 0
+
+    def run(self) -> Built:
+        lookup = self.lookup or Lookup(self.dataset, self.page_size)
+        sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
+        done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
+        if self.before is not None:
+            done = carry(self.before.sequence, self.before.done, sequence)
+            cursor = move(self.before.sequence, self.cursor, sequence)
+        elif self.resumed is not None and (epoch := sequence.find(self.resumed.epoch)) is not None:
+            cursor = epoch.place(self.resumed.position)
+            done[:cursor] = True
+        again = None if self.back_to is None else sequence.find(self.back_to)
+        if again is not None and again.start < cursor:
+            cursor = again.start
+            done[cursor:] = False
+        elif self.strays is not None and len(found := self._seek(sequence, self.strays)):
+            done[: found[0]], done[found[0] :] = True, False
+            done[found] = True
+            return Built(lookup, columns_of(sequence, done, lookup), int(found[len(found) // 2]), True)
+        return Built(lookup, columns_of(sequence, done, lookup), cursor)
+
+    def _seek(self, sequence: OrderSequence, strays: Ids) -> Ids:
+        return seek(sequence, strays, self.dataset.count, self.near)
+
+
+def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
+    """What follows from the places that are over."""
+    count = lookup.dataset.count
+    next_at = np.full(count, NEVER, dtype=np.int32)
+    last_read = np.full(count, _UNREAD, dtype=np.int32)
+    left = np.flatnonzero(~done)[::-1].astype(np.int32)
+    next_at[sequence.ids[left]] = left
+    over = np.flatnonzero(done).astype(np.int32)
+    last_read[sequence.ids[over]] = over
+    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
