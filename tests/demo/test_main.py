@@ -49,7 +49,6 @@ def test_a_training_through_the_proxy_is_measured(tmp_path, console):
     assert second.hits_ram > 0
     assert second.hits_disk > 0
     assert second.origin_requests > 0
-    assert first.origin_requests + second.origin_requests < first.requests + second.requests
     assert 0 < second.stall_s <= second.wall_s
     assert json.loads((reports / "report.json").read_text())["runs"][0]["name"] == "shade"
     assert "ShadeProxy+SDK: epoch 2: accuracy" in console.file.getvalue()
