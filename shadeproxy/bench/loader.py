@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from shadeproxy.bench.faults import BenchError
@@ -85,6 +86,8 @@ class Loader:
                 ready.set_result(None)
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _answer(reader: asyncio.StreamReader) -> None:

@@ -116,7 +116,7 @@ class OriginSection(Section):
     endpoint: Url = ""
     region: str = ""
     addressing: Literal["auto", "path", "virtual"] = "auto"
-    max_connections: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
     ca_file: str = ""
     path: str = ""
     delay: Duration = 0.0

@@ -1,11 +1,10 @@
 """What the engine offers to whoever fetches pages before they are asked for (the package prefetch).
 
 Laws: a page comes by the same flights as a demand read's, with the proxy's own credentials and
-Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is an answer of ``fetch``,
-never an exception; nothing here decides what is worth fetching.
+Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is told,
+never raised; nothing here decides what is worth fetching.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ class Need(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """How a fetch ended. ``meta`` None: the origin did not get as far as telling it."""
+    """How it ended. ``meta`` None: the origin did not get as far as telling it."""
 
     meta: ObjectMeta | None
     size_bytes: int
@@ -67,6 +66,7 @@ class Ahead:
         self._rules = rules
         self._ledger = ledger
         self._stats = stats
+        self._begun: set[Flight] = set()
 
     # ------------------------------------------------------------------ who is told
 
@@ -137,6 +137,11 @@ class Ahead:
         return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
     @property
+    def capacity_bytes(self) -> int:
+        """What all tiers hold together."""
+        return sum(medium.tier.capacity_bytes for medium in self._cache.media)
+
+    @property
     def free_bytes(self) -> int:
         """Room that displaces nothing."""
         return self._cache.placement.free_bytes
@@ -162,30 +167,37 @@ class Ahead:
 
     # ------------------------------------------------------------------ bringing it
 
-    async def fetch(self, ref: ObjectRef, number: int) -> Fetched:
-        """Bring a page, unless somebody does so already. Cancelling ends the read if nobody joined it."""
-        if self._filling.flights.find(ref, number) is not None:
-            return Fetched(None, 0, stored=False)
-        meta = self._versions.known_now(ref)
-        flight, _ = self._filling.join(ref, number, upstream=SHARED, intent=Intent.PREFETCH, meta=meta)
+    def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
+        """Bring a page that is lacking. ``ended`` is called once, unless it is given up before."""
+        meta = self._versions.known_now(need.ref)
+        flight, coalesced = self._filling.join(
+            need.ref, need.number, upstream=SHARED, intent=Intent.PREFETCH, meta=meta
+        )
+        assert not coalesced, "who asks knows what is on its way"
         assert flight.task is not None, "just started"
-        ended = False
-        try:
-            await asyncio.wait({flight.task})
-            ended = True
-        finally:
-            self._account(flight, ended=ended)
-            self._filling.leave(flight)
-        return Fetched(flight.meta, flight.length, flight.stored, flight.error)
+        self._begun.add(flight)
+        flight.task.add_done_callback(lambda _task: self._end(flight, ended))
+        return flight
+
+    def give_up(self, flight: Flight) -> None:
+        """Want a page no more: its read ends if no reader joined it."""
+        if flight in self._begun:
+            self._leave(flight, "wasted")
 
     # ------------------------------------------------------------------ inside
 
-    def _account(self, flight: Flight, *, ended: bool) -> None:
-        """What became of it, unless a reader joined, or it is stored and waits for one."""
-        if flight.intent is not Intent.PREFETCH or flight.stored:
+    def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
+        if flight not in self._begun:
             return
-        failed = ended and isinstance(flight.error, ShadeProxyError)
-        self._stats.record_prefetch("failed" if failed else "wasted")
+        self._leave(flight, "failed" if isinstance(flight.error, ShadeProxyError) else "wasted")
+        ended(Fetched(flight.meta, flight.length, flight.stored, flight.error))
+
+    def _leave(self, flight: Flight, outcome: str) -> None:
+        """``outcome``: what became of it, unless a reader joined, or it is stored and waits for one."""
+        self._begun.discard(flight)
+        if flight.intent is Intent.PREFETCH and not flight.stored:
+            self._stats.record_prefetch(outcome)
+        self._filling.leave(flight)
 
     def _lacking(
         self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None

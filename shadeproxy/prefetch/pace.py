@@ -2,8 +2,9 @@
 
 Pure state; times come in. Two numbers make it (design 6.7): *depth*, pages in flight, is what hides the
 latency at the rate of reading (Little's law, and half as much again); the *window*, samples looked ahead, is
-that and the biggest burst, because loaders ask for whole batches at once. Law: what was measured too small
-shows as readers that find their page still on its way; then both grow, and come back slowly.
+that and the *reach*: a loader's workers read many batches at a time, so what is read next is anywhere among
+the next thousand of the order. Law: what was measured too small shows as readers that find their page still
+on its way; then both grow, and come back slowly.
 """
 
 import math
@@ -11,13 +12,19 @@ import math
 _SPARE = 1.5
 _FEWEST = 4
 _FIRST_DEPTH = 16
-_FIRST_BURST = 64.0
+_FIRST_REACH = 16.0
 _FAST_S = 0.5
-_BURST_HALF_LIFE_S = 30.0
+_REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
+_BOOSTED = 4.0  # and still late: it is not the latency
+_LEAST_SHARE = 0.25
+_MORE_SHARE = 1.25
+_SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
+# Small: a guess too big for a small cache would never be put right, and a few fetches teach better.
+_FIRST_SIZE_BYTES = 64 * 1024
 
 
 def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
@@ -28,9 +35,9 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
 class Latency:
     """What a fetch takes, and how long a page is, by the latest few dozen."""
 
-    def __init__(self, first_size_bytes: int) -> None:
+    def __init__(self, page_size: int) -> None:
         self.mean_s = _FIRST_LATENCY_S
-        self.size_bytes = float(first_size_bytes)
+        self.size_bytes = float(min(page_size, _FIRST_SIZE_BYTES))
         self._count = 0
 
     def note(self, latency_s: float, size_bytes: int) -> None:
@@ -46,11 +53,13 @@ class Pace:
 
     def __init__(self, now_s: float) -> None:
         self.miss_ratio = 1.0
+        self.share = _LEAST_SHARE
+        """Of a full cache, what may lie ready. Little saves bytes; much saves time where it is the link that
+        holds up the job, and not the latency (Cao et al., SIGMETRICS 1995: aggressive prefetching)."""
         self._last_s = now_s
         self._rate_per_s = math.nan
         self._fast_per_s = 0.0
-        self._ahead = 0.0  # reads beyond what a steady reader would have done
-        self._burst = math.nan
+        self._reach = _FIRST_REACH
         self._boost = 1.0
         self._boosted_s = -math.inf
 
@@ -63,12 +72,13 @@ class Pace:
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s
         self._boost = 1.0 + (self._boost - 1.0) * 0.5 ** (elapsed_s / _BOOST_HALF_LIFE_S)
-        steady = 0.0 if math.isnan(rate_per_s) else rate_per_s
-        # No more than about what was read in the last moments: the measured rate lags behind the real one.
-        self._ahead = min(max(0.0, self._ahead - elapsed_s * steady) + count, self._fast_per_s * _FAST_S)
-        if count and not math.isnan(rate_per_s):
-            faded = 0.0 if math.isnan(self._burst) else self._burst * 0.5 ** (elapsed_s / _BURST_HALF_LIFE_S)
-            self._burst = max(faded, self._ahead)
+        faded = 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
+        self.share = _LEAST_SHARE + (self.share - _LEAST_SHARE) * faded
+        self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
+
+    def note_reach(self, place: int) -> None:
+        """The sample that was ``place`` in what was coming has been read."""
+        self._reach = max(self._reach, place + 1.0)
 
     def note_misses(self, missing: int, seen: int) -> None:
         """Of ``seen`` coming samples so many were not there."""
@@ -80,6 +90,8 @@ class Pace:
         """A reader came before his page did. What is done about it shows after a latency."""
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s
+            if self._boost >= _BOOSTED:
+                self.share = min(_MORE_SHARE * self.share, 1.0)
             self._boost = min(2 * self._boost, _MOST_BOOST)
 
     @property
@@ -95,6 +107,5 @@ class Pace:
 
     def window(self, latency_s: float) -> int:
         """Samples to look ahead."""
-        burst = _FIRST_BURST if math.isnan(self._burst) else self._burst
         rate = 0.0 if math.isnan(self.rate_per_s) else self.rate_per_s
-        return math.ceil(self._boost * max(_SPARE * rate * latency_s + burst, _FEWEST))
+        return math.ceil(self._reach + self._boost * max(_SPARE * rate * latency_s, _FEWEST))

@@ -9,7 +9,9 @@ withdrawn order wanted is cancelled; failures are counted, and slow it down.
 
 import asyncio
 import heapq
+import math
 from collections.abc import Coroutine
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,9 +19,11 @@ import numpy as np
 import structlog
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.ahead import Ahead, Fetched, Need
+from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts
@@ -27,8 +31,10 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 
 _log = structlog.get_logger(__name__)
 
-_PAUSE_S = 0.01
-_MOST_SAMPLES = 4096
+_PAUSE_S = 0.02
+_SPARE = 2  # wanted pages win no place, or came meanwhile
+_MOST_SAMPLES = 32_768
+_LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
@@ -38,7 +44,8 @@ _MOST_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
-    """``ahead_bytes``: how far ahead of a job's reads. ``fetches`` and ``flying_bytes``: at most at a time.
+    """``ahead_bytes``: how far ahead of a job's reads. ``fetches``: while so many reads of the origin are
+    under way, whoever wants them, none is added. ``flying_bytes``: at most at a time.
     ``whole_bytes``: objects up to this size are fetched whole after a part was read.
     """
 
@@ -49,9 +56,10 @@ class Limits(NamedTuple):
 
 
 class _Flying(NamedTuple):
-    task: asyncio.Task[None]
+    flight: Flight
     size_bytes: int
-    jobs: frozenset[str]
+    began_s: float
+    wanted: Wanted | None
 
 
 class Prefetcher:
@@ -87,13 +95,15 @@ class Prefetcher:
         self._woken.set()
 
     async def aclose(self) -> None:
-        """Cancel everything and wait until it is over."""
-        # What is cancelled makes room: it must not be taken.
+        """Give up everything, and wait until it is over."""
+        # What is given up makes room: it must not be taken.
         self._paused = True
-        tasks = [*self._tasks, *(flying.task for flying in self._flying.values())]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for key in list(self._flying):
+            self._give_up(key)
 
     @property
     def flying(self) -> int:
@@ -141,19 +151,28 @@ class Prefetcher:
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
-        wanted: list[list[Wanted]] = []
         self._depth = 0
         for outlook in outlooks:
             walk = self._walks.get(outlook.job)
             if walk is None:
                 walk = self._walks[outlook.job] = Walk(outlook.job, now_s)
             walk.note(outlook, now_s)
-            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), now_s))
             self._depth += walk.pace.depth(self._latency.mean_s)
+        most = self._startable()
+        wanted: list[list[Wanted]] = []
+        for outlook in outlooks:
+            walk = self._walks[outlook.job]
+            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), most, now_s))
             if not walk.complete:
                 self._woken.set()
-        soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), 2 * self._depth)
+        soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), most)
         self._queue = self._worth_it(list(soonest))[::-1]
+
+    def _startable(self) -> int:
+        """How many pages may be started before the next plan: now, and as those in flight come."""
+        slots = min(self._depth, self._limits.fetches)
+        coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
+        return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
         """Those that would win a place, and are not on their way since they were looked up."""
@@ -172,18 +191,24 @@ class Prefetcher:
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
     def _window(self, walk: Walk) -> int:
-        """Samples to look ahead of a job: farther where that displaces nothing."""
-        most = min(int(self._limits.ahead_bytes / max(self._latency.size_bytes, 1.0)), _MOST_SAMPLES)
-        free = int(self._ahead.free_bytes / max(self._latency.size_bytes, 1.0))
-        return max(min(max(walk.pace.window(self._latency.mean_s), free), most), 1)
+        """Samples to look ahead of a job: farther where that displaces nothing.
+
+        What lies ready takes the place of what would be read from the cache later, so it gets a share.
+        """
+        size_bytes = max(self._latency.size_bytes, 1.0)
+        share_bytes = self._ahead.capacity_bytes * walk.pace.share / len(self._walks)
+        within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _LEAST_MISS_RATIO))
+        free = int(self._ahead.free_bytes / size_bytes)
+        most = min(int(self._limits.ahead_bytes / size_bytes), _MOST_SAMPLES)
+        return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
 
     def _withdraw(self, jobs: set[str]) -> None:
         """Of the other jobs nothing is wanted any more."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            for flying in self._flying.values():
-                if flying.jobs and not flying.jobs & self._walks.keys():
-                    flying.task.cancel()
+            for key, flown in list(self._flying.items()):
+                if flown.wanted is not None and flown.wanted.job == job:
+                    self._give_up(key)
 
     def _pump(self) -> None:
         """Start what there is room for."""
@@ -220,7 +245,8 @@ class Prefetcher:
     def _may_start(self, depth: int) -> bool:
         size_bytes = int(self._latency.size_bytes)
         return (
-            len(self._flying) < min(depth, self._limits.fetches)
+            len(self._flying) < depth
+            and self._ahead.flying < self._limits.fetches
             and self._flying_bytes + size_bytes <= self._limits.flying_bytes
             and self._ahead.may_take(size_bytes)
         )
@@ -229,30 +255,30 @@ class Prefetcher:
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
         key = (need.ref, need.number)
-        if key in self._flying:  # and not at the engine yet
-            return
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
-        task = asyncio.create_task(self._fetch(need, wanted), name=f"prefetch {need.ref} page {need.number}")
-        jobs = frozenset() if wanted is None else frozenset((wanted.job,))
-        self._flying[key] = _Flying(task, size_bytes, jobs)
+        flight = self._ahead.begin(need, partial(self._landed, key))
+        self._flying[key] = _Flying(flight, size_bytes, self._clock.monotonic_s(), wanted)
         self._flying_bytes += size_bytes
-        task.add_done_callback(lambda _task: self._landed(key))
 
-    async def _fetch(self, need: Need, wanted: Wanted | None) -> None:
-        began_s = self._clock.monotonic_s()
-        fetched = await self._ahead.fetch(need.ref, need.number)
-        self._learn(fetched, self._clock.monotonic_s() - began_s)
-        if wanted is not None and fetched.meta is not None and fetched.meta.size > self._ahead.page_size:
-            walk = self._walks.get(wanted.job)
-            if walk is not None:
-                walk.forget(wanted.sample)
-
-    def _landed(self, key: tuple[ObjectRef, int]) -> None:
-        self._flying_bytes -= self._flying.pop(key).size_bytes
+    def _landed(self, key: tuple[ObjectRef, int], fetched: Fetched) -> None:
+        flown = self._remove(key)
+        self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
+        if flown.wanted is not None and fetched.meta is not None:
+            walk = self._walks.get(flown.wanted.job)
+            if walk is not None and fetched.meta.size > self._ahead.page_size:
+                walk.forget(flown.wanted.sample)
         if self._queue:
             self._pump()
-        else:
+        if not self._queue:
             self._woken.set()
+
+    def _give_up(self, key: tuple[ObjectRef, int]) -> None:
+        self._ahead.give_up(self._remove(key).flight)
+
+    def _remove(self, key: tuple[ObjectRef, int]) -> _Flying:
+        flown = self._flying.pop(key)
+        self._flying_bytes -= flown.size_bytes
+        return flown
 
     def _learn(self, fetched: Fetched, elapsed_s: float) -> None:
         if fetched.error is None:
@@ -260,6 +286,8 @@ class Prefetcher:
             if fetched.size_bytes:
                 self._latency.note(elapsed_s, fetched.size_bytes)
             return
+        if isinstance(fetched.error, Overloaded):
+            return  # demand was quicker
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
             doublings = min(self._failures - _FAILURES_IN_A_ROW, _MOST_DOUBLINGS)

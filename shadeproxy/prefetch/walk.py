@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.types import Span
 from shadeproxy.engine.ahead import Ahead, Need
@@ -27,7 +28,9 @@ _MOST_WANTED = 1024
 """Pages remembered as lacking: more than anybody fetches before the next look."""
 
 _TRUST_S = 1.0
-"""How long it is believed that a page which was there is still there."""
+"""How long it is believed that what was there is still there, and that what failed is still of no use."""
+
+_UNKNOWN, _THERE, _LACKS = range(3)
 
 
 class Wanted(NamedTuple):
@@ -48,51 +51,90 @@ class Walk:
         self.complete = True
         """Whether the last look saw all that it was to see."""
         self._left: int | None = None
-        self._seen: dict[int, list[Need]] = {}
-        self._seen_s = now_s
+        self._read = 0
+        self._state = np.zeros(0, dtype=np.uint8)  # by sample
+        self._needs: dict[int, list[Need]] = {}  # of the samples that lack pages
+        self._known_s = now_s
+        self._looks = 0
+        self._looked = np.zeros(0, dtype=np.uint32)  # by sample: the last look that listed it
+        self._listed = np.zeros(0, dtype=np.uint32)
 
     def note(self, outlook: Outlook, now_s: float) -> None:
         """How far the job is by now."""
         read = 0 if self._left is None else max(self._left - outlook.left, 0)
+        self._read += read
         self._left = outlook.left
         self.pace.note_reads(read, outlook.rate_per_s, now_s)
 
-    def look(self, upcoming: Upcoming, ahead: Ahead, count: int, now_s: float) -> list[Wanted]:
-        """What the next ``count`` samples lack, soonest first."""
-        if now_s - self._seen_s > _TRUST_S:
-            self._seen, self._seen_s = {}, now_s
+    def look(self, upcoming: Upcoming, ahead: Ahead, count: int, most: int, now_s: float) -> list[Wanted]:
+        """What the next ``count`` samples lack, soonest first: about ``most`` pages."""
         ids = upcoming.coming(self.job, count)
-        listed = ids.tolist()
-        seen = {sample: self._seen[sample] for sample in listed if sample in self._seen}
-        new = [sample for sample in dict.fromkeys(listed) if sample not in seen]
+        if not len(ids):
+            return []
+        self._make_room(int(ids.max()) + 1)
+        self._note_reach(ids)
+        if now_s - self._known_s > _TRUST_S:
+            self._known_s = now_s
+            self._state[:] = _UNKNOWN
+            self._needs.clear()
+        new = ids[self._state[ids] == _UNKNOWN]
         self.complete = len(new) <= _MOST_NEW
-        if new:
-            self._look_up(upcoming, ahead, new[:_MOST_NEW], seen)
-        self._seen = seen
+        lacking = ids[self._state[ids] == _LACKS].tolist()
+        room = _MOST_WANTED - sum(len(self._needs[sample]) for sample in lacking)
+        if room <= 0:
+            self.complete = True
+        elif len(new):
+            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())), room)
         rate = self.pace.rate_per_s
-        wanted: list[Wanted] = []
-        for place, sample in enumerate(listed):
-            if len(wanted) >= _MOST_WANTED:
-                break
-            due_s = place / rate if rate > 0 else 0.0
-            wanted += [Wanted(need, self.job, sample, due_s) for need in seen.get(sample, ())]
-        return wanted
+        per_sample_s = 1 / rate if rate > 0 else 0.0
+        places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
+        due: dict[int, int] = {}
+        for sample, place in zip(ids[places].tolist(), places.tolist(), strict=True):
+            due.setdefault(sample, place)
+        wanted = (
+            Wanted(need, self.job, sample, place * per_sample_s)
+            for sample, place in due.items()
+            for need in self._needs[sample]
+        )
+        return list(islice(wanted, _MOST_WANTED))
 
     def issued(self, wanted: Wanted) -> None:
         """A page is on its way, or need not be."""
-        needs = self._seen.get(wanted.sample)
-        if needs is not None and wanted.need in needs:
+        needs = self._needs.get(wanted.sample)
+        if needs is None:
+            return
+        if wanted.need in needs:
             needs.remove(wanted.need)
+        if not needs:
+            del self._needs[wanted.sample]
+            self._state[wanted.sample] = _THERE
 
     def forget(self, sample: int) -> None:
         """More is known of a sample's object: look it up again."""
-        self._seen.pop(sample, None)
+        self._needs.pop(sample, None)
+        self._state[sample] = _UNKNOWN
 
-    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int], seen: dict[int, list[Need]]) -> None:
-        room = _MOST_WANTED - sum(map(len, seen.values()))
-        if room <= 0:
-            self.complete = True
-            return
+    def _make_room(self, count: int) -> None:
+        if count > len(self._state):
+            self._state = np.append(self._state, np.zeros(count, dtype=np.uint8))
+            self._looked = np.append(self._looked, np.zeros(count, dtype=np.uint32))
+
+    def _note_reach(self, ids: NDArray[np.uint32]) -> None:
+        """Of what was coming at the last look, how far behind lay what is no longer."""
+        self._looks += 1
+        self._looked[ids] = self._looks
+        gone = np.flatnonzero(self._looked[self._listed] != self._looks)
+        if len(gone):
+            self.pace.note_reach(int(gone[-1]))
+            # When it comes again, in another epoch, its page may have left.
+            self._state[self._listed[gone]] = _UNKNOWN
+        if self._read > len(gone):
+            # Others were read behind all that was looked at.
+            self.pace.note_reach(2 * len(self._listed))
+        self._listed = ids
+        self._read = 0
+
+    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int], room: int) -> None:
         samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
         left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where in zip(ids, samples, strict=False):
@@ -100,11 +142,14 @@ class Walk:
             if looked and len(pages) == left:
                 self.complete = False  # more of it in the next look
                 break
-            seen[sample] = needs = [need for need in pages if need is not None]
+            needs = [need for need in pages if need is not None]
+            self._state[sample] = _LACKS if needs else _THERE
+            if needs:
+                self._needs[sample] = needs
+                missing += 1
             left -= len(pages)
             room -= len(needs)
             looked += 1
-            missing += bool(needs)
             if room <= 0:
                 self.complete = True
                 break

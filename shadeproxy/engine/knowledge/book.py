@@ -31,6 +31,7 @@ _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
 _NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
+_SETTLED_SHARE = 4  # of what is near: reads run ahead of the cursor until it is moved, and must stay near it
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
@@ -210,7 +211,7 @@ class Book:
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
-        due = len(self._read) + self._surprises >= _SETTLED_TOGETHER
+        due = len(self._read) + self._surprises >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
         if due:
             self.settle(now_s)
         return due
@@ -222,11 +223,14 @@ class Book:
             return
         if self._log is not None:
             self._log.append(samples)
-        far = self._consume(samples)
-        if certain:
-            known = self.columns.last_read[far] >= self.cursor - self._near_now
-            self._surprises += len(far) - int(np.count_nonzero(known))
-        self.settle(now_s)
+        while len(samples):
+            together = self._near_now // _SETTLED_SHARE
+            far = self._consume(samples[:together])
+            if certain:
+                known = self.columns.last_read[far] >= self.cursor - self._near_now
+                self._surprises += len(far) - int(np.count_nonzero(known))
+            self.settle(now_s)
+            samples = samples[together:]
 
     def _is_of_order(self, epoch: int | None) -> bool:
         """Whether reads of ``epoch`` are to be looked for; that the epoch has begun is noted."""

@@ -8,12 +8,12 @@ import msgspec
 
 from shadeproxy.bench import machine
 from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy.studies.by_hand import kept
 from shadeproxy.studies.training.data import DataSet, data_sets
 from shadeproxy.studies.training.report import plots, table
 from shadeproxy.studies.training.runs import BUCKET, CACHED, MODES, Epoch, train
 
 _TITLE = "# Study (b): SHADE as published and SHADE done right, on real training"
-_READ_BY_HAND = "## What it shows, and what it does not"
 
 
 def main() -> None:
@@ -67,14 +67,7 @@ def _markdown(sets: list[DataSet], found: list[Epoch], out: Path, earlier: Path)
     for data in sets:
         plot = plots(found, data.name, out)
         parts += [f"## {data.words}", table(found, data.name), f"![{data.name}]({plot.name})"]
-    return "\n\n".join([*parts, _read_by_hand(earlier)]) + "\n"
-
-
-def _read_by_hand(earlier: Path) -> str:
-    """What a person wrote under the tables stays when they are made anew."""
-    text = earlier.read_text() if earlier.exists() else ""
-    _, found, words = text.partition(_READ_BY_HAND)
-    return f"{_READ_BY_HAND}{words.rstrip()}" if found else _READ_BY_HAND
+    return "\n\n".join([*parts, kept(earlier)]) + "\n"
 
 
 def _say(text: str) -> None:
