@@ -20,6 +20,11 @@ import pytest
 from blockbuster import blockbuster_ctx
 from botocore import UNSIGNED
 from botocore.config import Config
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

@@ -79,6 +79,10 @@ class Live:
             self.reload_error = str(error)
             _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
             return
+        except Exception as error:  # noqa: BLE001 - logged; the next reload must find somebody who does it
+            self.reload_error = f"internal error: {error!r}"
+            _log.error("configuration not reloaded", error=self.reload_error, hint="nothing changed")
+            return
         self._apply(new)
         if self.readers is not None:
             await self.readers.adopt(new.terms)

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -107,12 +108,12 @@ class Readers:
             link.unconfirmed.append(future)
             asked[future] = link
             if not link.channel.say(pack_terms(terms)):
-                link.process.kill()
+                _kill(link.process)
         if asked:
             _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
             for future in late:
                 _log.warning("a reader process does not answer and is ended")
-                asked[future].process.kill()
+                _kill(asked[future].process)
             await asyncio.gather(*asked)
 
     async def stop(self, limit_s: float) -> None:
@@ -128,7 +129,7 @@ class Readers:
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
             for link in self._links if late else ():
-                link.process.kill()
+                _kill(link.process)
             await asyncio.gather(*self._tasks)
         if ending is not None:
             await ending
@@ -175,3 +176,8 @@ class Readers:
             for future in unconfirmed:
                 future.set_result(None)
             unconfirmed.clear()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it may have ended, and nobody was told yet
+        process.kill()

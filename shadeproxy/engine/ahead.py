@@ -5,7 +5,7 @@ Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is
 never raised; nothing here decides what is worth fetching.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -89,20 +89,21 @@ class Ahead:
 
     # ------------------------------------------------------------------ what there is
 
-    def missing(self, ref: ObjectRef, span: Span | None = None) -> list[Need]:
-        """Pages of ``span`` (None: of the whole object) that would have to be fetched, as far as is known.
+    def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
+        """The pages of ``span`` (None: of the whole object) in turn, as far as is known; None in place of
+        those that need not be fetched. Ask only for so many as there is time for: objects may have thousands.
 
         Of an object of which nothing is known that is its first page.
         """
         if not self._rules.of(ref).cache:
-            return []
+            return iter(())
         hashed = object_hash(ref)
         if span is not None:
             return self._lacking(ref, hashed, pages_of(span, self.page_size), None)
         table = self._cache.residents
         first = table.occupant(hashed, 0)
         if first is not None and int(table.body_bytes[first]) < self.page_size:
-            return []
+            return iter(())
         meta = self._versions.known_now(ref)
         numbers = range(1) if meta is None else pages_of(Span(0, meta.size), self.page_size)
         return self._lacking(ref, hashed, numbers, meta)
@@ -114,7 +115,9 @@ class Ahead:
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
         """Those of the pages ``numbers`` of a version that would have to be fetched."""
-        return self._lacking(ref, object_hash(ref), numbers, meta) if self._rules.of(ref).cache else []
+        if not self._rules.of(ref).cache:
+            return []
+        return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
 
     def winners(self, needs: list[Need], *, pending_bytes: int, guess_bytes: int) -> NDArray[np.bool_]:
         """Which of the pages would win a place, were they to come in this order after ``pending_bytes``.
@@ -196,15 +199,13 @@ class Ahead:
             self._stats.record_prefetch(outcome)
         self._filling.leave(flight)
 
-    def _lacking(self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None) -> list[Need]:
+    def _lacking(
+        self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None
+    ) -> Iterator[Need | None]:
         table, flights = self._cache.residents, self._filling.flights
-        return [
-            Need(
-                ref,
-                hashed,
-                number,
-                None if meta is None else page_span(number, self.page_size, meta.size).length,
-            )
-            for number in numbers
-            if table.occupant(hashed, number) is None and flights.find(ref, number) is None
-        ]
+        for number in numbers:
+            if table.occupant(hashed, number) is None and flights.find(ref, number) is None:
+                size = None if meta is None else page_span(number, self.page_size, meta.size).length
+                yield Need(ref, hashed, number, size)
+            else:
+                yield None

@@ -345,7 +345,11 @@ class Engine:
                 else:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
-        await reading.open_known(meta, span_needed(request, meta))
+        span = span_needed(request, meta)
+        if request.conditions and span.length:
+            # Not before it was known whether anything is to be read.
+            self._counting.note_read(request, span.start)
+        await reading.open_known(meta, span)
 
     def _linger(self, touched: list[ObjectRef]) -> None:
         """Keep nothing that is read of ``touched`` until a write whose outcome is not known must be over."""

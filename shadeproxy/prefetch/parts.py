@@ -9,6 +9,7 @@ its next page is guessed only as an earlier guess is read.
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from shadeproxy.core.identity import object_hash
@@ -76,7 +77,9 @@ class Parts:
         fits = meta.size <= min(self._whole_bytes, room_bytes)
         if fits and not known.whole and first < pages.stop - 1:
             known.whole = True
-            self._rest.append((ref, meta, iter([*pages[first:], *pages[:first]])))
+            self._rest.append((ref, meta, chain(pages[first:], pages[:first])))
+            if len(self._rest) > _MOST_OBJECTS:
+                self._rest.popleft()
 
     def note_first_use(self, hashed: int, number: int) -> None:
         """A page that came ahead was read."""

@@ -39,6 +39,7 @@ _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
 _FIRST_PAUSE_S = 0.1
+_MOST_DOUBLINGS = 10  # of a number that grows for as long as the origin is away
 _MOST_PAUSE_S = 5.0
 
 
@@ -95,6 +96,8 @@ class Prefetcher:
 
     async def aclose(self) -> None:
         """Give up everything, and wait until it is over."""
+        # What is given up makes room: it must not be taken.
+        self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -287,7 +290,8 @@ class Prefetcher:
             return  # demand was quicker
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
-            pause_s = min(_FIRST_PAUSE_S * 2 ** (self._failures - _FAILURES_IN_A_ROW), _MOST_PAUSE_S)
+            doublings = min(self._failures - _FAILURES_IN_A_ROW, _MOST_DOUBLINGS)
+            pause_s = min(_FIRST_PAUSE_S * 2**doublings, _MOST_PAUSE_S)
             _log.warning("prefetching pauses", seconds=pause_s, error=str(fetched.error))
             self._paused = True
             self._spawn(self._pause(pause_s), "prefetch pause")

@@ -5,6 +5,8 @@ remembered of a sample that is no longer coming, so what a withdrawn or replaced
 the next look.
 """
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,12 @@ from shadeproxy.prefetch.pace import Pace
 
 _MOST_NEW = 512
 """Samples looked up in one look: about 2 ms."""
+
+_MOST_PAGES = 1024
+"""Pages looked up in one look, as many ms. Of a sample that has more these are all that is fetched ahead."""
+
+_MOST_WANTED = 1024
+"""Pages remembered as lacking: more than anybody fetches before the next look."""
 
 _TRUST_S = 1.0
 """How long it is believed that what was there is still there, and that what failed is still of no use."""
@@ -71,19 +79,24 @@ class Walk:
             self._needs.clear()
         new = ids[self._state[ids] == _UNKNOWN]
         self.complete = len(new) <= _MOST_NEW
-        if len(new):
-            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())))
+        lacking = ids[self._state[ids] == _LACKS].tolist()
+        room = _MOST_WANTED - sum(len(self._needs[sample]) for sample in lacking)
+        if room <= 0:
+            self.complete = True
+        elif len(new):
+            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())), room)
         rate = self.pace.rate_per_s
         per_sample_s = 1 / rate if rate > 0 else 0.0
         places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
         due: dict[int, int] = {}
         for sample, place in zip(ids[places].tolist(), places.tolist(), strict=True):
             due.setdefault(sample, place)
-        return [
+        wanted = (
             Wanted(need, self.job, sample, place * per_sample_s)
             for sample, place in due.items()
-            for need in self._needs[sample][:most]
-        ]
+            for need in self._needs[sample]
+        )
+        return list(islice(wanted, _MOST_WANTED))
 
     def issued(self, wanted: Wanted) -> None:
         """A page is on its way, or need not be."""
@@ -121,20 +134,30 @@ class Walk:
         self._listed = ids
         self._read = 0
 
-    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int]) -> None:
+    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int], room: int) -> None:
         samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
-        missing = 0
+        left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where in zip(ids, samples, strict=False):
-            needs = lacking(ahead, where)
+            pages = list(islice(pages_of(ahead, where), left))
+            if looked and len(pages) == left:
+                self.complete = False  # more of it in the next look
+                break
+            needs = [need for need in pages if need is not None]
             self._state[sample] = _LACKS if needs else _THERE
             if needs:
                 self._needs[sample] = needs
                 missing += 1
-        self.pace.note_misses(missing, len(samples))
+            left -= len(pages)
+            room -= len(needs)
+            looked += 1
+            if room <= 0:
+                self.complete = True
+                break
+        self.pace.note_misses(missing, looked)
 
 
-def lacking(ahead: Ahead, sample: Sample) -> list[Need]:
-    """The pages that a sample lacks."""
+def pages_of(ahead: Ahead, sample: Sample) -> Iterator[Need | None]:
+    """The pages of a sample that it lacks, None for those that it does not."""
     if sample.length is None:
         return ahead.missing(sample.ref)
     return ahead.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))

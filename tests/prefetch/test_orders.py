@@ -179,6 +179,41 @@ async def test_failures_are_counted_and_slow_it_down(make_fetching):
         assert (await fetching.bench.get(f"k{number}"))[0] == bytes([number]) * 1000
 
 
+async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetching):
+    memory = MemoryOrigin()
+    fetching = await make_fetching(
+        origin=FaultyOrigin(memory, script=[Fault(error=OriginUnavailable("down"))] * 2000)
+    )
+    fill(memory, 40)
+    fetching.orders.announce("j", Order(whole(40), list(range(40))))
+    # More in a row than a float has powers of two.
+    while (failed := fetching.counts()[3]) < 1100:
+        await fetching.bench.clock.sleep(6)
+        fetching.orders.changed()
+        await fetching.idle()
+    began_s = fetching.bench.clock.monotonic_s()
+    while fetching.counts()[3] < failed + 100:
+        fetching.orders.changed()
+        await fetching.idle()
+    # At most the 32 that fly together, then five seconds of rest.
+    assert fetching.bench.clock.monotonic_s() - began_s >= 3 * 5.0
+
+
+async def test_what_is_cancelled_at_the_end_makes_no_room_for_more(make_fetching):
+    fetching = await make_fetching(fetches=4)
+    fill(fetching.bench.origin, 20)
+    gate = fetching.bench.origin.gate = Gate()
+    fetching.orders.announce("j", Order(whole(20), list(range(20))))
+    await until(lambda: fetching.bench.origin.gets == 4)
+    await fetching.prefetcher.aclose()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    left = fetching.prefetcher.flying
+    gate.release()
+    assert left == 0
+    assert fetching.counts()[0] == 4
+
+
 async def test_a_sample_of_many_pages_is_fetched_whole(make_fetching):
     fetching = await make_fetching()
     bench = fetching.bench
@@ -188,6 +223,36 @@ async def test_a_sample_of_many_pages_is_fetched_whole(make_fetching):
     await fetching.idle()
     assert (await bench.get("k0"))[1] is Source.RAM
     assert fetching.counts() == (6, 6, 0, 0)
+
+
+async def test_samples_of_very_many_pages_are_looked_up_bit_by_bit(make_fetching, monkeypatch):
+    fetching = await make_fetching(page_size=256, ram_bytes=1 << 22, flying_bytes=1 << 14, fetches=64)
+    bench, pages = fetching.bench, 600
+    for number in range(4):
+        bench.origin.put("b", f"k{number}", bytes(pages * 256))
+        ref = ObjectRef("b", f"k{number}")
+        bench.engine._versions.learn(ref, await bench.origin.head(ref))
+    looked = [0]
+    plan, occupant = fetching.prefetcher._plan, bench.cache.residents.occupant
+
+    def count(*page: int) -> int | None:
+        looked[-1] += 1
+        return occupant(*page)
+
+    def plan_anew() -> None:
+        looked.append(0)
+        plan()
+        looked.append(0)
+
+    monkeypatch.setattr(bench.cache.residents, "occupant", count)
+    monkeypatch.setattr(fetching.prefetcher, "_plan", plan_anew)
+    fetching.orders.announce("j", Order(whole(4), list(range(4))))
+    for number in range(4):
+        await until(lambda done=number + 1: len(bench.cache.residents) >= done * pages, steps=500_000)
+        await fetching.idle()
+        fetching.orders.read("j")
+    assert max(looked[1::2]) <= 1400
+    assert bench.origin.gets == 4 * pages
 
 
 async def test_of_a_shard_the_pages_of_its_samples(make_fetching):

@@ -3,7 +3,8 @@
 import pytest
 
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.prefetch.parts import Parts
 from tests.prefetch.conftest import Order, whole
 
 PAGE = 4096
@@ -97,3 +98,16 @@ async def test_an_order_knows_better(make_fetching):
     await bench.get("k0", range=RangeSpec(0, 10))
     await fetching.idle()
     assert bench.origin.gets == before + 2
+
+
+def test_what_waits_to_be_fetched_whole_is_bounded():
+    """Headers of a million objects are read faster than anybody can fetch the rest of them."""
+    parts = Parts(page_size=PAGE, whole_bytes=1 << 20)
+    for number in range(5000):
+        ref = ObjectRef("b", f"k{number}")
+        parts.note(ref, ObjectMeta('"e"', 3 * PAGE, ()), Span(0, 10), room_bytes=1 << 30)
+    waiting = set()
+    while (guess := parts.rest()) is not None:
+        waiting.add(guess.ref.key)
+    assert len(waiting) <= 1024
+    assert "k4999" in waiting

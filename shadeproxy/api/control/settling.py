@@ -27,4 +27,9 @@ class Settling:
     async def _settle(self, job: str) -> None:
         loop = asyncio.get_running_loop()
         while (prepared := self._orders.begin(job)) is not None:
-            self._orders.finish(prepared, await loop.run_in_executor(self._pool, prepared.build.run))
+            try:
+                built = await loop.run_in_executor(self._pool, prepared.build.run)
+            except BaseException:
+                self._orders.give_up(prepared)
+                raise
+            self._orders.finish(prepared, built)

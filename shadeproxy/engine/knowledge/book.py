@@ -37,6 +37,7 @@ _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # at a time: more would hold the loop
 _MOST_REPEATS = 8
+_STARTED_ANEW_S = 2.0  # no process is back sooner
 _UNREAD = -NEVER
 _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job it does not matter
 
@@ -143,12 +144,31 @@ class Book:
         """Take over what was built since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        self._set(built)
-        for ids in log:
-            self._consume(ids)
         self._read.clear()
+        self._set(built)
+        reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
+        # Not one by one: a few hundred would hold the loop for as many times 50 us. Nor all together: what is
+        # further on than the cursor is near would be lost.
+        together = max(self._near_now // 2, 1)
+        for start in range(0, len(reads), together):
+            self._consume(reads[start : start + together])
+            self._follow()
         if not _goes_on(before, self.sequence):
             self.truth.forget()
+
+    def give_up(self) -> None:
+        """Nothing comes of what ``begin`` began."""
+        self._log = None
+
+    def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
+        """Whether a job that announces this was started anew: an epoch from before the one that it is in, or,
+        after a pause and from the beginning, the one that it is well into.
+        """
+        at = self.sequence.epoch_at(self.cursor)
+        if at is None or epoch != at.number:
+            return at is not None and epoch < at.number
+        well_into = self.cursor > at.start + self._near_now
+        return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _STARTED_ANEW_S
 
     def _set(self, built: Built) -> None:
         columns, self.lookup = built.columns, built.lookup
@@ -256,11 +276,15 @@ class Book:
 
     def settle(self, now_s: float) -> None:
         """Move the cursor to where the latest reads are, and pass what nobody came for."""
-        read, surprises = self._read, self._surprises
-        self._read, self._surprises = [], 0
-        self.pace.note(len(read) + surprises, now_s)
-        if read or surprises:
-            self.truth.heard(len(read), surprises)
+        found, surprises = len(self._read), self._surprises
+        self.pace.note(found + surprises, now_s)
+        if found or surprises:
+            self.truth.heard(found, surprises)
+        self._follow()
+
+    def _follow(self) -> None:
+        """The part of ``settle`` that says nothing of the job."""
+        read, self._read, self._surprises = self._read, [], 0
         if read:
             read.sort()
             self.cursor = max(self.cursor, read[len(read) // 2])

@@ -78,15 +78,16 @@ class Orders:
     def put(self, new: Announcement, now_s: float) -> None:
         """Take in checked ids. Raises InvalidRequest, Conflict; the order counts once it is settled.
 
-        A job that announces an epoch from before the one it is in begins there again.
+        A job that announces an epoch from before the one it is in begins there again; so does one that was
+        started anew in the middle of one.
         """
         self._hear(now_s)
         job = self._jobs.get(new.job)
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
         book = self._books.get(job.name)
-        at = None if book is None else book.sequence.epoch_at(book.cursor)
-        self._unsettle(job.name, new.epoch if at is not None and new.epoch < at.number else None)
+        again = book is not None and book.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        self._unsettle(job.name, new.epoch if again else None)
 
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
         """Forget what was announced. Raises UnknownName."""
@@ -148,6 +149,11 @@ class Orders:
         else:
             book.finish(built)
         self._changed()
+
+    def give_up(self, prepared: Prepared) -> None:
+        """It could not be built: the order before goes on counting."""
+        if prepared.book is not None:
+            prepared.book.give_up()
 
     def settle(self) -> None:
         """Build everything here and now: for starts and tests."""
