@@ -20,7 +20,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw crash soak fuzz audit lock clean
+.PHONY: help demo test check format bench test-rgw clients crash soak fuzz memory audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,10 @@ bench: $(VENV)/.bench ## Measure beside nginx and stock clients, write bench/res
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
 	@$(BIN)/python -m pytest -q -m rgw
 
+clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
+	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
+	  $(BIN)/python -m pytest -q -m clients tests/clients
+
 crash: $(VENV)/.dev ## kill -9 during writes, ROUNDS times (default 200), every object compared
 	@SHADEPROXY_KILL_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q --timeout=1800 tests/tiers/test_crash.py tests/e2e/test_kill.py
 
@@ -60,6 +64,9 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+
+memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.memory $(if $(WRITE),--write docs/reliability)
 
 # --strict: what cannot be looked up fails the audit instead of passing for harmless. The local part of a
 # version ("+cpu") is a build, not a release.
@@ -101,4 +108,12 @@ $(VENV)/.dev: $(VENV)/.demo
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
 	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group bench
+	@touch $@
+
+$(VENV)/.clients: $(VENV)/.dev
+	@echo "installing the clients that are tested ..."
+	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group clients
+	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
+	@$(PYTHON) -m venv $(VENV)/awscli
+	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli
 	@touch $@

@@ -1,15 +1,19 @@
-"""A certificate for 127.0.0.1 that signs itself, good for a day."""
+"""A certificate for 127.0.0.1, good for a day, and the authority that signed it.
+
+Clients differ in what they accept: some refuse an authority's own certificate at a server, so these are two.
+"""
 
 import datetime as dt
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 @dataclass(frozen=True)
@@ -18,32 +22,35 @@ class Certificate:
 
     cert: Path
     key: Path
+    authority: Path
 
     def client_context(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.cert))
+        return ssl.create_default_context(cafile=str(self.authority))
 
 
-def write_certificate(directory: Path, name: str = "loopback") -> Certificate:
-    """Write ``name``.crt and ``name``.key into ``directory``, over those that are there."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
+def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequence[str] = ()) -> Certificate:
+    """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``, over those that are
+    there. ``hosts``: names beside the address, such as ``*.example.org``.
+    """
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = (
+        _begin(f"authority of {name}", f"authority of {name}", authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+        .sign(authority_key, hashes.SHA256())
     )
-    made = Certificate(directory / f"{name}.crt", directory / f"{name}.key")
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, hosts)]
+    certificate = (
+        _begin(name, f"authority of {name}", key)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    made = Certificate(
+        directory / f"{name}.crt", directory / f"{name}.key", directory / f"{name}.authority.crt"
+    )
     made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     made.key.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
@@ -52,3 +59,16 @@ def write_certificate(directory: Path, name: str = "loopback") -> Certificate:
         )
     )
     return made
+
+
+def _begin(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(minutes=5))
+        .not_valid_after(now + dt.timedelta(days=1))
+    )

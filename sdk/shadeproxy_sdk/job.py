@@ -209,8 +209,9 @@ class Job:
         the first report.
 
         One rank: as of now, or, with ``halfway``, as of the half of the epoch before where it was reached.
-        Several: the proxy's column for ``epoch``, which holds everybody's scores and is the same for all who
-        ask. Without a proxy this rank's own, or, with ``shared``, None.
+        Several: the proxy's column for ``epoch``, which holds everybody's scores, and the mean loss of the
+        rank that asked first; the same for all who ask. Without a proxy this rank's own, or, with
+        ``shared``, None.
         """
         self._settle()
         with self._board_lock:
@@ -222,7 +223,7 @@ class Job:
         if self.world_size == 1:
             return own
         self._courier.flush(_SHARE_TIMEOUT_S)
-        answer = self._proxy.fetch(f"/scores?epoch={epoch}")
+        answer = self._proxy.fetch(f"/scores?epoch={epoch}&mean_loss={own.mean_loss!r}")
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
         return Known(np.frombuffer(answer.body, dtype="<f4"), _number(answer.headers.get(_MEAN_LOSS)))

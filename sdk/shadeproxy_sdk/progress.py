@@ -30,11 +30,11 @@ class Progress:
         self._start = start
         self._reported = self._timed = self._told = self._given = 0
         self._stall_s = 0.0
-        self._sent: int | None = None
+        self._sent = 0
 
     def begin(self, epoch: int, start: int) -> None:
-        """An epoch begins, at sample ``start`` when it is resumed; what the last one did not send stays
-        due.
+        """An epoch begins, at sample ``start`` when it is resumed; that is due at once: what is before
+        it will not be read. What the last epoch did not send stays due.
         """
         with self._lock:
             self._note()
@@ -81,11 +81,11 @@ class Progress:
 
     def _note(self) -> None:
         """Make what is not yet noted of this epoch a Step; one of the same epoch that is due is replaced."""
-        position = self.position
+        position = self._start if self.position is None else self.position
         if position == self._sent and not self._stall_s:
             return
         waited_s = self._stall_s
         if self._unsent and self._unsent[-1].epoch == self.epoch:
             waited_s += self._unsent.pop().stall_s
-        self._unsent.append(Step(self.epoch, self._start if position is None else position, waited_s))
+        self._unsent.append(Step(self.epoch, position, waited_s))
         self._sent, self._stall_s = position, 0.0

@@ -65,6 +65,7 @@ def build_origin(
             timeouts=Timeouts(section.timeouts.connect, section.timeouts.read),
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
+            trailing_checksums=section.trailing_checksums,
             clock=clock,
             health=health,
         )

@@ -49,7 +49,7 @@ def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
     live: dict[str, Any] = {
         "rules": wanted.rules,
         "auth": wanted.auth,
-        "telemetry": wanted.telemetry,
+        "telemetry": wanted.telemetry.model_copy(update={"trace": current.telemetry.trace}),
         "control": current.control.model_copy(update={"token": wanted.control.token}),
         "origin": current.origin.model_copy(update={"credentials": wanted.origin.credentials}),
     }

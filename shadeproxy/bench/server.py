@@ -73,6 +73,7 @@ def proxy(
     *,
     ram_bytes: int,
     disk_bytes: int = 0,
+    inflight_bytes: int = 0,
     signed: bool = False,
     rules: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
@@ -80,8 +81,8 @@ def proxy(
 ) -> Iterator[Served]:
     """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
 
-    ``signed``: signatures are demanded and verified. ``rules``: how fresh which objects are. ``more``: other
-    sections of the configuration.
+    ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
+    ``rules``: how fresh which objects are. ``more``: other sections of the configuration.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "s3", "endpoint": behind.url, "credentials": {"source": "anonymous"}},
@@ -89,6 +90,8 @@ def proxy(
         "rules": [dict(rule) for rule in rules],
         **(more or {}),
     }
+    if inflight_bytes:
+        settings["cache"]["inflight"] = inflight_bytes
     # Stock clients sign whether or not they must.
     secret = work / f"{name}.secret"
     secret.write_text(CLIENT.secret_key)

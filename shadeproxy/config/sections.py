@@ -118,6 +118,7 @@ class OriginSection(Section):
     addressing: Literal["auto", "path", "virtual"] = "auto"
     max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
     ca_file: str = ""
+    trailing_checksums: Literal["auto", "always", "never"] = "auto"
     path: str = ""
     delay: Duration = 0.0
     credentials: OriginCredentials = OriginCredentials()

@@ -15,6 +15,10 @@ import numpy as np
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Upstream
 
+PIECE_BYTES = 256 * 1024
+"""Longest piece handed out. Whoever holds a piece holds the memory of its page: a slow reader that had all of
+it would keep it long after the page was stored and its bytes were given back to the ledger."""
+
 
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow."""
@@ -77,11 +81,13 @@ class Flight:
         return self.meta
 
     async def piece(self, position: int, stop: int) -> memoryview:
-        """What has arrived of ``[position, stop)`` within the page, as soon as there is any; read-only."""
+        """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and
+        PIECE_BYTES at most.
+        """
         while self.filled <= position:
             self._raise_if_failed()
             await self._progress()
-        return self.buffer[position : min(self.filled, stop)].toreadonly()
+        return self.buffer[position : min(self.filled, stop, position + PIECE_BYTES)].toreadonly()
 
     def _raise_if_failed(self) -> None:
         if not self.ended:

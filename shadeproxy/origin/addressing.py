@@ -47,7 +47,7 @@ class Endpoint:
         self._host = parts.netloc.removesuffix(default_port)
         self._base_path = parts.path
         self._addressing = addressing
-        self._is_aws = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        self.is_aws = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def target(self, ref: ObjectRef) -> Target:
         """The target of ``ref``; an empty key means the bucket, an empty bucket the service."""
@@ -65,5 +65,5 @@ class Endpoint:
 
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
-            return self._is_aws and _HOST_LABEL.fullmatch(bucket) is not None
+            return self.is_aws and _HOST_LABEL.fullmatch(bucket) is not None
         return self._addressing == "virtual"

@@ -7,10 +7,10 @@ Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), ne
 tests/origin/test_conformance*.py hold these sentences as tests; every implementation runs them.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
@@ -60,6 +60,15 @@ class OriginRead:
         raise BodyCutShort(f"the origin ended a body {len(buffer) - filled} bytes early")
 
 
+class Trailers(NamedTuple):
+    """Checksums of a body that are known when it has ended: lower-case ``x-amz-checksum-*`` names, and
+    ``values``, complete from then on. The caller has checked them before the body ends well.
+    """
+
+    names: tuple[str, ...]
+    values: Callable[[], Mapping[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
     """An S3 request to be carried out at the origin as it stands, apart from its signature.
@@ -68,7 +77,8 @@ class ForwardRequest:
     service), ``raw_query`` without "?" and without signature parameters. ``headers`` are end-to-end
     fields without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection.
     ``body`` None means no body. ``payload_hash``: hex SHA-256 that the client promised (the caller
-    checks it as well), or UNSIGNED-PAYLOAD.
+    checks it as well), or UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body, where that can
+    be; an origin that cannot leaves them out.
     """
 
     method: str
@@ -80,6 +90,7 @@ class ForwardRequest:
     content_length: int | None = None
     payload_hash: str = UNSIGNED_PAYLOAD
     upstream: Upstream = SHARED
+    trailers: Trailers | None = None
 
 
 @dataclass(frozen=True, slots=True)

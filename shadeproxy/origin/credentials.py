@@ -9,6 +9,7 @@ import asyncio
 from datetime import datetime
 from typing import Any, Protocol
 
+import structlog
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
@@ -16,6 +17,7 @@ from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
 
+_log = structlog.get_logger(__name__)
 _RETRY_REFRESH_S = 30.0
 
 
@@ -82,10 +84,13 @@ class ChainCredentials:
         self._next_attempt_s = self._clock.monotonic_s() + _RETRY_REFRESH_S
         try:
             self._current = await asyncio.to_thread(self._resolve)
-        except (BotoCoreError, ClientError) as error:
-            raise OriginUnavailable(
-                f"the origin's credentials could not be resolved: {_reason(error)}"
-            ) from None
+        except OriginAnswer:
+            raise
+        except Exception as error:  # noqa: BLE001 - providers speak to files, processes and services of any kind
+            reason = f"the origin's credentials could not be resolved: {_reason(error)}"
+            if self._current is None or self._resolved.refresh_needed(0):
+                raise OriginUnavailable(reason) from None
+            _log.warning("credentials_not_renewed", reason=reason)
         finally:
             self._loading = None
 
@@ -107,7 +112,9 @@ class ChainCredentials:
 
 
 def _reason(error: Exception) -> str:
-    # The text of this one quotes what a credential process printed, which may hold a secret.
+    # The text of these quotes what a credential process printed or a service sent, which may hold a secret.
     if isinstance(error, CredentialRetrievalError):
         return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"
+    if not isinstance(error, BotoCoreError | ClientError):
+        return f"what a provider found cannot be read ({type(error).__name__}); look at its file or service"
     return str(error)

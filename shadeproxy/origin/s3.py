@@ -6,9 +6,12 @@ Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Literal
 from urllib.parse import quote
 
+import structlog
 from aiohttp import ClientResponse
 
 from shadeproxy.core.clock import Clock, SystemClock
@@ -26,12 +29,16 @@ from shadeproxy.core.types import (
 )
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Addressing, Endpoint
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, Trailers
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3pages import PageGets, Wanted
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
+from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed_bytes, framed_headers
+
+TrailingChecksums = Literal["auto", "always", "never"]
+_log = structlog.get_logger(__name__)
 
 # "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
@@ -48,6 +55,8 @@ class S3Origin:
 
     ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; another upstream
     gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
+    ``trailing_checksums``: whether the server takes checksums behind a body; "auto": AWS does. One that
+    refuses them is sent no more.
     Raises ConfigError for an endpoint or CA file that cannot be used.
     """
 
@@ -61,12 +70,16 @@ class S3Origin:
         timeouts: Timeouts | None = None,
         max_connections: int = 256,
         ca_file: str | None = None,
+        trailing_checksums: TrailingChecksums = "auto",
         clock: Clock | None = None,
         health: OriginHealth | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         health = health or OriginHealth(self._clock)
         self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing)
+        self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
+            trailing_checksums
+        ]
         timeouts = timeouts or Timeouts()
         # Loading the system's authorities takes tens of milliseconds: not where nobody needs them.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
@@ -139,10 +152,20 @@ class S3Origin:
             upstream=request.upstream,
             forwarded=True,
         )
-        async with self._transport.exchange(outgoing) as response:
+        async with AsyncExitStack() as stack:
+            if request.trailers is not None:
+                outgoing = await self._with_trailers(outgoing, request.trailers, stack)
+            response = await stack.enter_async_context(self._transport.exchange(outgoing))
+            chunks = await stack.enter_async_context(aclosing(read_to_end(response)))
             headers = answers.end_to_end(answers.decode_headers(response.raw_headers))
-            async with aclosing(read_to_end(response)) as chunks:
+            if outgoing.payload_hash != TRAILED_PAYLOAD or response.status not in {400, 501}:
                 yield ForwardResponse(response.status, headers, chunks)
+                return
+            document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
+            if answers.error_code(document) in {"XAmzContentSHA256Mismatch", "NotImplemented"}:
+                self._takes_trailers = False
+                _log.warning("trailing_checksums_refused", endpoint=self._endpoint.url)
+            yield ForwardResponse(response.status, headers, _once(document))
 
     async def probe(self) -> str:
         """ListBuckets. A refusal of just that right still shows that endpoint and signature are good."""
@@ -161,6 +184,23 @@ class S3Origin:
         await self._pages.pool.aclose()
         await self._transport.aclose()
 
+    async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
+        """``outgoing`` with its checksums behind the body, or without them where that cannot be."""
+        body, size = outgoing.body, outgoing.content_length
+        signed = await self._transport.credentials(outgoing.upstream) is not None
+        if body is None or size is None or not (signed and self._takes_trailers and can_frame(trailers)):
+            # The origin refuses a request that names an algorithm and brings no checksum.
+            kept = (pair for pair in outgoing.headers if pair[0].lower() != "x-amz-sdk-checksum-algorithm")
+            return replace(outgoing, headers=tuple(kept))
+        framed = await stack.enter_async_context(aclosing(frame(body, trailers)))
+        return replace(
+            outgoing,
+            headers=framed_headers(outgoing.headers, size, trailers),
+            body=framed,
+            content_length=framed_bytes(size, trailers),
+            payload_hash=TRAILED_PAYLOAD,
+        )
+
     async def _fetch(self, outgoing: Outgoing) -> bytes:
         async with self._transport.exchange(outgoing) as response:
             if response.status != 200:
@@ -168,6 +208,10 @@ class S3Origin:
                 headers = answers.decode_headers(response.raw_headers)
                 raise answers.error_of(response.status, headers, body, now_s=self._clock.now_s())
             return await answers.read_bounded(read_to_end(response), answers.MAX_LISTING_BYTES)
+
+
+async def _once(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece
 
 
 def _content_length(response: ClientResponse) -> int:

@@ -139,6 +139,11 @@ def parse_listing(body: bytes) -> ListPage:
     return ListPage(tuple(entries), truncated=root.findtext("IsTruncated", "") == "true")
 
 
+def error_code(body: bytes) -> str:
+    """The Code of an error document; "" where it has none."""
+    return _code_and_message(body)[0]
+
+
 def _code_and_message(body: bytes) -> tuple[str, str]:
     root = _parse(body)
     if root is None or root.tag != "Error":

@@ -1,6 +1,7 @@
 """A trace: which object was read when, by which job, in which epoch; and where it comes from.
 
-A file is an .npz with ``ids`` and, where they are known, ``sizes``, ``jobs``, ``epochs`` and ``weights``.
+A file is an .npz with ``ids`` and, where they are known, ``sizes``, ``jobs``, ``epochs`` and ``weights``; or
+what a proxy recorded.
 """
 
 import zipfile
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.simulate.recorded import is_recording, numbered
 
 Ids = NDArray[np.uint32]
 Jobs = NDArray[np.uint8]
@@ -105,6 +107,8 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: not an .npz of plain arrays ({error}); {_WRITE_IT}") from None
+    if is_recording(arrays):
+        return numbered(path, arrays)
     if "ids" not in arrays:
         found = ", ".join(arrays) or "nothing"
         raise ConfigError(f"{path}: the array ids is missing (found: {found}); {_WRITE_IT}")

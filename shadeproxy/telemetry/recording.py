@@ -1,14 +1,15 @@
 """Demand reads in the order in which they came, kept for ``shadeproxy simulate``.
 
 Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 15 bytes each; keys are
-not kept, only numbers that stand for objects in one recording. Packing and writing are for a thread.
+not kept, only the hashes of their names. Writing is for a thread.
 """
 
 import os
+import zipfile
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,16 @@ _MOST_BYTES = (1 << 32) - 1
 
 
 class Chunk(NamedTuple):
-    """Reads that will not change any more, columns of shape (n,)."""
+    """Reads that will not change any more, columns of shape (n,): object hash, bytes, job, epoch."""
 
-    object_hash: NDArray[np.uint64]
-    size_bytes: NDArray[np.uint32]
-    job: NDArray[np.uint8]
-    epoch: NDArray[np.uint16]
+    objects: NDArray[np.uint64]
+    bytes: NDArray[np.uint32]
+    jobs: NDArray[np.uint8]
+    epochs: NDArray[np.uint16]
 
 
 class Recording:
-    """Used from one thread; what ``chunks`` answers may be packed on another."""
+    """Used from one thread; what ``chunks`` answers may be written on another."""
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads
@@ -91,34 +92,22 @@ class Recording:
             self._begin()
 
 
-def pack(chunks: list[Chunk]) -> dict[str, Any]:
-    """The arrays of a trace file (see simulate/trace.py).
-
-    Objects are numbered in the order of their hashes. sizes: the most bytes that one read of an object took.
-    Within a job the epoch never falls: reads that are late for theirs count for the next one.
-    """
-    hashes = np.concatenate([chunk.object_hash for chunk in chunks])
-    objects, ids = np.unique(hashes, return_inverse=True)
-    sizes = np.ones(len(objects), dtype=np.int64)
-    np.maximum.at(sizes, ids, np.concatenate([chunk.size_bytes for chunk in chunks]).astype(np.int64))
-    jobs = np.concatenate([chunk.job for chunk in chunks])
-    epochs = np.concatenate([chunk.epoch for chunk in chunks])
-    for job in np.unique(jobs):
-        mine = jobs == job
-        epochs[mine] = np.maximum.accumulate(epochs[mine])
-    arrays: dict[str, Any] = {"ids": ids.astype(np.uint32), "sizes": sizes}
-    if jobs.any():
-        arrays["jobs"] = jobs
-    if epochs.any():
-        arrays["epochs"] = epochs
-    return arrays
-
-
 def write(chunks: list[Chunk], path: Path) -> None:
-    """Put a trace file in the place of the last one (I/O). Raises OSError."""
+    """Put a trace file in the place of the last one (I/O): an .npz of the columns. Raises OSError.
+
+    Written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with it
+    the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
+    """
     new = path.with_name(f"{path.name}.new")
+    reads = sum(len(chunk.objects) for chunk in chunks)
     with new.open("wb") as file:
-        np.savez(file, **pack(chunks))
+        with zipfile.ZipFile(file, "w") as archive:
+            for column, name in enumerate(Chunk._fields):
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    header = np.lib.format.header_data_from_array_1_0(chunks[0][column])
+                    np.lib.format.write_array_header_1_0(member, header | {"shape": (reads,)})
+                    for chunk in chunks:
+                        member.write(chunk[column].data)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

@@ -90,6 +90,7 @@ def test_wrong_credentials_are_told_from_an_origin_that_is_down(proxy, fake_orig
 
 
 def test_throttling_that_was_waited_out_is_seen(proxy, fake_origin):
+    wait_for(lambda: fake_origin.asked)  # the proxy's own first look, which must not be the one that fails
     fake_origin.fail_next = 1
     assert fetch(proxy, "/data/2") == 200
     assert proxy.stats()["origin"]["health"]["throttled"] == 1

@@ -158,11 +158,11 @@ def test_what_cannot_change_is_named_and_the_rest_is_done(reloaded, tmp_path):
     text = clients(
         tmp_path,
         reader='buckets = ["elsewhere"]',
-        rest='[cache]\npage_size = "1 MiB"\n[origin]\nregion = "x"',
+        rest='[cache]\npage_size = "1 MiB"\n[origin]\nregion = "x"\n[telemetry]\ntrace = "/x.npz"',
     )
     reloaded.reload(text)
     (line,) = log_of(reloaded.proxy, "needs a restart")
-    assert line["settings"] == ["cache.page_size", "origin.region"]
+    assert line["settings"] == ["cache.page_size", "origin.region", "telemetry.trace"]
     assert many(reloaded, "reader") == {"AccessDenied"}
     assert reloaded.proxy.get("/v1/info")["page_size"] == 4 << 20
 

@@ -25,6 +25,7 @@ from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
 
@@ -101,6 +102,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
         next_uses: NextUses | None = None,
+        recording: Recording | None = None,
     ) -> Bench:
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
@@ -135,6 +137,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             clock=clock,
             page_size=page_size,
             verdicts=Verdicts(60.0) if verdicts else None,
+            recording=recording,
         )
         bench = Bench(engine, cache, origin, stats, clock, ledger, weights)
         benches.append(bench)

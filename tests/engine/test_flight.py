@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
-from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
-from shadeproxy.engine.flight import Flight, SingleFlight
+from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef
+from shadeproxy.engine.flight import PIECE_BYTES, Flight, SingleFlight
 
 REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")
 META = ObjectMeta('"e"', 6)
@@ -124,6 +124,14 @@ async def test_who_still_waits_for_a_cancelled_fill_is_told(bench):
     with pytest.raises(ShadeProxyError, match=r"the read of .*k.* was abandoned"):
         await reader
     assert bench.retired == [flight]
+
+
+async def test_a_piece_never_keeps_the_memory_of_a_whole_page():
+    flight = Flight(REF, 0, SHARED, Intent.DEMAND)
+    flight.open(META, 3 * PIECE_BYTES)
+    flight.advance(3 * PIECE_BYTES)
+    assert len(await flight.piece(100, 3 * PIECE_BYTES)) == PIECE_BYTES
+    assert len(await flight.piece(100, 200)) == 100
 
 
 async def test_every_waiter_gets_the_error_after_the_bytes_that_came(bench):

@@ -164,7 +164,7 @@ class Forms:
         keys = choose(random)
         sign(request, keys, payload_hash, random)
         cut = [body[start : start + 8192] for start in range(0, len(body), 8192)]
-        request.wire = _aws_chunked(cut, keys if signed else None, seed_of(request), trailing=trailing)
+        request.wire = aws_chunked(cut, keys if signed else None, seed_of(request), trailing=trailing)
         return _framed(request, random)
 
     def _form_upload(self) -> Request:
@@ -241,7 +241,8 @@ def _framed(request: Request, random: Random) -> Request:
     return request
 
 
-def _aws_chunked(pieces: list[bytes], keys: Credentials | None, seed: str, *, trailing: bool) -> bytes:
+def aws_chunked(pieces: list[bytes], keys: Credentials | None, seed: str, *, trailing: bool) -> bytes:
+    """``pieces`` as chunks, which ``keys`` sign after ``seed``; ``trailing``: with a CRC32 behind them."""
     out, previous = b"", seed
     scope = Scope(AMZ_DATE[:8], REGION)
     key = signing_key(keys.secret_key, scope) if keys is not None else b""

@@ -27,7 +27,7 @@ def markdown(found: Found, machine: str) -> str:
         (
             "# Fuzz",
             "",
-            f"    make fuzz REQUESTS={found.requests} SEED={found.seed}",
+            f"    make fuzz REQUESTS={found.wanted} SEED={found.seed}",
             "",
             f"{datetime.now(UTC):%Y-%m-%d}, {machine}. This page is written by the run.",
             "",
@@ -36,6 +36,8 @@ def markdown(found: Found, machine: str) -> str:
             _FAILS,
             "",
             *_table("answer", found.answers),
+            "",
+            "Connections without an answer are those whose request never ends: the client sends no more.",
             "",
             "What the listeners understood (the proxy's own requests to its origin included):",
             "",

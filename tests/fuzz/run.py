@@ -41,6 +41,7 @@ class Found:
     """What a run did and saw."""
 
     seed: int
+    wanted: int = 0
     requests: int = 0
     connections: int = 0
     answers: Counter[str] = field(default_factory=Counter)
@@ -53,7 +54,7 @@ async def fuzz(
     requests: int, seed: int, directory: Path, *, say: Callable[[str], None] | None = None
 ) -> Found:
     """Send at least ``requests`` requests. What the proxy does wrong is in ``failures``."""
-    found, started_s = Found(seed), time.monotonic()
+    found, started_s = Found(seed, requests), time.monotonic()
     # What is opened once and stays, such as the loop's pool of threads, is there after this.
     await _Client.rehearse(directory / "first")
     tasks_before, descriptors_before = len(asyncio.all_tasks()), open_descriptors()

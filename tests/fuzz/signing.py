@@ -62,20 +62,30 @@ def _query(request: Request) -> str:
 
 
 def _header(request: Request, keys: Credentials, payload_hash: str, random: Random) -> None:
-    signed = [
-        pair for pair in _text(request) if pair[0].lower().startswith(("host", "x-amz-", "content-md5"))
-    ]
-    if random.random() < 0.3:
-        signed += [pair for pair in _text(request) if pair[0].lower() in {"range", "content-type"}]
+    also = {"range", "content-type"} if random.random() < 0.3 else set()
+    sign_header(request, keys, payload_hash, also=also, now_s=NOW_S + random.choice(_OFFSETS_S))
+
+
+def sign_header(
+    request: Request,
+    keys: Credentials,
+    payload_hash: str,
+    *,
+    also: set[str] | None = None,
+    now_s: float = NOW_S,
+) -> None:
+    """Version 4 in the Authorization header; ``also``: lower-case names of further fields to sign."""
+    names = {name.lower() for name, _ in _text(request)}
+    must = {name for name in names if name.startswith(("host", "x-amz-", "content-md5"))} | (also or set())
     added = sign_request(
         method=request.method.decode("latin-1"),
         raw_path=request.path.decode("latin-1"),
         raw_query=_query(request),
-        headers=signed,
+        headers=[pair for pair in _text(request) if pair[0].lower() in must],
         payload_hash=payload_hash,
         credentials=keys,
         region=REGION,
-        now_s=NOW_S + random.choice(_OFFSETS_S),
+        now_s=now_s,
     )
     for name, value in added:
         request.add(name, value)

@@ -149,6 +149,7 @@ async def running(directory: Path) -> AsyncIterator[Target]:
             f"http://127.0.0.1:{strict.port}",
             credentials={SHARED: StaticCredentials(GOOD)},
             addressing="path",
+            trailing_checksums="always",
             clock=clock,
         )
         stack.push_async_callback(before.aclose)
@@ -190,6 +191,8 @@ async def _listen(
         observer=target.observer,
         log=target.complaints,
         base_domains=("s3.fuzz.example",),
+        # Most uploads that bring a checksum behind them are streamed so.
+        trailed_budget_bytes=10_000,
     )
     stack.callback(_judge_handler, directory.name, handler, target)
     fast = lane(engine, handler, clock=clock, jobs=target.observer)

@@ -41,9 +41,14 @@ def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
     """Ceph RGW, started once a session (about 12 s)."""
     if shutil.which("radosgw") is None:
         pytest.fail(_INSTALL)
-    folder = tmp_path_factory.mktemp("rgw")
+    yield from run_rgw(tmp_path_factory.mktemp("rgw"))
+
+
+def run_rgw(folder: Path, *, store_gib: int = 2, settings: str = "") -> Iterator[Rgw]:
+    """``settings``: lines for the gateway's section of ceph.conf."""
     port = _free_port()
-    environment = {**os.environ, "MON_PORT": str(_free_port(also_next=True)), "RGW_STORE_GB": "2"}
+    environment = {**os.environ, "MON_PORT": str(_free_port(also_next=True)), "RGW_STORE_GB": str(store_gib)}
+    environment["RGW_EXTRA"] = settings
     # Output to a file: the daemons inherit it, and a pipe would never see its end.
     log = folder / "start.log"
     with log.open("w") as output:

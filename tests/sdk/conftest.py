@@ -203,12 +203,14 @@ class FakeProxy(FakeStore):
         if path in self.more:
             self.more[path](handler, body)
             return
-        query = {name: int(value) for name, (value,) in parse_qs(parts.query).items() if value.isdigit()}
+        query = {name: float(value) for name, (value,) in parse_qs(parts.query).items() if name in QUERY}
         answer = self.control(method, path.split("/"), query, body)
         if answer is None:
             handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
         else:
-            handler.reply(200, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+            answer, headers = answer if isinstance(answer, tuple) else (answer, {})
+            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            handler.reply(200, body, **headers)
 
     def control(self, method, path, query, body):
         kind, *rest = path
@@ -228,7 +230,8 @@ class FakeProxy(FakeStore):
             return self.put_order(name, int(rest[1]), body, **query)
         return getattr(self, f"{method}_{rest[0]}".lower())(name, body, **query)
 
-    def put_order(self, name, epoch, body, rank, offset=0):
+    def put_order(self, name, epoch, body, rank, offset=0.0):
+        rank, offset = int(rank), int(offset)
         known = self.orders.get((name, epoch, rank), []) if offset else []
         assert len(known) >= offset, "a piece that follows nothing"
         self.orders[name, epoch, rank] = known[:offset] + np.frombuffer(body, "<u4").tolist()
@@ -257,9 +260,10 @@ class FakeProxy(FakeStore):
         self.scores[name] |= dict(zip(ids, values, strict=True))
         return {"applied": count}
 
-    def get_scores(self, name, _body, epoch=None):
+    def get_scores(self, name, _body, epoch=None, mean_loss=None):
         if epoch is not None:
-            return self.frozen.setdefault((name, epoch), self.get_scores(name, _body))
+            told = {"x-shade-mean-loss": repr(mean_loss)} if mean_loss is not None else {}
+            return self.frozen.setdefault((name, epoch), (self.get_scores(name, _body), told))
         column = np.full(len(self.datasets[self.jobs[name]["dataset"]]), np.nan, "<f4")
         for sample, value in self.scores[name].items():
             column[sample] = value
@@ -287,6 +291,7 @@ class FakeProxy(FakeStore):
         return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
+QUERY = {"rank", "offset", "epoch", "mean_loss"}
 SAMPLES = {f"{i % 3}/{i:03d}": bytes([i]) * (i + 1) for i in range(40)}
 
 

@@ -11,7 +11,7 @@ def epochs(draw):
     samples = draw(st.integers(1, 200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     dealt = rng.permutation(samples)[: draw(st.integers(1, samples))]
-    order = np.resize(dealt, dealt.size + draw(st.integers(0, 2))).astype(np.uint32)
+    order = np.resize(dealt, dealt.size + draw(st.integers(0, dealt.size))).astype(np.uint32)
     resident = rng.random(samples) < draw(st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.8, 1.0]))
     weights = np.where(rng.random(samples) < 0.9, rng.integers(0, 5, samples), np.nan).astype(np.float32)
     return order, resident, weights

@@ -198,6 +198,17 @@ def test_progress_that_did_not_arrive_goes_out_later(make_client, make_job, prox
     assert [(p["epoch"], p["position"], p["stall_s"]) for p in proxy.progress] == [(0, 1, 1.0), (1, 2, 0.5)]
 
 
+def test_where_an_epoch_is_resumed_is_told_before_anything_is_read(make_job, proxy):
+    job = make_job()
+    job.begin(3, 16)
+    job.announce(3, np.arange(40, dtype=np.uint32))
+    assert job.flush()
+    assert proxy.progress == [{"epoch": 3, "rank": 0, "position": 16, "stall_s": 0.0}]
+    assert job.position is None
+    told = [path.rpartition("/")[2] for method, path, _ in proxy.calls if method in {"PUT", "POST"}]
+    assert told[-2:] == ["order", "progress"]  # a position is one in an order
+
+
 def test_wrong_progress_never_raises(make_job):
     job = make_job()
     job.progress("far")

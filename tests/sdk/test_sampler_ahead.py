@@ -129,6 +129,21 @@ def test_ranks_draw_one_plan_though_their_reports_come_at_other_times(make_clien
     )
 
 
+def test_a_proxy_that_keeps_no_mean_loss_still_gives_one_draw(make_client, make_job, proxy):
+    jobs = [make_job(rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
+    for rank, job in enumerate(jobs):
+        job.report(np.arange(rank, 40, 2), np.linspace(1.0, 9.0, 20) * 500**rank)
+        assert job.flush()
+    proxy.frozen["run", 1] = proxy.get_scores("run", b"")
+    samplers = [shade.ShadeSampler(job, "importance", seed=9) for job in jobs]
+    for sampler in samplers:
+        sampler.set_epoch(1)
+    assert jobs[0].mean_loss != jobs[1].mean_loss
+    orders = [sampler.order(1).tolist() for sampler in samplers]
+    whole = samplers[0]._plans[1].whole
+    assert orders == [whole[0::2].tolist(), whole[1::2].tolist()]
+
+
 def test_a_rank_that_cannot_have_the_shared_weights_does_not_draw_early(make_job, proxy):
     job = make_job(world_size=2)
     sampler = shade.ShadeSampler(job, "importance", batch_size=4)
@@ -176,6 +191,21 @@ def test_substitution_repeats_cached_samples_within_bounds(make_job, proxy):
         assert before | set(read) == set(range(40))
         before = set(read)
     assert sampler.weight_of([1, 2]).tolist() == [1.0, 1.0]
+
+
+def test_no_rank_repeats_what_another_reads_too(make_job, proxy):
+    proxy.resident = bytes([0x0F] * 5)
+    counts = np.zeros((30, 40), np.int64)
+    for rank in range(3):  # 42 places for 40 samples: two are read by two ranks
+        job = make_job(rank=rank, world_size=3)
+        report(job, np.arange(40))
+        sampler = shade.ShadeSampler(job, "substitute", seed=2, batch_size=4)
+        uniform = shade.ShadeSampler(job, seed=2)
+        for epoch in range(1, 30):
+            sampler.set_epoch(epoch)
+            counts[epoch] += np.bincount(sampler.order(epoch), minlength=40)
+            counts[epoch] -= np.bincount(uniform.order(epoch), minlength=40)
+    assert counts.max() == 1
 
 
 def test_validation_that_does_not_improve_relaxes_the_draw_to_uniform(make_job, proxy):

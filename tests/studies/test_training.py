@@ -1,8 +1,10 @@
 """Study (b): its data sets are what their names say, its tables say what the epochs were."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from shadeproxy.studies.training.__main__ import earlier_runs, has_run
 from shadeproxy.studies.training.data import data_sets
 from shadeproxy.studies.training.report import accuracy_at, curves, table
 from shadeproxy.studies.training.runs import MODES, Epoch, train
@@ -56,6 +58,19 @@ def test_curves_add_up_bytes_and_keep_seeds_apart():
     assert found.hit_ratio.tolist() == [[0.2, 0.2]] * 2
     assert accuracy_at(found, 20).tolist() == [0.6, 0.4]
     assert np.isnan(accuracy_at(found, 12)).tolist() == [False, True]
+
+
+def test_a_study_that_was_cut_off_goes_on_with_the_runs_it_lacks(tmp_path):
+    assert earlier_runs(tmp_path) == []
+    lines = [msgspec.json.encode(epoch(0, number, 0.5, 10)) for number in range(2)]
+    (tmp_path / "epochs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = earlier_runs(tmp_path)
+    assert found == [epoch(0, 0, 0.5, 10), epoch(0, 1, 0.5, 10)]
+    assert has_run(found, "digits", "lru", 0, 2)
+    assert not has_run(found, "digits", "lru", 1, 2)
+    assert not has_run(found, "photos", "lru", 0, 2)
+    with pytest.raises(ValueError, match="run for 2 epochs: leave --resume out"):
+        has_run(found, "digits", "lru", 0, 3)
 
 
 @pytest.mark.slow

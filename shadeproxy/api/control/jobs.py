@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import xxhash
 from aiohttp import web
@@ -11,6 +12,7 @@ from shadeproxy.api.control.bodies import (
     MAX_SCORES_BYTES,
     OCTETS,
     SCORES,
+    Count,
     JobList,
     JobSpec,
     JobSummary,
@@ -31,13 +33,21 @@ from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
-from shadeproxy.engine.knowledge.scoreboard import Scores
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
-_EPOCH_DIGITS = 11
+_MEAN_LOSS = "x-shade-mean-loss"
+DRAWING = {
+    "epoch": "Freeze the column: everybody who asks for this epoch gets what the first one got",
+    "mean_loss": "Freeze this with it; the answer has it in x-shade-mean-loss",
+}
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
+
+
+class _Drawing(msgspec.Struct, forbid_unknown_fields=True):
+    epoch: Count | None = None
+    mean_loss: float | None = None
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
@@ -89,8 +99,14 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
 
 
 async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
-    column = _column(context.knowledge, request.match_info["job"], request.query.get("epoch"))
-    return web.Response(body=column.astype("<f4", copy=False).tobytes(), content_type=OCTETS)
+    name, knowledge, asked = request.match_info["job"], context.knowledge, _drawing(request)
+    column, headers = knowledge.scores(name), {}
+    if asked.epoch is not None:
+        column, mean_loss = knowledge.frozen.take(name, asked.epoch, lambda: column, asked.mean_loss)
+        if mean_loss is not None:
+            headers[_MEAN_LOSS] = repr(mean_loss)
+    body = column.astype("<f4", copy=False).tobytes()
+    return web.Response(body=body, content_type=OCTETS, headers=headers)
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
@@ -104,13 +120,18 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
     return web.Response(body=body, content_type=OCTETS, headers=headers)
 
 
-def _column(knowledge: Knowledge, name: str, epoch: str | None) -> Scores:
-    if epoch is None:
-        return knowledge.scores(name)
-    if not (epoch.isascii() and epoch.isdigit() and len(epoch) < _EPOCH_DIGITS):
-        raise InvalidRequest(f"epoch {epoch[:40]!r} is not a number from 0 on", hint="write epoch=0")
-    knowledge.jobs.get(name)
-    return knowledge.frozen.column(name, int(epoch), lambda: knowledge.scores(name))
+def _drawing(request: web.Request) -> _Drawing:
+    query = dict(request.query)
+    try:
+        asked = msgspec.convert(query, _Drawing, strict=False)
+        if len(query) == len(request.query) and math.isfinite(asked.mean_loss or 0.0):
+            return asked
+        problem = "a parameter is there twice, or mean_loss is not finite"
+    except msgspec.ValidationError as error:
+        problem = str(error)
+    raise InvalidRequest(
+        f"the query is not right: {problem}", hint=f"parameters: {', '.join(DRAWING)}"
+    ) from None
 
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:

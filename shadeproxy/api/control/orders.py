@@ -8,6 +8,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import (
+    IDS,
     JSON,
     MAX_ORDER_BYTES,
     OCTETS,
@@ -36,12 +37,12 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     name, epoch = request.match_info["job"], _number("epoch", request.match_info["epoch"])
     rank, offset = (_number(what, request.query.get(what, "0")) for what in ("rank", "offset"))
     _refuse_unknown(request, {"rank", "offset"})
-    form = require_type(request, JSON, OCTETS)
+    form = require_type(request, OCTETS, IDS, JSON)
     context.knowledge.jobs.get(name)
     data = await read_body(request, MAX_ORDER_BYTES)
 
     def check() -> Announcement:
-        ids = _ids(data) if form == OCTETS else decode(data, OrderBody).ids
+        ids = decode(data, OrderBody).ids if form == JSON else _ids(data)
         return context.knowledge.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
     new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)

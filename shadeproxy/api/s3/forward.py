@@ -2,7 +2,7 @@
 
 Rules: what a write touches is dropped from the cache before the origin hears of it and again before the
 client can see success; a body that breaks a promise never reaches the origin whole; memory is one piece in
-each direction, plus small bodies whose trailing checksum must become a header, counted in a ledger.
+each direction, plus small bodies whose trailing checksum becomes a header, counted in a ledger.
 """
 
 from collections.abc import AsyncIterator
@@ -13,6 +13,7 @@ from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, touched
 from shadeproxy.api.s3.port import Response
+from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
@@ -21,11 +22,11 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef
 from shadeproxy.engine.base import ReadPath
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
-"""Largest upload that is held whole so that its trailing checksum reaches the origin as a header; clients
-send parts of 8 MiB. Of a longer one the checksum is verified here and not passed on."""
+"""Largest upload that is held whole so that its trailing checksum reaches every origin, as a header; clients
+send parts of 8 MiB. That of a longer one reaches origins that take it behind the body."""
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class _Outgoing:
     pieces: AsyncIterator[bytes] | None
     refs: tuple[ObjectRef, ...]
     held_bytes: int = 0
+    trailers: Trailers | None = None
 
 
 class Forwarder:
@@ -89,15 +91,14 @@ class Forwarder:
             return _Outgoing(headers, body.pieces(), refs)
         size = plan.length or 0
         if size > MAX_TRAILED_BYTES or not self._trailed.try_take(size):
-            # The origin refuses a request that names an algorithm and brings no checksum.
-            kept = tuple(field for field in headers if field[0].lower() != "x-amz-sdk-checksum-algorithm")
-            return _Outgoing(kept, body.pieces(), refs)
+            trailers = Trailers(plan.trailers, lambda: body.trailers)
+            return _Outgoing(headers, body.pieces(), refs, trailers=trailers)
         try:
-            whole = await body.read(size)
+            whole = await body.hold(size)
         except BaseException:
             self._trailed.give(size)
             raise
-        return _Outgoing(headers + _checksum_fields(body), _once(whole), refs, held_bytes=size)
+        return _Outgoing(headers + _checksum_fields(body), _pieces_of(whole), refs, held_bytes=size)
 
     async def _carry(
         self,
@@ -117,6 +118,7 @@ class Forwarder:
             content_length=body.plan.length,
             payload_hash=body.plan.sha256 or UNSIGNED_PAYLOAD,
             upstream=call.identity.upstream,
+            trailers=outgoing.trailers,
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:
@@ -157,3 +159,9 @@ def _checksum_fields(body: UploadBody) -> Headers:
 
 async def _once(piece: bytes) -> AsyncIterator[bytes]:
     yield piece
+
+
+async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
+    """Not at once: what a transport does not send now, it keeps."""
+    for start in range(0, len(whole), WRITE_BYTES):
+        yield bytes(whole[start : start + WRITE_BYTES])

@@ -71,6 +71,8 @@ class Promises:
                 self._expect(algorithm(), _unbase64(value, "InvalidRequest"), "BadDigest")
                 self.echo = (*self.echo, (lowered, value))
 
+        self._trailers = request.trailers
+
     def update(self, chunk: bytes) -> None:
         self._received_bytes += len(chunk)
         for digest, _, _ in self._expected:
@@ -85,6 +87,10 @@ class Promises:
         for digest, expected, code in self._expected:
             if digest.digest() != expected:
                 raise OriginAnswer(400, code, "The checksum you specified did not match what we received.")
+        if self._trailers is not None:
+            # Who sent the body has computed these from it, in this process.
+            values = self._trailers.values()
+            self.echo = (*self.echo, *((name, values[name]) for name in self._trailers.names))
 
     def _expect(self, digest: Digest, expected: bytes, code: str) -> None:
         self._expected.append((digest, expected, code))

@@ -21,6 +21,7 @@ from shadeproxy.origin.s3ops.buckets import require_bucket
 from shadeproxy.origin.s3ops.copy_source import parse_copy_range, parse_copy_source
 from shadeproxy.origin.s3ops.metadata import kept_headers
 from shadeproxy.origin.s3ops.objects import (
+    MAX_PARTS,
     check_copy_conditions,
     copy_result,
     copy_span,
@@ -30,7 +31,6 @@ from shadeproxy.origin.s3ops.objects import (
 from shadeproxy.origin.s3ops.query import bounded_int, encode_key, parse_query, url_encoder
 from shadeproxy.origin.s3ops.store import RESERVED, Draft, Store
 
-MAX_PARTS = 10_000
 _UPLOADS = RESERVED + "uploads/"
 _NO_SUCH_UPLOAD = (404, "NoSuchUpload", "The specified upload does not exist.")
 _INVALID_PART = (400, "InvalidPart", "One or more of the specified parts could not be found.")

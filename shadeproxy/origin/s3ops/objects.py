@@ -17,7 +17,7 @@ from shadeproxy.origin.s3ops.answers import document, element, empty, iso_date, 
 from shadeproxy.origin.s3ops.checksums import Promises
 from shadeproxy.origin.s3ops.copy_source import parse_copy_source
 from shadeproxy.origin.s3ops.metadata import kept_headers
-from shadeproxy.origin.s3ops.query import header, parse_query
+from shadeproxy.origin.s3ops.query import bounded_int, header, parse_query
 from shadeproxy.origin.s3ops.spans import invalid_range, without_checksums
 from shadeproxy.origin.s3ops.store import (
     RESERVED,
@@ -29,6 +29,7 @@ from shadeproxy.origin.s3ops.store import (
 )
 
 MAX_DELETED_KEYS = 1000
+MAX_PARTS = 10_000
 _OVERRIDES = {
     "response-content-type": "Content-Type",
     "response-content-language": "Content-Language",
@@ -41,7 +42,7 @@ _OVERRIDES = {
 
 @asynccontextmanager
 async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """GetObject and HeadObject, with one range and preconditions; a HEAD has no chunks."""
+    """GetObject and HeadObject, with one range or a part number, and preconditions; a HEAD has no chunks."""
     async with store.read(request.ref) as stored:
         meta = stored.meta
         conditions = _conditions(request)
@@ -51,13 +52,16 @@ async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[For
         if verdict is Verdict.NOT_MODIFIED:
             raise OriginAnswer(304, "NotModified", headers=(("ETag", meta.etag), *_dates(meta)))
         wanted = parse_range(header(request, "range")) if conditions.range_applies(meta) else None
+        query = parse_query(request.raw_query)
+        if "partNumber" in query:
+            wanted = _part(query, wanted, meta.size)
         span = Span(0, meta.size) if wanted is None else _resolve(wanted, meta.size)
         shown = meta if wanted is None else without_checksums(meta)
         fields = [
             ("ETag", meta.etag),
             ("Content-Length", str(span.length)),
             ("Accept-Ranges", "bytes"),
-            *_overridden(shown.headers, parse_query(request.raw_query)),
+            *_overridden(shown.headers, query),
         ]
         if wanted is not None:
             fields.append(("Content-Range", content_range(span, meta.size)))
@@ -203,6 +207,23 @@ def _resolve(wanted: RangeSpec, size_bytes: int) -> Span:
         return wanted.resolve(size_bytes)
     except RangeNotSatisfiable:
         raise invalid_range(size_bytes) from None
+
+
+def _part(query: dict[str, str], wanted: RangeSpec | None, size_bytes: int) -> RangeSpec | None:
+    """The range that a part number stands for. A store keeps no parts, so every object has one; S3 says so of
+    objects that were put whole. An empty one is answered without a range: CRT clients ask so for it.
+    """
+    if wanted is not None:
+        raise OriginAnswer(
+            400, "InvalidRequest", "Cannot specify both Range header and partNumber query parameter"
+        )
+    number = bounded_int(query, "partNumber", 1, low=1, high=MAX_PARTS)
+    if number != 1:
+        unsatisfied = (("Content-Range", f"bytes */{size_bytes}"),)
+        raise OriginAnswer(
+            416, "InvalidPartNumber", "The requested partnumber is not satisfiable", headers=unsatisfied
+        )
+    return RangeSpec(0, None) if size_bytes else None
 
 
 def _dates(meta: ObjectMeta) -> Headers:

@@ -65,7 +65,7 @@ async def _dispatch(store: Store, request: ForwardRequest, stack: AsyncExitStack
             400, "InvalidRequest", f"Keys that begin with {RESERVED} belong to the origin itself."
         )
     level, selected = _classify(request)
-    if level == "object" and request.method in {"GET", "HEAD"} and not selected:
+    if level == "object" and request.method in {"GET", "HEAD"} and selected <= {"partNumber"}:
         return await stack.enter_async_context(objects.get_object(store, request))
     operation = _OPERATIONS.get((request.method, level, selected))
     if operation is None:

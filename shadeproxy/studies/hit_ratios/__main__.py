@@ -1,4 +1,6 @@
-"""``python -m shadeproxy.studies.hit_ratios``: every scenario, then docs/studies/a-*; some 15 minutes."""
+"""``python -m shadeproxy.studies.hit_ratios``: every scenario, then docs/studies/hit-ratios/;
+some 10 minutes.
+"""
 
 import argparse
 import time
@@ -19,7 +21,7 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one scenario; nothing is written")
-    parser.add_argument("--out", type=Path, default=Path("docs/studies"))
+    parser.add_argument("--out", type=Path, default=Path("docs/studies/hit-ratios"))
     options = parser.parse_args()
     require_matplotlib()
     found = [
@@ -33,10 +35,10 @@ def main() -> None:
                 _say(f"{row.policy} {row.cache:.0%}: {row.hit_ratio:.2%}")
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    path, picture = options.out / "a-hit-ratios.md", options.out / "a-hit-ratios.png"
+    path, picture = options.out / "README.md", options.out / "hit-ratios.png"
     write_plot([(scenario.words, finding.result.rows) for scenario, finding in found], picture)
     findings = msgspec.json.format(msgspec.json.encode([finding for _, finding in found]), indent=1)
-    (options.out / "a-hit-ratios.json").write_bytes(findings + b"\n")
+    (options.out / "hit-ratios.json").write_bytes(findings + b"\n")
     path.write_text(
         markdown(
             found,

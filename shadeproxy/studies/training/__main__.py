@@ -1,4 +1,6 @@
-"""``python -m shadeproxy.studies.training``: every mode on every data set, then docs/studies/b-*."""
+"""``python -m shadeproxy.studies.training``: every mode on every data set, then docs/studies/training/;
+some 20 minutes.
+"""
 
 import argparse
 from pathlib import Path
@@ -14,18 +16,20 @@ from shadeproxy.studies.training.report import plots, table
 from shadeproxy.studies.training.runs import BUCKET, CACHED, MODES, Epoch, train
 
 _TITLE = "# Study (b): SHADE as published and SHADE done right, on real training"
+_EPOCHS = "epochs.jsonl"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Every mode of the sampler on real training.")
-    parser.add_argument("--epochs", type=int, default=15, help="of the digits; photos have half as many")
-    parser.add_argument("--photos", type=int, default=6000)
+    parser.add_argument("--epochs", type=int, default=10, help="of the digits; photos have half as many")
+    parser.add_argument("--photos", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", help="one data set")
-    parser.add_argument("--out", type=Path, default=Path("docs/studies"))
+    parser.add_argument("--out", type=Path, default=Path("docs/studies/training"))
+    parser.add_argument("--resume", action="store_true", help="keep the runs that --out has, make the rest")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    found: list[Epoch] = []
+    found = earlier_runs(options.out) if options.resume else []
     sets: list[DataSet] = []
     with termination_as_interrupt(), TemporaryDirectory(prefix="shadeproxy-study-") as work:
         for data in data_sets(photos=options.photos):
@@ -36,6 +40,8 @@ def main() -> None:
             data.write(Path(work) / "buckets" / BUCKET)
             for mode in MODES:
                 for seed in range(options.seeds):
+                    if has_run(found, data.name, mode.name, seed, epochs):
+                        continue
                     found += train(
                         data,
                         mode,
@@ -44,15 +50,34 @@ def main() -> None:
                         buckets=Path(work) / "buckets",
                         work=Path(work) / f"{data.name}-{mode.name}-{seed}",
                     )
+                    _keep(found, options.out)
                     last = found[-1]
                     _say(
                         f"{data.name} {mode.name} seed {seed}: accuracy {last.accuracy:.1%}, "
                         f"{last.distinct} distinct of {last.samples}"
                     )
-    path = options.out / "b-training.md"
-    path.write_text(_markdown(sets, found, options.out, path))
-    (options.out / "b-training.json").write_bytes(msgspec.json.encode(found) + b"\n")
-    _say(f"written: {path}")
+            path = options.out / "README.md"
+            path.write_text(_markdown(sets, found, options.out, path))
+            _say(f"written: {path}")
+
+
+def earlier_runs(out: Path) -> list[Epoch]:
+    """What was kept of runs that ended."""
+    path = out / _EPOCHS
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [msgspec.json.decode(line, type=Epoch) for line in lines]
+
+
+def has_run(found: list[Epoch], data_set: str, mode: str, seed: int, epochs: int) -> bool:
+    """Whether there is a whole run, of just so many epochs. Raises ValueError for one of other length."""
+    known = sum((one.data_set, one.mode, one.seed) == (data_set, mode, seed) for one in found)
+    if known not in {0, epochs}:
+        raise ValueError(f"{data_set} {mode} {seed} was run for {known} epochs: leave --resume out")
+    return known == epochs
+
+
+def _keep(found: list[Epoch], out: Path) -> None:
+    (out / _EPOCHS).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in found))
 
 
 def _markdown(sets: list[DataSet], found: list[Epoch], out: Path, earlier: Path) -> str:

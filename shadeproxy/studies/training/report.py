@@ -91,7 +91,7 @@ def plots(epochs: list[Epoch], data_set: str, directory: Path) -> Path:
         axes.grid(color="#DDDDDD")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    path = directory / f"b-{data_set}.png"
+    path = directory / f"{data_set}.png"
     figure.savefig(path)
     return path
 

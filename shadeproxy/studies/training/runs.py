@@ -23,7 +23,7 @@ from shadeproxy_sdk.planner import Mode as SamplerMode
 CACHED = 0.2
 BATCH = 64
 BUCKET = "study"
-_LEARNING_RATE = 1e-3
+_LEARNING_RATE = 2e-3
 
 
 class Mode(NamedTuple):
@@ -41,6 +41,8 @@ MODES = (
     Mode("uniform", "uniform", "uniform", "default", scores=True),
     Mode("importance", "importance (SHADE done right)", "importance", "default", scores=True),
     Mode("published", "SHADE as published", "shade", "shade", scores=True),
+    Mode("reorder", "reorder (cached samples first)", "reorder", "default", scores=True),
+    Mode("substitute", "substitute (cached for missing)", "substitute", "default", scores=True),
 )
 
 

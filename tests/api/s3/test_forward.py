@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import random
 import zlib
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.gate import authorise
 from shadeproxy.api.s3.operations import resolve
 from shadeproxy.api.s3.request import parse_request
+from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.core.errors import AccessDenied, BodyMismatch, OriginUnavailable
 from shadeproxy.core.types import SHARED, ObjectRef, Upstream
 from shadeproxy.engine.rules import Rule
@@ -174,7 +176,7 @@ async def test_the_clients_fault_stays_the_clients_though_the_origin_wraps_it(ma
 
 
 @pytest.mark.parametrize(("held", "room"), [(True, 1 << 20), (False, 10)])
-async def test_a_trailing_checksum_becomes_a_header_where_it_can(make_proxy, held, room):
+async def test_a_trailing_checksum_becomes_a_header_or_goes_behind_the_body(make_proxy, held, room):
     proxy, engine = await watched(make_proxy, trailed_budget_bytes=room)
     body = b"x" * 3000
     value = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
@@ -194,11 +196,31 @@ async def test_a_trailing_checksum_becomes_a_header_where_it_can(make_proxy, hel
     assert request.content_length == 3000
     assert sent["content-encoding"] == "gzip"
     assert sent.get("x-amz-checksum-crc32") == (value if held else None)
-    assert ("x-amz-sdk-checksum-algorithm" in sent) is held
+    assert "x-amz-sdk-checksum-algorithm" in sent
+    behind = None if request.trailers is None else dict(request.trailers.values())
+    assert behind == (None if held else {"x-amz-checksum-crc32": value})
     assert not sent.keys() & {"x-amz-trailer", "x-amz-decoded-content-length", "x-amz-content-sha256"}
     answer = await proxy.raw(put("/b/new2", wire.replace(b"xxx\r\n", b"xxy\r\n"), *fields))
     assert answer.startswith(b"HTTP/1.1 400")
     assert "new2" not in proxy.origin.buckets["b"]
+
+
+@pytest.mark.parametrize("size", [0, 1, WRITE_BYTES, 2 * WRITE_BYTES + 5])
+async def test_a_held_body_reaches_the_origin_as_it_is(make_proxy, size):
+    proxy, engine = await watched(make_proxy)
+    body = random.Random(size).randbytes(size)
+    value = base64.b64encode(zlib.crc32(body).to_bytes(4, "big"))
+    fields = (
+        "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        f"x-amz-decoded-content-length: {size}",
+        "x-amz-trailer: x-amz-checksum-crc32",
+    )
+    chunk = f"{size:x}\r\n".encode() + body + b"\r\n" if size else b""
+    wire = chunk + b"0\r\nx-amz-checksum-crc32:" + value + b"\r\n\r\n"
+    answer = await proxy.raw(put("/b/new", wire, *fields))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert proxy.origin.buckets["b"]["new"].body == body
+    assert ("x-amz-checksum-crc32", value.decode()) in engine.requests[0].headers
 
 
 async def test_the_origin_sees_the_request_and_not_the_signature(make_proxy):

@@ -1,14 +1,23 @@
 """Uploads through the real S3 origin to servers that do not wait politely for the body."""
 
 import asyncio
+import base64
+import random
+import zlib
 from contextlib import asynccontextmanager
 
 import pytest
 
+from shadeproxy.api.s3.forward import MAX_TRAILED_BYTES
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.s3 import S3Origin
+from tests.fuzz.forms import aws_chunked
+from tests.fuzz.http import Request
+from tests.fuzz.target import FixedClock
+
+from .conftest import ACCESS, SECRET
 
 REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\n<Error/>"
 
@@ -127,3 +136,40 @@ async def test_a_client_that_goes_away_is_counted_as_gone_and_not_as_a_fault(sil
     await ended
     assert [request["status"] for request in proxy.seen.requests] == [499]
     assert [event for event, _ in proxy.log.events if event == "s3_request_failed"] == []
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_a_checksum_behind_more_than_is_held_reaches_the_origin_with_the_body_or_not_at_all(
+    make_proxy, right
+):
+    keys = Credentials(ACCESS, SECRET)
+    inner = await make_proxy(anonymous=False, clock=FixedClock())
+    inner.origin.put("b", "seed", b"seed")
+    origin = S3Origin(
+        inner.url,
+        credentials={SHARED: StaticCredentials(keys)},
+        addressing="path",
+        trailing_checksums="always",
+        clock=FixedClock(),
+    )
+    proxy = await make_proxy(origin=origin, clock=FixedClock(), trailed_budget_bytes=1 << 30)
+    body = random.Random(1).randbytes(MAX_TRAILED_BYTES + 1)
+    request = Request(b"PUT", b"/b/k", fields=[(b"Host", b"h"), (b"Connection", b"close")])
+    request.add("x-amz-decoded-content-length", str(len(body)))
+    request.add("x-amz-trailer", "x-amz-checksum-crc32")
+    request.add("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+    request.wire = aws_chunked([body], None, "", trailing=True)
+    if not right:
+        request.wire = request.wire.replace(body[-9:], b"damaged!!")
+    request.add("Content-Length", str(len(request.wire)))
+    answer = await proxy.raw(request.render())
+    await origin.aclose()
+    if right:
+        checksum = base64.b64encode(zlib.crc32(body).to_bytes(4, "big"))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"\r\nx-amz-checksum-crc32: " + checksum in answer
+        assert inner.origin.buckets["b"]["k"].body == body
+    else:
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"x-amz-checksum-crc32 trailer is invalid" in answer
+        assert set(inner.origin.buckets["b"]) == {"seed"}

@@ -8,6 +8,7 @@ and so never before the signature was accepted.
 """
 
 import hashlib
+import mmap
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
@@ -66,6 +67,18 @@ class UploadBody:
                 if len(body) > limit_bytes:
                     raise BodyTooLarge(f"The body of this operation may have at most {limit_bytes} bytes")
         return bytes(body)
+
+    async def hold(self, size_bytes: int) -> memoryview:
+        """The whole body, of which ``plan`` says that it has ``size_bytes``. Raises as ``pieces``.
+
+        Mapped, and not allocated: it takes what it says, and all of that is given back at once.
+        """
+        # Nothing cannot be mapped.
+        mapping = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                mapping.write(piece)
+        return memoryview(mapping)[:size_bytes]
 
     async def _checked(self) -> AsyncGenerator[bytes, None]:
         plan = self.plan

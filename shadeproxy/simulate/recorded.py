@@ -1,0 +1,44 @@
+"""What a running proxy recorded (``[telemetry] trace``), made into the arrays of a trace.
+
+A recording has, of each read, ``objects`` (the hash of what was read), ``bytes``, ``jobs`` and ``epochs``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ConfigError
+
+Arrays = dict[str, NDArray[Any]]
+COLUMNS = {"objects": "u", "bytes": "u", "jobs": "u", "epochs": "u"}
+
+
+def is_recording(arrays: Arrays) -> bool:
+    return "objects" in arrays
+
+
+def numbered(path: Path, arrays: Arrays) -> Arrays:
+    """``ids`` in the order of the hashes; ``sizes``: the most bytes that one read of an object took.
+
+    Within a job the epoch never falls: a read that is late for its own counts for the one that goes on.
+    ``jobs`` and ``epochs`` are left out where they are all alike. Raises ConfigError.
+    """
+    if set(arrays) != set(COLUMNS) or len({array.shape for array in arrays.values()}) > 1:
+        raise ConfigError(f"{path}: not a recording as this version writes it; record it anew")
+    if any(array.ndim != 1 or array.dtype.kind != COLUMNS[name] for name, array in arrays.items()):
+        raise ConfigError(f"{path}: not a recording as this version writes it; record it anew")
+    jobs, epochs = arrays["jobs"], arrays["epochs"].copy()
+    objects, ids = np.unique(arrays["objects"], return_inverse=True)
+    sizes = np.ones(len(objects), dtype=np.int64)
+    np.maximum.at(sizes, ids, arrays["bytes"].astype(np.int64))
+    for job in np.unique(jobs):
+        mine = jobs == job
+        epochs[mine] = np.maximum.accumulate(epochs[mine])
+    found: Arrays = {"ids": ids.astype(np.uint32), "sizes": sizes}
+    if len(np.unique(jobs)) > 1:
+        found["jobs"] = jobs
+    if len(np.unique(epochs)) > 1:
+        found["epochs"] = epochs
+    return found

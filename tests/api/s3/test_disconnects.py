@@ -1,0 +1,448 @@
+"""A client that goes away while the proxy is at its N-th await, for N = 0, 1, 2 .. until it is never reached.
+
+At that await the client's connection is aborted and the task that serves it cancelled, as both happen
+together in life. Afterwards: nothing is under way, the origin holds what was there before or all of what was
+sent, nothing between, the cache tells the truth, and the next requests are served.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import re
+import types
+from collections.abc import Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.api.s3 import S3Handler
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.file import FileOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.s3 import S3Origin
+from tests.fuzz.forms import aws_chunked
+from tests.fuzz.http import Request, transfer_chunks
+from tests.fuzz.signing import seed_of, sign_header
+from tests.fuzz.target import FixedClock
+
+from .conftest import ACCESS, SECRET
+
+OLD = bytes(range(256)) * 50  # more than three pages
+NEW = b"new" * 5000
+KEYS = Credentials(ACCESS, SECRET)
+MOST_AWAITS = 300
+
+
+class Hesitant(MemoryOrigin):
+    """Gives way before, between and after everything it does."""
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        await asyncio.sleep(0)
+        async with super().open(ref, **options) as reading:
+            await asyncio.sleep(0)
+            yield types.SimpleNamespace(
+                **{name: getattr(reading, name) for name in ("meta", "span", "receive", "read_into")},
+                chunks=_hesitating(reading.chunks),
+            )
+
+    @asynccontextmanager
+    async def forward(self, request):
+        await asyncio.sleep(0)
+        async with super().forward(request) as response:
+            await asyncio.sleep(0)
+            yield types.SimpleNamespace(
+                status=response.status, headers=response.headers, chunks=_hesitating(response.chunks)
+            )
+            await asyncio.sleep(0)
+
+
+async def _hesitating(chunks):
+    async for chunk in chunks:
+        await asyncio.sleep(0)
+        yield chunk
+
+
+class Cut:
+    """Cuts the client of ``handler`` off at await number ``at``; None: never."""
+
+    def __init__(self, handler):
+        self.handler = handler
+        self.at = None
+        self.reached = False
+
+    @types.coroutine
+    def serve(self, work, transport):
+        awaiting = work.__await__()
+        go_on = partial(awaiting.send, None)
+        for number in itertools.count():
+            try:
+                future = go_on()
+            except StopIteration as ended:
+                return ended.value
+            if number == self.at:
+                self.reached = True
+                transport.abort()
+                asyncio.current_task().cancel()
+            try:
+                value = yield future
+            except BaseException as error:  # noqa: BLE001 - passed on
+                go_on = partial(awaiting.throw, error)
+            else:
+                go_on = partial(awaiting.send, value)
+
+
+@dataclass
+class Scene:
+    """``proxy`` under test; ``truth``: the origin that nothing stands before; ``inner``: its listener;
+    ``drafts``: where a directory keeps what is being written.
+    """
+
+    proxy: object
+    truth: object
+    cut: Cut
+    inner: object = None
+    drafts: Path | None = None
+
+    async def send(self, wire):
+        """Play ``wire`` in pieces; the answer as far as it came."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
+        received = b""
+        with suppress(ConnectionError):
+            for start in range(0, len(wire), 4000):
+                if not writer.transport.is_closing():
+                    writer.write(wire[start : start + 4000])
+                # So that the proxy has taken it, and waits for more.
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            while piece := await reader.read(65536):
+                received += piece
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        return received
+
+    async def current(self, key):
+        """What the origin has; None: nothing."""
+        try:
+            async with self.truth.open(ObjectRef("b", key)) as reading:
+                return b"".join([chunk async for chunk in reading.chunks])
+        except OriginAnswer:
+            return None
+
+    async def store(self, key, body):
+        """Put an object there, past the proxy and what is counted."""
+        async with self.truth.store.draft(ObjectRef("b", key)) as draft:
+            await draft.write(body)
+            await draft.publish(())
+
+    async def settled(self):
+        """Wait until nobody serves any more, here and at the origin."""
+        async with asyncio.timeout(60):
+            while not self._is_settled():
+                await asyncio.sleep(0.001)
+
+    def _is_settled(self):
+        listeners = [self.proxy] if self.inner is None else [self.proxy, self.inner]
+        serving = [
+            protocol
+            for one in listeners
+            for protocol in one.server.connections
+            if protocol._current_request is not None or protocol._read_task is not None
+        ]
+        engines = [one.engine for one in listeners]
+        # A thread may be in the middle of publishing: a direct client that goes away then sees the same.
+        drafts = list(self.drafts.iterdir()) if self.drafts is not None and self.drafts.exists() else []
+        return not (serving or drafts) and not any(
+            engine._readings or len(engine._filling.flights) or engine._ledger.taken_bytes
+            for engine in engines
+        )
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+async def scene(request, make_proxy, tmp_path, monkeypatch):
+    clock, inner, drafts = FixedClock(), None, None
+    if request.param == "file":
+        bucket = tmp_path / "buckets" / "b"
+        drafts = bucket / ".shadeproxy" / "drafts"
+        bucket.mkdir(parents=True)
+        origin = truth = FileOrigin(tmp_path / "buckets")
+    else:
+        origin = truth = Hesitant(clock=clock, chunk_bytes=1000)
+        truth.put("b", "seed", b"")
+    if request.param == "s3":
+        inner = await make_proxy(origin=truth, clock=clock)
+        origin = S3Origin(
+            inner.url,
+            credentials={SHARED: StaticCredentials(KEYS)},
+            addressing="path",
+            trailing_checksums="always",
+            clock=clock,
+        )
+    # With an origin behind HTTP the checksum is sent behind the body, with the others the body is held.
+    proxy = await make_proxy(
+        origin=origin, clock=clock, trailed_budget_bytes=0 if inner is not None else 1 << 20
+    )
+    cut = Cut(proxy.handler)
+    call, serve_read = S3Handler.__call__, S3Handler.serve_read
+
+    async def called(self, http):
+        work = call(self, http)
+        return await (cut.serve(work, http.transport) if self is cut.handler else work)
+
+    async def read(self, port, asked):
+        work = serve_read(self, port, asked)
+        return await (cut.serve(work, port._outlet.transport) if self is cut.handler else work)
+
+    monkeypatch.setattr(S3Handler, "__call__", called)
+    monkeypatch.setattr(S3Handler, "serve_read", read)
+    yield Scene(proxy, truth, cut, inner, drafts)
+    cut.at = None
+    await origin.aclose()
+
+
+async def at_every_await(scene, play: Callable, check: Callable, *, least: int) -> None:
+    """``play(N)`` gives the bytes of a request and ``check(N, answer)`` looks when all is over; ``answer``
+    is None where the client was cut off. ``least``: awaits that there must have been.
+    """
+    for number in range(MOST_AWAITS):
+        scene.cut.at = None
+        wire = await play(number)
+        ended = scene.proxy.seen.wait_for(len(scene.proxy.seen.requests) + 1)
+        scene.cut.at, scene.cut.reached = number, False
+        answer = await scene.send(wire)
+        await asyncio.wait_for(ended, 60)
+        scene.cut.at = None
+        await scene.settled()
+        await check(number, None if scene.cut.reached else answer)
+        if not scene.cut.reached:
+            assert number >= least, f"there were only {number} awaits"
+            failures = [fields for event, fields in scene.proxy.log.events if event == "s3_request_failed"]
+            assert failures == []
+            assert scene.proxy.handler.held_bytes == 0
+            return
+    pytest.fail(f"more than {MOST_AWAITS} awaits")
+
+
+# ---------------------------------------------------------------------- reads
+
+
+READS = {
+    "whole": (b"", OLD),
+    "one page": (b"Range: bytes=5-9\r\n", OLD[5:10]),
+    "two pages": (b"Range: bytes=4000-8999\r\n", OLD[4000:9000]),
+    "checked first": (b"Cache-Control: no-cache\r\n", OLD),
+}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("form", READS)
+async def test_a_read(scene, form, warm):
+    field, body = READS[form]
+
+    async def play(number):
+        key = f"{form.replace(' ', '-')}{number}"
+        await scene.store(key, OLD)
+        if warm:
+            assert (await scene.proxy.get(f"/b/{key}")).endswith(OLD)
+        return b"GET /b/%b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n%b\r\n" % (key.encode(), field)
+
+    async def check(number, answer):
+        if answer is not None:
+            assert answer.endswith(b"\r\n\r\n" + body)
+        for _ in range(2):
+            assert (await scene.proxy.get(f"/b/{form.replace(' ', '-')}{number}")).endswith(b"\r\n\r\n" + OLD)
+
+    # What is in the cache is answered at once, unless the origin is asked first.
+    at_once = warm and form != "checked first"
+    await at_every_await(scene, play, check, least=0 if at_once else 1)
+
+
+# ---------------------------------------------------------------------- writes
+
+
+def plain(request):
+    request.add("Content-Length", str(len(NEW)))
+    request.wire = NEW
+
+
+def signed(request):
+    sign_header(request, KEYS, hashlib.sha256(NEW).hexdigest())
+    plain(request)
+
+
+def streamed(*, is_signed, trailing, framed=False):
+    def build(request):
+        form = "AWS4-HMAC-SHA256-PAYLOAD" if is_signed else "UNSIGNED-PAYLOAD"
+        request.add("x-amz-decoded-content-length", str(len(NEW)))
+        if trailing:
+            request.add("x-amz-trailer", "x-amz-checksum-crc32")
+        sign_header(request, KEYS, f"STREAMING-{form}{'-TRAILER' if trailing else ''}")
+        pieces = [NEW[start : start + 4000] for start in range(0, len(NEW), 4000)]
+        request.wire = aws_chunked(pieces, KEYS if is_signed else None, seed_of(request), trailing=trailing)
+        if framed:
+            request.add("Transfer-Encoding", "chunked")
+            request.wire = transfer_chunks([request.wire])
+        else:
+            request.add("Content-Length", str(len(request.wire)))
+
+    return build
+
+
+BODIES = {
+    "plain": plain,
+    "signed": signed,
+    "chunks signed": streamed(is_signed=True, trailing=False),
+    "chunks signed with trailer": streamed(is_signed=True, trailing=True),
+    "unsigned trailer, no Content-Length": streamed(is_signed=False, trailing=True, framed=True),
+}
+
+
+def asked(method, path):
+    """A request that asks to close."""
+    return Request(method, path, fields=[(b"Host", b"h"), (b"Connection", b"close")])
+
+
+async def replaced(scene, build, *, least, new: bytes | None = NEW):
+    """``build(key)`` makes a request that turns OLD into ``new``."""
+
+    async def play(number):
+        key = f"k{number}"
+        await scene.store(key, OLD)
+        assert (await scene.proxy.get(f"/b/{key}")).endswith(OLD)
+        return (await build(key)).render()
+
+    async def check(number, answer):
+        key = f"k{number}"
+        there = await scene.current(key)
+        if answer is not None:
+            assert re.match(rb"HTTP/1\.1 20[04]", answer), answer
+            assert there == new
+        assert there in {OLD, new}, "neither the old nor all of the new"
+        for _ in range(2):
+            seen = await scene.proxy.get(f"/b/{key}")
+            if there is None:
+                assert seen.startswith(b"HTTP/1.1 404")
+            else:
+                assert seen.endswith(b"\r\n\r\n" + there)
+
+    await at_every_await(scene, play, check, least=least)
+    await nothing_is_left(scene)
+
+
+async def nothing_is_left(scene):
+    """Of uploads that were given up the origin keeps nothing hidden."""
+    page = await scene.truth.store.scan("b", ".shadeproxy/", "", 1000)
+    assert page.entries == ()
+    if scene.drafts is not None:
+        assert list(scene.drafts.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", BODIES)
+async def test_an_upload(scene, form):
+    async def build(key):
+        request = asked(b"PUT", f"/b/{key}".encode())
+        BODIES[form](request)
+        return request
+
+    await replaced(scene, build, least=1)
+
+
+async def test_a_form_upload(scene):
+    async def build(key):
+        request = asked(b"POST", b"/b")
+        head = b'--X\r\nContent-Disposition: form-data; name="key"\r\n\r\n%b\r\n' % key.encode()
+        head += b'--X\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+        request.wire = head + NEW + b"\r\n--X--\r\n"
+        request.add("Content-Type", "multipart/form-data; boundary=X")
+        request.add("Content-Length", str(len(request.wire)))
+        return request
+
+    await replaced(scene, build, least=2)
+
+
+async def test_a_copy(scene):
+    await scene.store("source", NEW)
+
+    async def build(key):
+        request = asked(b"PUT", f"/b/{key}".encode())
+        request.add("x-amz-copy-source", "/b/source")
+        return request
+
+    await replaced(scene, build, least=1)
+
+
+async def test_a_deletion(scene):
+    async def build(key):
+        return asked(b"DELETE", f"/b/{key}".encode())
+
+    await replaced(scene, build, least=1, new=None)
+
+
+async def begun(scene, key):
+    """An upload id."""
+    answer = await scene.proxy.get(f"/b/{key}?uploads", method="POST")
+    return re.search(rb"<UploadId>(\w+)</UploadId>", answer)[1].decode()
+
+
+async def test_a_part(scene):
+    upload = await begun(scene, "parts")
+    etag = hashlib.md5(NEW).hexdigest()
+
+    async def play(number):
+        request = asked(b"PUT", b"/b/parts")
+        request.parameter("partNumber", str(number + 1))
+        request.parameter("uploadId", upload)
+        BODIES["chunks signed with trailer"](request)
+        return request.render()
+
+    async def check(number, answer):
+        listed = await scene.proxy.get(f"/b/parts?uploadId={upload}")
+        part = re.search(rb"<PartNumber>%d</PartNumber>.*?<Size>(\d+)</Size>" % (number + 1), listed)
+        assert answer is None or (answer.startswith(b"HTTP/1.1 200") and part is not None)
+        assert part is None or int(part[1]) == len(NEW), "part of a part"
+        if part is not None and not isinstance(scene.truth, FileOrigin):
+            assert etag.encode() in part[0]
+
+    await at_every_await(scene, play, check, least=1)
+    assert (await scene.proxy.get(f"/b/parts?uploadId={upload}", method="DELETE")).startswith(b"HTTP/1.1 204")
+    await nothing_is_left(scene)
+
+
+async def test_a_completion(scene):
+    async def build(key):
+        upload = await begun(scene, key)
+        parts = ""
+        for number, body in ((1, NEW[:9000]), (2, NEW[9000:])):
+            request = asked(b"PUT", f"/b/{key}".encode())
+            request.parameter("partNumber", str(number))
+            request.parameter("uploadId", upload)
+            request.add("Content-Length", str(len(body)))
+            request.wire = body
+            answer = await scene.proxy.raw(request.render())
+            etag = re.search(rb"ETag: (\S+)", answer)[1].decode()
+            parts += f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+        request = asked(b"POST", f"/b/{key}".encode())
+        request.parameter("uploadId", upload)
+        request.wire = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        request.add("Content-Length", str(len(request.wire)))
+        return request
+
+    async def play(number):
+        key = f"k{number}"
+        await scene.store(key, OLD)
+        assert (await scene.proxy.get(f"/b/{key}")).endswith(OLD)
+        return (await build(key)).render()
+
+    async def check(number, answer):
+        there = await scene.current(f"k{number}")
+        assert there in ({NEW} if answer is not None else {OLD, NEW})
+        assert (await scene.proxy.get(f"/b/k{number}")).endswith(b"\r\n\r\n" + there)
+
+    await at_every_await(scene, play, check, least=2)

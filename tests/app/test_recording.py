@@ -1,0 +1,73 @@
+"""When a recording is written, and what happens when it cannot be."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from shadeproxy.app.recording import Recorder
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.simulate.trace import load_trace
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def reads_in(path):
+    return len((await asyncio.to_thread(load_trace, path)).ids)
+
+
+def test_a_missing_directory_is_told_at_the_start(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"telemetry\.trace: there is no directory .*gone; make it, or name"
+    ):
+        Recorder(tmp_path / "gone" / "reads.npz", ManualClock())
+
+
+async def test_it_is_written_when_enough_was_added_and_at_the_end(tmp_path):
+    path, clock = tmp_path / "reads.npz", ManualClock()
+    recorder = await asyncio.to_thread(Recorder, path, clock)
+    recorder.start()
+    await asyncio.sleep(0)
+    recorder.reads.note_many((number, 1, None) for number in range(100))
+    clock.advance(60.0)
+    await until(path.exists)
+    assert await reads_in(path) == 100
+    recorder.reads.note(1, 1, None)  # not a quarter more
+    for _ in range(5):
+        clock.advance(60.0)
+        await asyncio.sleep(0.001)
+    assert await reads_in(path) == 100
+    await recorder.stop()
+    assert await reads_in(path) == 101
+
+
+async def test_a_full_recording_is_written_and_told_once(tmp_path):
+    path, clock = tmp_path / "reads.npz", ManualClock()
+    recorder = await asyncio.to_thread(Recorder, path, clock, most_reads=2)
+    with capture_logs() as logs:
+        recorder.start()
+        await asyncio.sleep(0)
+        recorder.reads.note_many((number, 1, None) for number in range(5))
+        clock.advance(60.0)
+        await until(lambda: logs)
+        await recorder.stop()
+    assert [line["event"] for line in logs] == ["the recording is full"]
+    assert await reads_in(path) == 2
+
+
+async def test_a_failure_is_a_log_line_and_the_next_try_may_work(tmp_path):
+    path = tmp_path / "directory" / "reads.npz"
+    path.parent.mkdir()
+    recorder = await asyncio.to_thread(Recorder, path, ManualClock())
+    recorder.reads.note(1, 1, None)
+    path.parent.rmdir()
+    with capture_logs() as logs:
+        await recorder.stop()
+    assert [line["event"] for line in logs] == ["the recording could not be written"]
+    path.parent.mkdir()
+    await recorder.stop()
+    assert await reads_in(path) == 1

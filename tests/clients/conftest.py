@@ -1,0 +1,93 @@
+"""A gateway, the routes to it, and a record of what every client did, from which docs/clients.md is
+written.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.certificate import write_certificate
+from tests.rgw.conftest import run_rgw
+
+from .corpus import Body, write_corpus
+from .report import Record, write_table
+from .routes import DOMAIN, Route
+
+pytest.register_assert_rewrite("tests.clients.checks")
+
+_CONFIG = """
+[origin.credentials]
+access_key_env = "ORIGIN_KEY"
+secret_key_env = "ORIGIN_SECRET"
+[auth]
+anonymous = false
+[[auth.clients]]
+access_key = "{access_key}"
+secret_env = "ORIGIN_SECRET"
+[s3]
+domains = ["{domain}"]
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``-m clients`` these tests are deselected: they need a gateway and ten clients."""
+    if "clients" in config.option.markexpr:
+        return
+    unwanted = [item for item in items if item.get_closest_marker("clients")]
+    if unwanted:
+        items[:] = [item for item in items if item not in unwanted]
+        config.hook.pytest_deselected(items=unwanted)
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterator[dict[str, Route]]:
+    directory = tmp_path_factory.mktemp("routes")
+    # Deleted objects are collected late, and every client writes a hundred megabytes a few times.
+    for rgw in run_rgw(directory, store_gib=8, settings=f"rgw_dns_name = {DOMAIN}"):
+        certificate = write_certificate(directory, hosts=[DOMAIN, f"*.{DOMAIN}"])
+        config = directory / "clients.toml"
+        config.write_text(_CONFIG.format(access_key=rgw.main[0], domain=DOMAIN))
+        environment = {"ORIGIN_KEY": rgw.main[0], "ORIGIN_SECRET": rgw.main[1]}
+        settings = {
+            "origin__endpoint": rgw.endpoint,
+            "origin__addressing": "path",
+            "cache__ram__capacity": "1 GiB",
+        }
+        tls = {"s3__tls__cert": str(certificate.cert), "s3__tls__key": str(certificate.key)}
+        plain = serve_for_module(config, environment, **settings)
+        secure = serve_for_module(config, environment, **settings, **tls)
+        (directory / "buckets").mkdir()
+        tree = {
+            "origin__kind": "file",
+            "origin__path": str(directory / "buckets"),
+            "cache__ram__capacity": "1 GiB",
+        }
+        files, other = (serve_for_module(config, environment, **tree) for _ in range(2))
+        ca_file = str(certificate.authority)
+        made = (
+            Route("direct", rgw.endpoint, *rgw.main),
+            Route("plain", plain.s3, *rgw.main, control=plain.control, beside=rgw.endpoint),
+            Route("tls", secure.s3, *rgw.main, ca_file, secure.control, beside=rgw.endpoint),
+            Route("file", files.s3, *rgw.main, control=files.control, beside=other.s3),
+        )
+        yield {route.name: route for route in made}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all clients share."""
+
+    routes: dict[str, Route]
+    bodies: list[Body]
+    record: Record
+
+
+@pytest.fixture(scope="module")
+def stage(routes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = Stage(routes, write_corpus(tmp_path_factory.mktemp("bodies")), Record())
+    yield made
+    if path := os.environ.get("SHADEPROXY_CLIENTS_TABLE"):
+        write_table(made.record, Path(path))

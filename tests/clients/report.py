@@ -1,0 +1,97 @@
+"""What every client did on every route, and the tables of it in docs/clients.md."""
+
+import datetime as dt
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails: "
+ROUTES = ("direct", "plain", "tls", "file")
+_BEGIN, _END = "<!-- written by make clients -->\n", "<!-- end -->\n"
+_CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
+
+
+@dataclass
+class Record:
+    """Outcomes by client, check and route. An outcome is OK, NOT_OFFERED, "says: ..." where an error was
+    asked for, or what went wrong.
+    """
+
+    versions: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    meanings: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def note(self, client: str, check: str, meaning: str, route: str, outcome: str) -> None:
+        self.outcomes.setdefault((client, check), {})[route] = outcome
+        self.meanings[client, check] = meaning
+
+    def outcome(self, client: str, check: str, route: str) -> str:
+        return self.outcomes.get((client, check), {}).get(route, "was not run")
+
+
+class _Notes:
+    """Numbered notes below the tables; the same text has one number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers) + 1)
+
+    def lines(self) -> list[str]:
+        return [f"{number}. {text}" for text, number in self._numbers.items()]
+
+
+def write_table(record: Record, path: Path) -> None:
+    """Replace what stands between the marks in ``path``."""
+    before, _, rest = path.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    path.write_text(before + _BEGIN + "\n".join(_tables(record)) + "\n" + _END + after)
+
+
+def _tables(record: Record) -> list[str]:
+    notes = _Notes()
+    lines = [f"Run on {dt.datetime.now(dt.UTC):%Y-%m-%d}, Python {platform.python_version()}.", ""]
+    lines += _table(["client", *_CHECKS])
+    for client, version in record.versions.items():
+        cells = [_cell(record, client, check, notes) for check in _CHECKS]
+        lines.append(f"| {version} | {' | '.join(cells)} |")
+    lines += [f"| {client} | not installed: {why} |" for client, why in record.absent.items()]
+    lines += ["", *_table(["client", "checked beside", ""])]
+    for (client, check), meaning in record.meanings.items():
+        if check.startswith("try_"):
+            lines.append(f"| {client} | {meaning} | {_cell(record, client, check, notes)} |")
+    lines += ["", *_table(["client", "says of a missing key", "says with a wrong secret"])]
+    for client in record.versions:
+        cells = [_said(record, client, check) for check in ("missing_key", "wrong_secret")]
+        lines.append(f"| {client} | {' | '.join(cells)} |")
+    return [*lines, "", *notes.lines()]
+
+
+def _table(columns: list[str]) -> list[str]:
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+
+
+def _cell(record: Record, client: str, check: str, notes: _Notes) -> str:
+    by_route = {route: record.outcome(client, check, route) for route in ROUTES}
+    if set(by_route.values()) <= {OK, NOT_OFFERED}:
+        return "yes" if OK in by_route.values() else "not offered"
+    failed: dict[str, list[str]] = {}
+    for route, outcome in by_route.items():
+        if outcome not in {OK, NOT_OFFERED}:
+            failed.setdefault(outcome, []).append(route)
+    marks = [
+        f"not {', '.join(routes)} [{notes.number(outcome.replace('|', ' '))}]"
+        for outcome, routes in failed.items()
+    ]
+    return "; ".join(["yes", *marks] if OK in by_route.values() else marks)
+
+
+def _said(record: Record, client: str, check: str) -> str:
+    said: dict[str, list[str]] = {}
+    for route in ROUTES:
+        said.setdefault(record.outcome(client, check, route).removeprefix(SAYS), []).append(route)
+    if len(said) == 1:
+        return next(iter(said)).replace("|", " ")
+    return "; ".join(f"{', '.join(routes)}: {text}" for text, routes in said.items()).replace("|", " ")

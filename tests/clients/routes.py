@@ -1,0 +1,82 @@
+"""The ways from a client to an object store: to the gateway directly, through a proxy, through a proxy over
+TLS; and to a proxy in front of a directory.
+
+All are given the same keys, so that nothing but the endpoint differs for a client.
+"""
+
+import json
+import urllib.request
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+DOMAIN = "s3.shade.test"
+"""Base domain of virtual-host style, at the gateway and at the proxies. It is in no DNS."""
+
+
+@dataclass(frozen=True)
+class Route:
+    name: str
+    endpoint: str
+    access_key: str
+    secret_key: str
+    ca_file: str = ""
+    control: str = ""
+    beside: str = ""
+    """Where the same objects are seen without this proxy; "" is ``endpoint``."""
+
+    @property
+    def proxied(self) -> bool:
+        return bool(self.control)
+
+    @property
+    def host(self) -> str:
+        return self.endpoint.partition("://")[2]
+
+    @property
+    def tls(self) -> bool:
+        return self.endpoint.startswith("https:")
+
+    def with_wrong_secret(self) -> "Route":
+        return replace(self, secret_key="not-the-secret")
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """What a user of any client would export, and nothing of the machine's own configuration."""
+        trust = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        } | (dict.fromkeys(trust, self.ca_file) if self.ca_file else {})
+
+    def truth(self) -> Any:
+        """A client of boto3 that is not compared, and sees the objects past the proxy."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.beside or self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
+
+    def forget(self, bucket: str) -> None:
+        """Make every object of ``bucket`` cold."""
+        if self.proxied:
+            body = json.dumps({"uri": f"s3://{bucket}"}).encode()
+            request = urllib.request.Request(f"{self.control}/v1/purge", data=body, method="POST")
+            request.add_header("Content-Type", "application/json")
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answer.read()
+
+    def origin_bytes(self) -> int:
+        """Bytes that the proxy has received from the origin so far, listings and all."""
+        with urllib.request.urlopen(f"{self.control}/v1/stats", timeout=30) as answer:
+            stats: dict[str, Any] = json.load(answer)
+        return int(stats["totals"]["origin_bytes"])

@@ -1,0 +1,114 @@
+"""Real clients on four routes: what works on the gateway itself works through the proxy, plain and over TLS,
+and what does not says the same.
+
+A route is the whole life of a bucket with one client. Direct comes first; an outcome of it that is not "ok"
+is a fault of the gateway or of the client, and shows in docs/clients.md beside the others. A proxy in front
+of a directory shows whose: there the gateway has no part in it.
+"""
+
+import os
+import shutil
+import sys
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from .checks import CHECKS, NotOffered, Session, comparable, essence
+from .client import Absent, Client, ClientFailed, Library
+from .programs import AwsCli, Program, Rclone, S3cmd, S5cmd
+from .report import FAILS, NOT_OFFERED, OK, ROUTES, SAYS
+from .routes import Route
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
+
+LIBRARIES = {
+    "boto3": "use_boto3",
+    "s3fs": "use_s3fs",
+    "pyarrow": "use_pyarrow",
+    "obstore": "use_obstore",
+    "tensorstore": "use_tensorstore",
+    "s3torchconnectorclient": "use_s3torchconnector",
+}
+PROGRAMS: dict[str, type[Program]] = {"awscli": AwsCli, "s5cmd": S5cmd, "rclone": Rclone, "s3cmd": S3cmd}
+# Programs with dependencies of their own live in environments of their own: the Makefile names them.
+PLACES = [
+    *(Path(place) for place in os.environ.get("SHADEPROXY_CLIENTS_PATH", "").split(":") if place),
+    Path(sys.executable).parent,
+]
+
+
+def make_client(name: str, route: Route, bucket: str, home: Path) -> Client:
+    if name in LIBRARIES:
+        return Library(LIBRARIES[name], route, bucket, home)
+    return PROGRAMS[name](route, bucket, home, PLACES)
+
+
+def outcome_of(name: str, session: Session) -> tuple[str, str]:
+    """What happened, in a few words that can be compared; and in the client's own words where it failed."""
+    try:
+        if name in CHECKS:
+            said = CHECKS[name](session)
+        else:
+            folder = session.fresh(name)
+            folder.mkdir()
+            said = session.client.call(name, scratch=str(folder))
+    except NotOffered:
+        return NOT_OFFERED, ""
+    except ClientFailed as error:
+        text = comparable(str(error), session)
+        return FAILS + (text if text.startswith("AssertionError") else essence(text)), text
+    except AssertionError as error:
+        return comparable(f"wrong: {error}", session).partition(" assert ")[0], str(error)
+    return (OK if said is None else f"{SAYS}{said}"), ""
+
+
+def agree(direct: str, proxied: str) -> bool:
+    """The same failure. An error may name more than the gateway's does: the gateway's errors carry no
+    message, and some clients show nothing else.
+    """
+    for kind in (SAYS, FAILS):
+        if direct.startswith(kind) and proxied.startswith(kind):
+            first, *named = direct.removeprefix(kind).split()
+            now, *also_named = proxied.removeprefix(kind).split()
+            return first == now and set(named) <= set(also_named)
+    return direct == proxied
+
+
+def empty(truth, bucket: str) -> None:
+    for page in truth.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for entry in page.get("Contents", ()):
+            truth.delete_object(Bucket=bucket, Key=entry["Key"])
+
+
+@pytest.mark.parametrize("route_name", ROUTES)
+@pytest.mark.parametrize("name", [*LIBRARIES, *PROGRAMS])
+def test_a_client(name, route_name, stage, tmp_path):
+    route, record = stage.routes[route_name], stage.record
+    truth = route.truth()
+    bucket = f"{route_name}-{uuid.uuid4().hex[:8]}"
+    truth.create_bucket(Bucket=bucket)
+    try:
+        client = make_client(name, route, bucket, tmp_path)
+    except Absent as absent:
+        record.absent[name] = str(absent)
+        pytest.skip(f"{name} is not installed: {absent}")
+    record.versions[name] = client.version
+
+    def wrong() -> Client:
+        return make_client(name, route.with_wrong_secret(), bucket, tmp_path)
+
+    session = Session(client, wrong, route, bucket, stage.bodies, tmp_path / "scratch", truth)
+    session.scratch.mkdir()
+    differing = []
+    with closing(client):
+        for check in [*CHECKS, *(offer for offer in client.offers if offer.startswith("try_"))]:
+            outcome, text = outcome_of(check, session)
+            record.note(name, check, client.offers.get(check, ""), route_name, outcome)
+            direct = record.outcome(name, check, "direct")
+            if route.proxied and outcome != OK and not agree(direct, outcome):
+                differing.append(f"{check}:\n  direct:  {direct}\n  {route_name}: {outcome}\n  {text}")
+    shutil.rmtree(session.scratch)
+    empty(truth, bucket)
+    assert not differing, "\n".join(differing)

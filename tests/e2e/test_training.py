@@ -1,0 +1,82 @@
+"""Two ranks train through one proxy (DistributedDataParallel, gloo); one of them is killed, both resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SAMPLES = 42  # not a multiple of ranks x batch: the last batch of an epoch is short
+TRAIN = Path(__file__).with_name("train_rank.py")
+
+
+def train(proxy, directory: Path, mode: str, turn: int, *, die: str = "") -> list[int]:
+    """Both ranks, from their checkpoints where there are any, to the end; their exit codes."""
+    ranks = []
+    for rank in range(2):
+        command = [sys.executable, str(TRAIN), "--rank", str(rank), "--control", proxy.control]
+        command += ["--mode", mode, "--directory", str(directory)]
+        command += ["--meeting", str(directory / f"meeting{turn}"), "--die", die if rank else ""]
+        with (directory / f"log{turn}-{rank}").open("wb") as log:
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            ranks.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+    try:
+        return [rank.wait(120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def steps(directory: Path, rank: int, turn: int) -> list[dict]:
+    lines = (directory / f"rank{rank}" / f"steps{turn}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["uniform", "importance"])
+def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_path, mode):
+    for number in range(SAMPLES):
+        (bucket_directory / "data" / f"{number:03d}").write_bytes(os.urandom(2000))
+    proxy = serve(origin__kind="file", origin__path=str(bucket_directory))
+
+    # Rank 1 dies two steps after the second checkpoint of epoch 1 (steps 7 to 12), and rank 0 fails with it.
+    codes = train(proxy, tmp_path, mode, 0, die="1:11")
+    assert codes[1] == -signal.SIGKILL
+    assert codes[0] != 0
+    codes = train(proxy, tmp_path, mode, 1)
+    assert codes == [0, 0], [log.read_text() for log in tmp_path.glob("log1-*")]
+
+    whole: list[list[dict]] = []
+    for rank in range(2):
+        before, after = steps(tmp_path, rank, 0), steps(tmp_path, rank, 1)
+        assert after[0]["step"] == 10  # the checkpoint was of step 9
+        again = {line["step"]: line for line in after}
+        repeated = [line for line in before if line["step"] in again]
+        assert rank == 0 or len(repeated) == 2
+        assert repeated == [again[line["step"]] for line in repeated]
+        whole.append([line for line in before if line["step"] < 10] + after)
+
+    for epoch in range(3):
+        parts = [[line["ids"] for line in rank if line["epoch"] == epoch] for rank in whole]
+        assert [len(batch) for batch in parts[0]] == [len(batch) for batch in parts[1]] == [4] * 5 + [1]
+        read = [sample for part in parts for batch in part for sample in batch]
+        if mode == "uniform" or epoch == 0:
+            assert sorted(read) == list(range(SAMPLES))
+        else:
+            assert len(set(read)) < SAMPLES
+    ends = [json.loads((tmp_path / f"rank{rank}" / "end.json").read_text()) for rank in range(2)]
+    assert ends[0] == ends[1]  # one model, and one draw: the same correction of every sample
+    order = proxy.get("/v1/jobs/ddp")["order"]
+    assert order["believed"]
+    # But for what the killed run had read beyond its checkpoint, every read was announced about there.
+    assert order["found"] > 2 * (order["surprises"] + order["missed"])
+    with urllib.request.urlopen(f"{proxy.control}/v1/jobs/ddp/scores", timeout=10) as answer:
+        scores = np.frombuffer(answer.read(), "<f4")
+    assert np.isfinite(scores).all()  # what either rank reported, on one scoreboard
+    assert len(scores) == SAMPLES
