@@ -79,24 +79,19 @@ class Walk:
             self._needs.clear()
         new = ids[self._state[ids] == _UNKNOWN]
         self.complete = len(new) <= _MOST_NEW
-        lacking = ids[self._state[ids] == _LACKS].tolist()
-        room = _MOST_WANTED - sum(len(self._needs[sample]) for sample in lacking)
-        if room <= 0:
-            self.complete = True
-        elif len(new):
-            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())), room)
+        if len(new):
+            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())))
         rate = self.pace.rate_per_s
         per_sample_s = 1 / rate if rate > 0 else 0.0
         places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
         due: dict[int, int] = {}
         for sample, place in zip(ids[places].tolist(), places.tolist(), strict=True):
             due.setdefault(sample, place)
-        wanted = (
+        return [
             Wanted(need, self.job, sample, place * per_sample_s)
             for sample, place in due.items()
-            for need in self._needs[sample]
-        )
-        return list(islice(wanted, _MOST_WANTED))
+            for need in self._needs[sample][:most]
+        ]
 
     def issued(self, wanted: Wanted) -> None:
         """A page is on its way, or need not be."""
@@ -128,13 +123,19 @@ class Walk:
             self.pace.note_reach(int(gone[-1]))
             # When it comes again, in another epoch, its page may have left.
             self._state[self._listed[gone]] = _UNKNOWN
+            for sample in self._listed[gone].tolist():
+                self._needs.pop(sample, None)
         if self._read > len(gone):
             # Others were read behind all that was looked at.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0
 
-    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int], room: int) -> None:
+    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int]) -> None:
+        room = _MOST_WANTED - sum(map(len, self._needs.values()))
+        if room <= 0:
+            self.complete = True
+            return
         samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
         left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where in zip(ids, samples, strict=False):
@@ -146,10 +147,10 @@ class Walk:
             self._state[sample] = _LACKS if needs else _THERE
             if needs:
                 self._needs[sample] = needs
-                missing += 1
             left -= len(pages)
             room -= len(needs)
             looked += 1
+            missing += bool(needs)
             if room <= 0:
                 self.complete = True
                 break
