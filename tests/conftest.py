@@ -32,6 +32,19 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+_ASKED_FOR = ("rgw", "clients")
+"""Marks of tests that need a server, or ten clients: they run only where ``-m`` names the mark."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`make test` needs no server."""
+    marks = [mark for mark in _ASKED_FOR if mark not in config.option.markexpr]
+    unwanted = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
+    if unwanted:
+        items[:] = [item for item in items if item not in unwanted]
+        config.hook.pytest_deselected(items=unwanted)
+
+
 @pytest.fixture(autouse=True)
 def _blockbuster() -> Iterator[None]:
     with blockbuster_ctx("shadeproxy") as blocked:

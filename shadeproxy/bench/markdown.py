@@ -1,8 +1,9 @@
 """``results.md``: the machine, the table, what is not met and by how much, how each row is measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shadeproxy.bench.results import Results, Row
+from shadeproxy.bench.tables import table
 from shadeproxy.bench.words import by_grid, number, spread, summary, verdict
 
 
@@ -18,7 +19,7 @@ def markdown(results: Results) -> str:
         "Both sides alternate in one run (A B A B); medians, in parentheses the least and the largest round.",
         "Where the target names a unit our figure is judged, else the ratio.",
         "",
-        *_table(["what", "ours", "reference", "unit", "ratio", "target", "met"], map(_cells, single)),
+        *table(["what", "ours", "reference", "unit", "ratio", "target", "met"], map(_cells, single)),
     ]
     for cells in by_grid(results.rows):
         first = next(iter(cells.values()))
@@ -27,11 +28,6 @@ def markdown(results: Results) -> str:
     lines += ["", "## Not met", "", *(_shortfalls(results.rows) or ["Nothing."])]
     lines += ["", "## How each row is measured", "", *_methods(results.rows)]
     return "\n".join(lines) + "\n"
-
-
-def _table(head: list[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def _cells(row: Row) -> list[str]:
@@ -49,7 +45,7 @@ def _cells(row: Row) -> list[str]:
 def _grid(cells: dict[tuple[str, str], Row]) -> list[str]:
     names, columns = (list(dict.fromkeys(place)) for place in zip(*cells, strict=True))
     rows = [[name, *(_cell(cells.get((name, column))) for column in columns)] for name in names]
-    return _table(["", *columns], rows)
+    return table(["", *columns], rows)
 
 
 def _cell(row: Row | None) -> str:

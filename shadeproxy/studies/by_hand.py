@@ -6,7 +6,11 @@ _READ_BY_HAND = "## What it shows, and what it does not"
 
 
 def kept(earlier: Path) -> str:
+    """``kept_of`` the page that is there, if one is."""
+    return kept_of(earlier.read_text() if earlier.exists() else "")
+
+
+def kept_of(text: str) -> str:
     """The last section of an earlier page, or its title alone."""
-    text = earlier.read_text() if earlier.exists() else ""
     _, found, words = text.partition(_READ_BY_HAND)
     return f"{_READ_BY_HAND}{words.rstrip()}" if found else _READ_BY_HAND

@@ -32,16 +32,6 @@ domains = ["{domain}"]
 """
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``-m clients`` these tests are deselected: they need a gateway and ten clients."""
-    if "clients" in config.option.markexpr:
-        return
-    unwanted = [item for item in items if item.get_closest_marker("clients")]
-    if unwanted:
-        items[:] = [item for item in items if item not in unwanted]
-        config.hook.pytest_deselected(items=unwanted)
-
-
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterator[dict[str, Route]]:
     directory = tmp_path_factory.mktemp("routes")

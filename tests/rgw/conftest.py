@@ -26,16 +26,6 @@ class Rgw:
     alt: tuple[str, str]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``-m rgw`` these tests are deselected: `make test` needs no server."""
-    if "rgw" in config.option.markexpr:
-        return
-    unwanted = [item for item in items if item.get_closest_marker("rgw")]
-    if unwanted:
-        items[:] = [item for item in items if item not in unwanted]
-        config.hook.pytest_deselected(items=unwanted)
-
-
 @pytest.fixture(scope="session")
 def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
     """Ceph RGW, started once a session (about 12 s)."""

@@ -6,7 +6,7 @@ from shadeproxy.bench.loader import Epoch
 from shadeproxy.studies.stall import grid
 from shadeproxy.studies.stall.__main__ import markdown
 from shadeproxy.studies.stall.grid import Point, Scale, points
-from shadeproxy.studies.stall.report import table
+from shadeproxy.studies.stall.report import by_origin
 
 
 def point(axis="latency", way="LRU", at=0.02, *, link=0.0, wall_s=4.0, missed=800):
@@ -21,7 +21,7 @@ def test_what_an_epoch_needs_is_the_slower_of_loop_and_link():
 
 def test_a_table_has_a_line_for_each_way_and_a_column_for_each_origin():
     found = [point(at=0.1), point(at=0.02, wall_s=2.0), point(way="direct")]
-    lines = table(found, "latency", lambda one: one.stall, ".1f").splitlines()
+    lines = by_origin(found, "latency", lambda one: one.stall, ".1f").splitlines()
     assert lines[0] == "| | 20 ms | 100 ms |"
     assert "| LRU | 50.0 | 25.0 |" in lines
     assert "| direct | 25.0 | - |" in lines

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.studies.training.__main__ import earlier_runs, has_run
 from shadeproxy.studies.training.data import data_sets
-from shadeproxy.studies.training.report import accuracy_at, curves, table
+from shadeproxy.studies.training.report import accuracy_at, curves, modes_table
 from shadeproxy.studies.training.runs import MODES, Epoch, train
 
 
@@ -91,4 +91,4 @@ def test_every_mode_trains_through_a_proxy_and_is_a_line_of_the_table(sets, tmp_
     first = [one for one in found if one.epoch == 0 and one.mode in {"lru", "uniform"}]
     # An empty cache, every sample once: all of it comes from the origin.
     assert {one.origin_bytes for one in first} == {data.bytes}
-    assert all(mode.words in table(found, "photos") for mode in MODES)
+    assert all(mode.words in modes_table(found, "photos") for mode in MODES)

@@ -9,7 +9,9 @@ from matplotlib.figure import Figure
 from shadeproxy.bench import machine
 from shadeproxy.bench.memory.run import CONNECTION_BYTES, HELD_BYTES, Look, Plan, Run
 from shadeproxy.bench.memory.stream import MIB
+from shadeproxy.bench.soak.report import checks_table, counts_table
 from shadeproxy.bench.soak.verdict import Check
+from shadeproxy.bench.tables import table
 
 
 def progress_line(look: Look) -> str:
@@ -66,18 +68,11 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "",
         verdict,
         "",
-        "| check | verdict | found |",
-        "|---|---|---|",
-        *(f"| {check.name} | {'passed' if check.passed else 'FAILED'} | {check.found} |" for check in checks),
+        *checks_table(checks),
         "",
-        "| the bound is the sum of | MiB |",
-        "|---|---|",
-        *(f"| {name} | {size / MIB:,.0f} |" for name, size in parts),
+        *table(["the bound is the sum of", "MiB"], ([name, f"{size / MIB:,.0f}"] for name, size in parts)),
         "",
-        "| requests | count |",
-        "|---|---|",
-        *(f"| {name} | {count:,} |" for name, count in sorted(run.counts.kinds.items())),
-        "",
+        *counts_table("requests", "count", {name: f"{n:,}" for name, n in run.counts.kinds.items()}),
         f"![Memory of the proxy over time]({picture})",
     ]
     return "\n".join([*lines, ""])

@@ -12,6 +12,7 @@ from shadeproxy.bench.soak.run import Plan
 from shadeproxy.bench.soak.tally import Counts
 from shadeproxy.bench.soak.verdict import Check, Run
 from shadeproxy.bench.soak.watch import Sample
+from shadeproxy.bench.tables import table
 
 _MARKS = {True: "passed", False: "FAILED", None: "not judged"}
 _HITS = ("ram", "disk")
@@ -67,25 +68,26 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "",
         verdict,
         "",
-        "| check | verdict | found |",
-        "|---|---|---|",
-        *(f"| {check.name} | {_MARKS[check.passed]} | {check.found} |" for check in checks),
+        *checks_table(checks),
         "",
-        *_table("answers", "count", {name: f"{count:,}" for name, count in counts.kinds.items()}),
-        *_table("outcome", "count", {name: f"{count:,}" for name, count in counts.outcomes.items()}),
-        *_table("`x-shade-cache` of plain requests", "share", shares),
+        *counts_table("answers", "count", {name: f"{count:,}" for name, count in counts.kinds.items()}),
+        *counts_table("outcome", "count", {name: f"{count:,}" for name, count in counts.outcomes.items()}),
+        *counts_table("`x-shade-cache` of plain requests", "share", shares),
         f"![Memory and descriptors of the proxy over time]({picture})",
     ]
     return "\n".join([*lines, ""])
 
 
-def _table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
-    return [
-        f"| {name} | {value} |",
-        "|---|---|",
-        *(f"| {key} | {cell} |" for key, cell in sorted(rows.items())),
-        "",
-    ]
+def checks_table(checks: Sequence[Check]) -> list[str]:
+    """Lines of Markdown: each check, its verdict, what was found."""
+    return table(
+        ["check", "verdict", "found"], ([check.name, _MARKS[check.passed], check.found] for check in checks)
+    )
+
+
+def counts_table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
+    """Lines of Markdown, by name, and an empty one."""
+    return [*table([name, value], sorted(rows.items())), ""]
 
 
 def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:

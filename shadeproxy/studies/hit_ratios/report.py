@@ -2,11 +2,12 @@
 
 import msgspec
 
+from shadeproxy.bench.tables import table
 from shadeproxy.simulate.run import NAMES, Result
+from shadeproxy.studies.by_hand import kept_of
 from shadeproxy.studies.hit_ratios.scenarios import Scenario
 
 _TITLE = "# Study (a): hit ratio by policy, workload and cache size"
-_READ_BY_HAND = "## What it shows, and what it does not"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -43,34 +44,26 @@ def markdown(
     ]
     for scenario, finding in found:
         parts += [f"## {_capital(scenario.words)}", _table(finding.result)]
-    _, marker, words = earlier.partition(_READ_BY_HAND)
-    return "\n\n".join([*parts, f"{_READ_BY_HAND}{words.rstrip()}" if marker else _READ_BY_HAND]) + "\n"
+    return "\n\n".join([*parts, kept_of(earlier)]) + "\n"
 
 
 def _promises(found: list[tuple[Scenario, Finding]]) -> str:
-    lines = ["| workload | cache | promised | found | lru | min | |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for scenario, finding in found:
         ratio = {(row.policy, round(row.cache, 4)): row.hit_ratio for row in finding.result.rows}
         for share, policy, least in scenario.promises:
             got = ratio[policy, share]
             verdict = "reached" if got >= least else "**missed**"
-            lines.append(
-                f"| {scenario.words} | {share:.0%} | {least:.1%} | {got:.1%} | {ratio['lru', share]:.1%}"
-                f" | {ratio['min', share]:.1%} | {verdict} |"
-            )
-    return "\n".join(lines)
+            shown = (least, got, ratio["lru", share], ratio["min", share])
+            rows.append([scenario.words, f"{share:.0%}", *(f"{one:.1%}" for one in shown), verdict])
+    return "\n".join(table(["workload", "cache", "promised", "found", "lru", "min", ""], rows))
 
 
 def _table(result: Result) -> str:
     shares = sorted({row.cache for row in result.rows})
     ratio = {(row.policy, row.cache): row.hit_ratio for row in result.rows}
-    lines = [
-        "| policy | " + " | ".join(f"{share:.0%}" for share in shares) + " |",
-        "|---" * (1 + len(shares)) + "|",
-    ]
-    lines += [
-        f"| {name} | " + " | ".join(f"{ratio[name, share]:.1%}" for share in shares) + " |" for name in NAMES
-    ]
+    head = ["policy", *(f"{share:.0%}" for share in shares)]
+    lines = table(head, ([name, *(f"{ratio[name, share]:.1%}" for share in shares)] for name in NAMES))
     distinct = result.rows[0].distinct
     return "\n".join([*lines, "", f"{result.reads:,} reads, {distinct:,.0f} distinct objects an epoch."])
 

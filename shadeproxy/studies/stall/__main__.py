@@ -12,7 +12,7 @@ from shadeproxy.bench.training import CACHED
 from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy.studies.by_hand import kept
 from shadeproxy.studies.stall.grid import BATCH, RATE_PER_S, WORKERS, Point, Scale, points
-from shadeproxy.studies.stall.report import plots, table
+from shadeproxy.studies.stall.report import by_origin, plots
 
 _TITLE = "# Study (c): how long a training loop waits, against the origin's latency and bandwidth"
 
@@ -51,19 +51,19 @@ def markdown(found: Sequence[Point], samples: int, out: Path, warnings: Sequence
         *(f"Warning: {warning}." for warning in warnings),
         "## Latency: samples of 8 KB, a link of any speed",
         "Stall of the second epoch, % of its time:",
-        table(found, "latency", lambda one: one.stall, ".1f"),
+        by_origin(found, "latency", lambda one: one.stall, ".1f"),
         "Second epoch, s; the loop alone takes " + _compute(found) + ":",
-        table(found, "latency", lambda one: one.later.wall_s, ".2f"),
+        by_origin(found, "latency", lambda one: one.later.wall_s, ".2f"),
         "First epoch, s:",
-        table(found, "latency", lambda one: one.first.wall_s, ".2f"),
+        by_origin(found, "latency", lambda one: one.first.wall_s, ".2f"),
         f"![stall and epoch time against latency]({by_latency.name})",
         "## Bandwidth: samples of 16 KB, 20 ms",
         "Second epoch, s:",
-        table(found, "link", lambda one: one.later.wall_s, ".2f"),
+        by_origin(found, "link", lambda one: one.later.wall_s, ".2f"),
         "Second epoch against max(compute, missed bytes / link):",
-        table(found, "link", lambda one: one.later.wall_s / one.needed_s, ".3f"),
+        by_origin(found, "link", lambda one: one.later.wall_s / one.needed_s, ".3f"),
         "Missed in the second epoch, % of the bytes read:",
-        table(found, "link", lambda one: 100 * one.missed_bytes / one.read_bytes, ".1f"),
+        by_origin(found, "link", lambda one: 100 * one.missed_bytes / one.read_bytes, ".1f"),
         f"![stall and epoch time against bandwidth]({by_link.name})",
     ]
     return "\n\n".join([*parts, kept(out / "README.md")]) + "\n"

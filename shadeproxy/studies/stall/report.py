@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shadeproxy.bench.tables import table
 from shadeproxy.studies.stall.grid import WAYS, Axis, Point
 
 # Okabe and Ito's colours.
@@ -20,16 +21,16 @@ def columns(points: Sequence[Point], axis: Axis) -> list[float]:
     return sorted({_at(point) for point in points if point.axis == axis})
 
 
-def table(points: Sequence[Point], axis: Axis, value: Value, form: str) -> str:
+def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> str:
     """Markdown: a line for each way, a column for each origin."""
     places = columns(points, axis)
     head = [f"{place:g} {'ms' if axis == 'latency' else 'MB/s'}" for place in places]
-    lines = ["| | " + " | ".join(head) + " |", "| --- " * (len(head) + 1) + "|"]
+    rows = []
     for way in WAYS:
         found = {_at(point): value(point) for point in points if (point.axis, point.way) == (axis, way.name)}
         cells = [format(found[place], form) if place in found else "-" for place in places]
-        lines.append(f"| {way.name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([way.name, *cells])
+    return "\n".join(table(["", *head], rows))
 
 
 def plots(points: Sequence[Point], out: Path) -> list[Path]:

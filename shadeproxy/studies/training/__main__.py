@@ -12,7 +12,7 @@ from shadeproxy.bench import machine
 from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy.studies.by_hand import kept
 from shadeproxy.studies.training.data import DataSet, data_sets
-from shadeproxy.studies.training.report import plots, table
+from shadeproxy.studies.training.report import modes_table, plots
 from shadeproxy.studies.training.runs import BUCKET, CACHED, MODES, Epoch, train
 
 _TITLE = "# Study (b): SHADE as published and SHADE done right, on real training"
@@ -91,7 +91,7 @@ def _markdown(sets: list[DataSet], found: list[Epoch], out: Path, earlier: Path)
     ]
     for data in sets:
         plot = plots(found, data.name, out)
-        parts += [f"## {data.words}", table(found, data.name), f"![{data.name}]({plot.name})"]
+        parts += [f"## {data.words}", modes_table(found, data.name), f"![{data.name}]({plot.name})"]
     return "\n\n".join([*parts, kept(earlier)]) + "\n"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from shadeproxy.bench.tables import table
 from shadeproxy.studies.training.runs import MODES, Epoch
 
 # Okabe and Ito's colours.
@@ -51,27 +52,31 @@ def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
     ])  # fmt: skip
 
 
-def table(epochs: list[Epoch], data_set: str) -> str:
+def modes_table(epochs: list[Epoch], data_set: str) -> str:
     """Markdown: a line for each mode, means and standard deviations over seeds."""
     found = {mode.name: curves(epochs, data_set, mode.name) for mode in MODES}
     budget_bytes = min(float(one.origin_bytes[:, -1].mean()) for one in found.values())
-    lines = [
-        (
-            "| mode | accuracy at the end | at "
-            f"{budget_bytes / 1e6:.1f} MB from the origin | origin MB in all | hits from the 2nd epoch | "
-            "distinct samples an epoch |"
-        ),
-        "| --- | --- | --- | --- | --- | --- |",
+    head = [
+        "mode",
+        "accuracy at the end",
+        f"at {budget_bytes / 1e6:.1f} MB from the origin",
+        "origin MB in all",
+        "hits from the 2nd epoch",
+        "distinct samples an epoch",
     ]
+    rows = []
     for mode in MODES:
         one = found[mode.name]
         equal = accuracy_at(one, budget_bytes * 1.005)
-        lines.append(
-            f"| {mode.words} | {_spread(one.accuracy[:, -1])} | {_spread(equal)} | "
-            f"{one.origin_bytes[:, -1].mean() / 1e6:.1f} | {one.hit_ratio[:, 1:].mean():.1%} | "
-            f"{one.distinct.mean():.1%} |"
-        )
-    return "\n".join(lines)
+        rows.append([
+            mode.words,
+            _spread(one.accuracy[:, -1]),
+            _spread(equal),
+            f"{one.origin_bytes[:, -1].mean() / 1e6:.1f}",
+            f"{one.hit_ratio[:, 1:].mean():.1%}",
+            f"{one.distinct.mean():.1%}",
+        ])  # fmt: skip
+    return "\n".join(table(head, rows))
 
 
 def plots(epochs: list[Epoch], data_set: str, directory: Path) -> Path:

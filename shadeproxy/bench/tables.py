@@ -1,0 +1,9 @@
+"""Markdown tables, for every page that a run or a study writes."""
+
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Its lines: ``head``, the rule, ``rows``."""
+    lines = [head, ["---"] * len(head), *rows]
+    return ["|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in lines]
