@@ -33,7 +33,6 @@ assert _spec.loader is not None
 _rgw = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_rgw)
 rgw = _rgw.rgw
-pytest_collection_modifyitems = _rgw.pytest_collection_modifyitems
 
 
 def pytest_asyncio_loop_factories(
