@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.tiers.faulty import FaultyCalls, MediumFault
+from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
 
 ERRORS = {
     MediumFault.WRITE_EIO: errno.EIO,
@@ -26,7 +26,7 @@ def descriptor(tmp_path):
 
 @pytest.mark.parametrize("fault", ERRORS)
 def test_a_write_fails_as_told_and_changes_nothing(descriptor, fault):
-    calls = FaultyCalls(script=[fault])
+    calls = FaultyCalls(scheduled(script=[fault]))
     with pytest.raises(OSError, match=os.strerror(ERRORS[fault])) as raised:
         calls.pwrite(descriptor, b"other", 0)
     assert raised.value.errno == ERRORS[fault]
@@ -36,7 +36,7 @@ def test_a_write_fails_as_told_and_changes_nothing(descriptor, fault):
 
 def test_an_entry_waits_for_a_call_that_it_fits(descriptor):
     noted = []
-    calls = FaultyCalls(script=[MediumFault.READ_EIO, MediumFault.WRITE_SHORT], noted=noted.append)
+    calls = FaultyCalls(scheduled(script=[MediumFault.READ_EIO, MediumFault.WRITE_SHORT], noted=noted.append))
     assert calls.pwrite(descriptor, b"whole", 0) == 5
     with pytest.raises(OSError, match="Input/output error"):
         calls.pread(descriptor, 5, 0)
@@ -46,7 +46,7 @@ def test_an_entry_waits_for_a_call_that_it_fits(descriptor):
 
 
 def test_a_torn_write_leaves_its_first_half(descriptor):
-    calls = FaultyCalls(script=[MediumFault.WRITE_TORN])
+    calls = FaultyCalls(scheduled(script=[MediumFault.WRITE_TORN]))
     assert calls.pwrite(descriptor, b"abcdef", 0) == 3
     with pytest.raises(OSError, match="Input/output error"):
         calls.pwrite(descriptor, b"def", 3)
@@ -54,7 +54,7 @@ def test_a_torn_write_leaves_its_first_half(descriptor):
 
 
 def test_a_lost_hole_keeps_its_blocks(descriptor):
-    calls = FaultyCalls(script=[MediumFault.PUNCH_LOST])
+    calls = FaultyCalls(scheduled(script=[MediumFault.PUNCH_LOST]))
     calls.punch_hole(descriptor, 0, 4096)
     assert os.pread(descriptor, 2, 1) == bytes([1, 2])
     calls.punch_hole(descriptor, 0, 4096)
@@ -65,9 +65,8 @@ def test_the_same_seed_gives_the_same_faults(descriptor):
     def history(seed):
         turn, noted = 0, []
         rates = {MediumFault.READ_EIO: 0.2, MediumFault.READ_SLOW: 0.2}
-        calls = FaultyCalls(
-            rates=rates, seed=seed, slow_s=0.0, noted=lambda fault: noted.append((turn, fault))
-        )
+        schedule = scheduled(rates=rates, seed=seed, noted=lambda fault: noted.append((turn, fault)))
+        calls = FaultyCalls(schedule, slow_s=0.0)
         while turn < 200:
             turn += 1
             with suppress(OSError):
@@ -83,7 +82,9 @@ def test_a_store_over_it_keeps_its_promise(bench, sample):
     """Whatever befalls writes, erasures and holes: what can be read is what was written."""
     rates = dict.fromkeys(MediumFault, 0.02)
     rates[MediumFault.WRITE_EROFS] = 0.0
-    store, _ = bench.open(calls=FaultyCalls(rates=rates, seed=3, slow_s=0.0), capacity_bytes=1 << 19)
+    store, _ = bench.open(
+        calls=FaultyCalls(scheduled(rates=rates, seed=3), slow_s=0.0), capacity_bytes=1 << 19
+    )
     held = {}
     for number in range(400):
         page = sample(number, 3000 + number * 7)
