@@ -16,8 +16,8 @@ from shadeproxy.bench.tables import table
 _ABOUT = """\
 A proxy with two worker processes, 32 MiB of RAM and 64 MiB of disk, in front of an origin with three times as
 much data. The origin's answers go wrong on the wire, and the calls by which the tiers are read and written
-fail, at the rates in `shadeproxy/bench/chaos/wire.py` and `proxy.py`. Every six seconds or so something is
-killed, and started again. Clients are raw sockets (whole objects, ranges of every form, conditions, slow
+fail, at the rates in `shadeproxy/bench/chaos/wire.py` and `proxy.py`. Every ten seconds or so something
+is killed, and started again. Clients are raw sockets (whole objects, ranges of every form, conditions, slow
 readers, pipelines, hang-ups, overwrites), the SDK by locate and by the batch call, and boto3 (reads, uploads
 whole and in parts, CopyObject, with its own retries). Each byte is compared; each answer must be a version
 between the last one acknowledged before the request and the newest; each request has an upper bound of time

@@ -51,7 +51,7 @@ class Plan:
     disk_bytes: int = 64 * MIB
     severity: float = 1.0
     limit_s: float = 0.0
-    kill_every_s: float = 6.0
+    kill_every_s: float = 10.0
     calm_s: float = 5.0
     kills: Mapping[str, float] = field(
         default_factory=lambda: {
