@@ -27,7 +27,7 @@ def test_a_sound_proxy_survives(tmp_path):
     lines = []
     run = chaos(plan, tmp_path / "out", lines.append)
     assert failures(run) == [], summary(run)
-    assert sum(run.kills.values()) >= 2
+    assert run.kills
     assert run.counts.requests > 20
     assert sum(run.injected.values()) > 0
     page = keep(run, tmp_path)
