@@ -137,7 +137,7 @@ def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
 def ratios(scale: Scale) -> Iterator[Planned]:
     """Rows of hit ratios in per cent; the reference is LRU on the same reads."""
     objects = scale.pick(5000, 1000)
-    of_jobs = objects // 2  # several jobs read that many times as much
+    of_jobs = objects // 2
     draws = importance(objects, _EPOCHS)
     for name, trace, announce, cached, bound in (
         ("uniform epochs, stock client", uniform(objects, _EPOCHS), "none", 0.2, 0.99 * 20),
@@ -164,7 +164,8 @@ def ratios(scale: Scale) -> Iterator[Planned]:
             f"hit ratio: {name}",
             "% of reads",
             Target(bound, of="ours"),
-            f"{trace.objects} objects, cache of {cached:.0%}, from the 2nd epoch on; reference: LRU, same reads",
+            f"{trace.objects} objects, cache of {cached:.0%}, from the 2nd epoch on;"
+            " reference: LRU, same reads",
             partial(beside_lru, trace, parse_announce(announce), cached=cached),
             ratio_is="ours / reference",
         )
