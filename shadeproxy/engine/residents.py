@@ -100,7 +100,7 @@ class Residents:
         self._position: NDArray[np.int32] = rest["position"]
         self.stamp: NDArray[np.int64] = rest["stamp"]
         # One element of a memoryview is read in a third of the time that one of an ndarray takes.
-        self.stamps = self.stamp.data
+        self.stamps, self.generations = self.stamp.data, self.generation.data
         self._tiers, self._etags = self.tier.data, self.etag.data
         self._index.bind(self.object_hash.data, self.number.data)
 
