@@ -121,6 +121,7 @@ class OriginSection(Section):
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
     path: str = ""
     delay: Duration = 0.0
+    bandwidth: Size = 0
     credentials: OriginCredentials = OriginCredentials()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
