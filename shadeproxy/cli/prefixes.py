@@ -36,6 +36,8 @@ def warm_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool
     operation: Answer = client.post("/v1/warm", {"uri": uri, "dry_run": dry_run})
     path = f"/v1/operations/{operation['id']}"
     try:
+        if not as_json:
+            typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
         # On stderr, so that what is printed in the end can be piped.
         with _bar(quiet=as_json) as bar:
             task = bar.add_task(uri, total=None, read="")

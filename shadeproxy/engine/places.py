@@ -15,7 +15,7 @@ from shadeproxy.engine.residents import Residents
 from shadeproxy.engine.transfers import Medium, RunIO, run_io
 from shadeproxy.tiers.base import Location, RecordHeader, Tier
 
-ASKED = 1024
+ASKED = 256
 """Slots to ask ``refs`` about at a time: their places are noted in one step of the event loop."""
 
 
