@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -56,6 +57,7 @@ from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
 _BACKLOG = 1024
@@ -69,10 +71,13 @@ _RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
-    """Build with settings, ``start`` on a running loop, ``stop`` once."""
+    """Build with settings, ``start`` on a running loop, ``stop`` once. ``calls``: see ``Media``."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None
+    ) -> None:
         self.settings = settings
+        self._calls = calls
         self.stats = Stats()
         self.s3_address = self.control_address = ""
         self._clock = clock or SystemClock()
@@ -270,7 +275,7 @@ class Proxy:
         self, knowledge: Knowledge, origin: Origin, rules: Rules, pins: DurablePins
     ) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
-        media = Media(settings)
+        media = Media(settings, self._calls)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         ledger = Ledger(settings.cache.inflight)
         self._share = Share.create() if settings.s3.workers > 1 else None

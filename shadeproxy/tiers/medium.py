@@ -1,10 +1,12 @@
-"""System calls that Python does not offer: punching holes and asking what is in the page cache.
+"""System calls on segments: those that Python does not offer (punching holes, asking what is in the page
+cache), and those that change a segment or read it, as one object that can be wrapped (``faulty.py``).
 
 Only thin bindings live here; failures are OSError with the errno of the call.
 """
 
 import ctypes
 import os
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +25,38 @@ def punch_hole(fd: int, start: int, length: int) -> None:
     if _fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, length) != 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"fallocate(PUNCH_HOLE): {os.strerror(errno)}")
+
+
+class Calls(Protocol):
+    """By which a segment is changed and read: pread(2), pwrite(2), fallocate(2). All raise OSError."""
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+        ...
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        """How many bytes were written, at least one."""
+        ...
+
+    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+        """Give the blocks of ``[start, start + length)`` back; they read as zeros."""
+        ...
+
+
+class SystemCalls:
+    """The kernel's."""
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        return os.pread(descriptor, length, offset)
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        return os.pwrite(descriptor, data, offset)
+
+    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+        punch_hole(descriptor, start, length)
+
+
+SYSTEM: Calls = SystemCalls()
 
 
 def is_resident(mapping_address: int, start: int, length: int) -> bool:
