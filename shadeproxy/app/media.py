@@ -9,7 +9,10 @@ from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
+from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.transfers import Medium, RunIO
+from shadeproxy.telemetry.counters import TierGauges
+from shadeproxy.tiers.base import Tier
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.store import SegmentStore
 
@@ -88,3 +91,17 @@ def _runner(pool: Executor) -> RunIO:
         await asyncio.get_running_loop().run_in_executor(pool, work)
 
     return run
+
+
+def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
+    """What the statistics show of a tier whenever somebody looks."""
+    members = cache.residents.members[index]
+    return lambda: TierGauges(
+        tier.used_bytes,
+        tier.capacity_bytes,
+        members.pages,
+        limit_bytes=tier.limit_bytes,
+        pinned_bytes=members.pinned_bytes,
+        disabled=int(tier.disabled_reason is not None),
+        disabled_reason=tier.disabled_reason or "",
+    )

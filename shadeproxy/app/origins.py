@@ -19,6 +19,7 @@ from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 
 _DEFAULT_REGION = "us-east-1"
@@ -72,6 +73,8 @@ def build_origin(
         )
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
+    if section.bandwidth:
+        origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
     return VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))

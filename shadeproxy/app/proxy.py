@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,9 +29,10 @@ from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
-from shadeproxy.app.media import Media
+from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import build_origin, build_providers
 from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
 from shadeproxy.app.recording import Recorder
@@ -46,16 +47,16 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
-from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Tier
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
@@ -100,6 +101,8 @@ class Proxy:
     async def stop(self) -> None:
         """Drain and close everything."""
         self._status = "draining"
+        if self.live.parts is not None:
+            await self.live.parts.context.operations.aclose()
         await self._stack.aclose()
 
     # ------------------------------------------------------------------ inside
@@ -114,7 +117,7 @@ class Proxy:
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
-        state, persistence, knowledge = await self._open_state(pool)
+        state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
         built = build_origin(settings, clock=clock, providers=providers, health=health)
@@ -123,7 +126,7 @@ class Proxy:
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
-        engine = await self._open_engine(knowledge, origin, rules)
+        engine = await self._open_engine(knowledge, origin, rules, pins)
         observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
         handler = S3Handler(
             engine,
@@ -154,7 +157,7 @@ class Proxy:
             stats=self.stats,
             clock=clock,
             pool=pool,
-            admin=EngineAdmin(engine),
+            admin=EngineAdmin(engine, pins, clock, fetches=prefetch_slots(settings.origin.max_connections)),
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
@@ -167,6 +170,7 @@ class Proxy:
             remarks=checkup.remarks,
             doctor=checkup.report,
         )
+        self._stack.push_async_callback(context.operations.aclose)
         self.live.parts = Parts(
             authenticator=authenticator,
             rules=rules,
@@ -176,6 +180,7 @@ class Proxy:
             lane=fast,
             observer=observer,
             context=context,
+            pins=pins,
         )
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
@@ -251,7 +256,9 @@ class Proxy:
         readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
-    async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[StateStore, Persistence, Knowledge]:
+    async def _open_state(
+        self, pool: ThreadPoolExecutor, rules: Rules
+    ) -> tuple[StateStore, Persistence, Knowledge, DurablePins]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
@@ -260,9 +267,13 @@ class Proxy:
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
-        return state, persistence, knowledge
+        pins = DurablePins(Pins(rules), state, self._clock)
+        await asyncio.to_thread(pins.restore)
+        return state, persistence, knowledge, pins
 
-    async def _open_engine(self, knowledge: Knowledge, origin: Origin, rules: Rules) -> Engine:
+    async def _open_engine(
+        self, knowledge: Knowledge, origin: Origin, rules: Rules, pins: DurablePins
+    ) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
         media = Media(settings, self._calls)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
@@ -273,6 +284,7 @@ class Proxy:
             policy=get_policy(settings.policy.name, settings.policy.objective),
             weights=knowledge,
             next_uses=knowledge.orders,
+            pins=pins.pins,
             stats=stats,
             ledger=ledger,
             share=self._share,
@@ -281,8 +293,10 @@ class Proxy:
         await asyncio.to_thread(cache.open)
         cache.start_recovery()
         self._stack.push_async_callback(cache.stop_recovery)
+        pins.follow(cache.renew_pins)
+        self._stack.push_async_callback(pins.aclose)
         for index, medium in enumerate(media.media):
-            stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
+            stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
         recorder = await self._start_recording()
@@ -374,15 +388,3 @@ async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
 def _reason(error: OSError) -> str:
     # asyncio's own text repeats the address.
     return os.strerror(error.errno) if error.errno else str(error)
-
-
-def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
-    members = cache.residents.members[index]
-    return lambda: TierGauges(
-        tier.used_bytes,
-        tier.capacity_bytes,
-        members.count + len(members.staged),
-        limit_bytes=tier.limit_bytes,
-        disabled=int(tier.disabled_reason is not None),
-        disabled_reason=tier.disabled_reason or "",
-    )

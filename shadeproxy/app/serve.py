@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import structlog
 import uvloop
 
-from shadeproxy.app.limits import raise_descriptor_limit
+from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.live import Live
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
@@ -40,6 +40,7 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     loop.add_signal_handler(signal.SIGHUP, again.set)
     proxy = Proxy(settings, calls=calls)
     await proxy.start()
+    collect_less()
     reloading = asyncio.create_task(_reload(proxy.live, again, load), name="reload")
     await stop.wait()
     reloading.cancel()

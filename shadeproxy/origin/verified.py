@@ -2,21 +2,19 @@
 
 Laws: the last byte of a body goes on only when its checksum is right, so a damaged body never looks whole and
 is never kept; one of up to ``HELD_BYTES`` is verified before anybody hears of it, and read once more when it
-is damaged. What comes without a checksum, in part, or with one that costs too much to compute on the way
-(CRC-32C and CRC-64/NVME, about 10 us a KB here) goes through as it is: whoever asked can verify it himself.
+is damaged. What comes without a checksum, or in part, goes through as it is: who asked can verify it himself.
 Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
-import hashlib
-import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Protocol, Unpack
+from typing import Unpack
 
 import structlog
 
+from shadeproxy.core.checksums import FIELDS, Checksum, make_checksum
 from shadeproxy.core.errors import BodyDamaged
 from shadeproxy.core.types import SHARED, Headers, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
@@ -32,34 +30,6 @@ from shadeproxy.origin.base import (
 _log = structlog.get_logger(__name__)
 
 HELD_BYTES = 128 * 1024
-
-
-class _Sum(Protocol):
-    def update(self, data: memoryview | bytes, /) -> None: ...
-
-    def digest(self) -> bytes: ...
-
-
-class _Crc32:
-    def __init__(self) -> None:
-        self._crc = 0
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        self._crc = zlib.crc32(data, self._crc)
-
-    def digest(self) -> bytes:
-        return self._crc.to_bytes(4, "big")
-
-
-def _sha(name: str) -> Callable[[], _Sum]:
-    return lambda: hashlib.new(name, usedforsecurity=False)
-
-
-_SUMS: dict[str, Callable[[], _Sum]] = {
-    "x-amz-checksum-crc32": _Crc32,
-    "x-amz-checksum-sha1": _sha("sha1"),
-    "x-amz-checksum-sha256": _sha("sha256"),
-}
 
 
 class VerifiedOrigin:
@@ -127,7 +97,7 @@ class _VerifiedRead:
 class Check:
     """A checksum on its way to ``expected``."""
 
-    def __init__(self, name: str, running: _Sum, expected: bytes) -> None:
+    def __init__(self, name: str, running: Checksum, expected: bytes) -> None:
         self.name = name
         self._sum, self._expected = running, expected
 
@@ -142,13 +112,15 @@ class Check:
 def check_of(headers: Headers) -> Check | None:
     """What these fields of an object let one verify of its whole body; None: nothing."""
     fields = {name.lower(): value for name, value in headers}
-    for name, make in _SUMS.items():
+    for name in FIELDS:
         # "<value>-<parts>": a checksum of checksums, which says nothing of the body as one.
         value = fields.get(name, "")
         if not value or "-" in value or fields.get("x-amz-checksum-type") == "COMPOSITE":
             continue
+        checksum = make_checksum(name)
+        assert checksum is not None, "of every field that is known"
         try:
-            return Check(name, make(), base64.b64decode(value, validate=True))
+            return Check(name, checksum, base64.b64decode(value, validate=True))
         except ValueError:
             continue
     return None

@@ -8,6 +8,8 @@ import ctypes
 import os
 from typing import Protocol
 
+import numpy as np
+
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -15,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _mincore = _libc.mincore
-_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def punch_hole(fd: int, start: int, length: int) -> None:
@@ -62,9 +64,10 @@ def is_resident(mapping_address: int, start: int, length: int) -> bool:
     first = start // _PAGE_BYTES * _PAGE_BYTES
     span = start + length - first
     pages = -(-span // _PAGE_BYTES)
-    vector = ctypes.create_string_buffer(pages)
-    if _mincore(mapping_address + first, span, vector) != 0:
+    # Not a ctypes array: each length would be a type of its own, which only the collector frees.
+    vector = np.empty(pages, np.uint8)
+    if _mincore(mapping_address + first, span, vector.ctypes.data) != 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"mincore: {os.strerror(errno)}")
     # Only the lowest bit of each byte is defined; today's kernels set no other.
-    return vector.raw == b"\x01" * pages
+    return bool((vector & 1).all())
