@@ -9,7 +9,7 @@ memory that nobody waits for.
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyDamaged, ObjectChanged
+from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -112,6 +112,11 @@ class Filling:
                 # Of a damaged body the length may be wrong too, and was learned with it.
                 if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
+                    self._outdated(flight.ref)
+                raise
+            except BodyCutShort:
+                if flight.publishable and known is None:
+                    # The length that was learned with it may be the lie.
                     self._outdated(flight.ref)
                 raise
 

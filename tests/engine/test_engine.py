@@ -201,6 +201,17 @@ async def test_a_damaged_body_and_its_length_are_not_kept(make_bench, fault):
     assert (await bench.get("k"))[1] is Source.RAM
 
 
+async def test_a_length_that_was_not_kept_is_not_remembered(make_bench):
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"")
+    bench = await make_bench(origin=FaultyOrigin(memory, script=[Fault(short_by_bytes=-100)]))
+    with pytest.raises(BodyCutShort):
+        await bench.get("k")
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == 0
+    assert (await bench.get("k"))[0] == b""
+
+
 async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"old")
