@@ -8,15 +8,18 @@ operations or the engine.
 
 import asyncio
 import re
+import sys
 
 from aiohttp import web
 
+from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
 from shadeproxy.api.s3.lane import FastLane, Unanswered
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
+from shadeproxy.core.clock import SystemClock
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
@@ -43,6 +46,8 @@ class S3Protocol(web.RequestHandler):
 
     __slots__ = (
         "_active",
+        "_admitted",
+        "_door",
         "_ending",
         "_fast",
         "_half_closed",
@@ -55,7 +60,9 @@ class S3Protocol(web.RequestHandler):
         "_stopped",
     )
 
-    def __init__(self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float) -> None:
+    def __init__(
+        self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float, door: Door
+    ) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -70,6 +77,8 @@ class S3Protocol(web.RequestHandler):
         )
         self._s3 = s3
         self._fast = fast
+        self._door = door
+        self._admitted = True
         self._lane = _OURS
         self._held = b""
         self._sender: Sender | None = None
@@ -87,6 +96,8 @@ class S3Protocol(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
+        if not self._admitted:
+            return
         if self._lane == _OURS and data:
             if self._held or self._busy:
                 self._hold(self._held + data)
@@ -100,6 +111,10 @@ class S3Protocol(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
+        self._admitted = self._door.enter()
+        if not self._admitted:
+            self._door.turn_away(transport)
+            return
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
@@ -119,6 +134,9 @@ class S3Protocol(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone, and with it what it asked for."""
+        if not self._admitted:
+            return
+        self._door.leave()
         self._held = b""
         if self._read_task is not None:
             self._read_task.cancel()
@@ -294,15 +312,19 @@ class S3Protocol(web.RequestHandler):
 class S3Server(web.Server):
     """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
 
-    def __init__(self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0) -> None:
+    def __init__(
+        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0, door: Door | None = None
+    ) -> None:
+        """``door``: shared by the listeners of one process; None: everybody gets in."""
         # A client that goes away cancels its handler, and so leaves the engine and the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast
         self._keepalive_s = keepalive_s
+        self._door = door or Door(sys.maxsize, clock=SystemClock())
 
     def __call__(self) -> S3Protocol:
-        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s)
+        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
 
 
 def body_bytes(raw: bytes) -> int | None:
