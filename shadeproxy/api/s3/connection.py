@@ -55,9 +55,11 @@ class S3Protocol(web.RequestHandler):
         "_lane",
         "_left_bytes",
         "_read_task",
+        "_resumed",
         "_s3",
         "_sender",
         "_stopped",
+        "_taken",
     )
 
     def __init__(
@@ -87,6 +89,9 @@ class S3Protocol(web.RequestHandler):
         self._read_task: asyncio.Task[None] | None = None
         self._active = False
         """Whether a request was answered since the keep-alive timer last looked."""
+        self._resumed = 0
+        self._taken: tuple[int, int, int] | None = None
+        """What ``_progress`` answered when the keep-alive timer last looked."""
         self._ending = False
         self._half_closed = False
         self._stopped = False
@@ -122,6 +127,7 @@ class S3Protocol(web.RequestHandler):
     def resume_writing(self) -> None:
         """The client took enough of what was written."""
         super().resume_writing()
+        self._resumed += 1
         if self._held:
             self._loop.call_soon(self._go_on)
 
@@ -185,12 +191,27 @@ class S3Protocol(web.RequestHandler):
             self._sender.close()
 
     def _process_keepalive(self) -> None:
-        writing = self.transport is not None and self.transport.get_write_buffer_size() > 0
-        if self._active or writing or self._busy:
+        before, self._taken = self._taken, self._progress()
+        if self._taken is not None and self._taken == before:
+            # Who takes nothing holds a page, or memory that other reads wait for.
+            self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
+            if self.transport is not None:
+                reset_on_close(self.transport)
+            return
+        working = self._waiter is None or self._waiter.done()
+        if self._active or self._busy or working or self._taken is not None:
             self._active = False
             self._keepalive_handle = self._loop.call_later(self.keepalive_timeout, self._process_keepalive)
         else:
             super()._process_keepalive()
+
+    def _progress(self) -> tuple[int, int, int] | None:
+        """What changes as the client takes bytes; None when none wait for it."""
+        waiting_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        sender = self._sender
+        if not waiting_bytes and (sender is None or not sender.busy):
+            return None
+        return self._resumed, waiting_bytes, 0 if sender is None else sender.position
 
     # ------------------------------------------------------------------ the fast lane
 
