@@ -39,8 +39,10 @@ def test_a_burst_buys_no_more_than_the_grace():
 STOPPED = {
     "length": ("Content-Length: 100", b"only some"),
     "trailer": (
-        "Content-Length: 200\r\nx-amz-decoded-content-length: 100\r\nx-amz-trailer: x-amz-checksum-crc32\r\n"
-        "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        (
+            "Content-Length: 200\r\nx-amz-decoded-content-length: 100\r\nx-amz-trailer: x-amz-checksum-crc32\r\n"
+            "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+        ),
         b"64\r\nsome ",
     ),
     "continue": ("Content-Length: 100\r\nExpect: 100-continue", b""),
