@@ -23,11 +23,13 @@ from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection import S3Server
+from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.limits import client_connections
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import build_origin, build_providers
@@ -187,7 +189,8 @@ class Proxy:
         self.control_address = await _listen("control.listen", control, settings.control.listen, None)
         if (path := await self._open_socket(control)) is not None:
             info["socket"] = str(path)
-        s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
+        door = self._open_door(engine)
+        s3 = web.ServerRunner(S3Server(handler, fast, door=door), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
         if self._share is not None:
             self._listener = _bind("s3.listen", settings.s3.listen)
@@ -199,7 +202,7 @@ class Proxy:
             bound=self._listener,
         )
         if self._share is not None:
-            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S)
+            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S, door=door)
             await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
             watch = asyncio.create_task(tls.watch(clock), name="certificate")
@@ -214,6 +217,18 @@ class Proxy:
         )
         look = asyncio.create_task(checkup.watch(), name="probe")
         self._stack.callback(look.cancel)
+
+    def _open_door(self, engine: Engine) -> Door:
+        tiers = (medium.tier for medium in engine.cache.media)
+        most = client_connections(
+            origin_connections=self.settings.origin.max_connections,
+            segments=sum(tier.most_segments for tier in tiers),
+        )
+        door = Door(most, clock=self._clock)
+        self.stats.watch("connections", lambda: float(door.inside))
+        self.stats.watch("connections_refused", lambda: float(door.refused))
+        self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
+        return door
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
         """The control listener on a Unix socket too; its path. Raises ConfigError."""

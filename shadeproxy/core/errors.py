@@ -39,6 +39,10 @@ class BodyMismatch(RequestError):
     """The body is not the one that was promised: wrong hash, checksum or length."""
 
 
+class ClientTooSlow(RequestError):
+    """The client keeps what waits for its body waiting for too long."""
+
+
 class MissingLength(RequestError):
     """The operation needs a Content-Length and got none."""
 

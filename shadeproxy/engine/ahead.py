@@ -211,8 +211,10 @@ class Ahead:
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
             return
-        self._leave(flight, "failed" if isinstance(flight.error, ShadeProxyError) else "wasted")
-        ended(Fetched(flight.meta, flight.length, flight.stored, flight.error))
+        # Before it is left, and with it forgets why it failed.
+        fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
+        self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
+        ended(fetched)
 
     def _leave(self, flight: Flight, outcome: str) -> None:
         """``outcome``: what became of it, unless a reader joined, or it is stored and waits for one."""

@@ -32,6 +32,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedBody: Row(400, "MalformedXML"),
     errors.BodyTooLarge: Row(400, "EntityTooLarge"),
     errors.BodyMismatch: Row(400, "BadDigest"),
+    errors.ClientTooSlow: Row(400, "RequestTimeout"),
     errors.MissingLength: Row(411, "MissingContentLength"),
     errors.NotSupported: Row(501, "NotImplemented"),
     errors.UnknownName: Row(404, "NoSuchKey"),
