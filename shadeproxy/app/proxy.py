@@ -251,6 +251,8 @@ class Proxy:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
+        self.stats.watch("refused_state_rows", lambda: float(state.refused_rows))
+        self.stats.watch("damaged_state_databases", lambda: float(state.damaged_databases))
         persistence = Persistence(state, pool, self._clock)
         knowledge = Knowledge(dirty=persistence.note, page_size=self.settings.cache.page_size)
         await asyncio.to_thread(persistence.restore, knowledge)
@@ -380,5 +382,8 @@ def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges
         members.count + len(members.staged),
         limit_bytes=tier.limit_bytes,
         disabled=int(tier.disabled_reason is not None),
+        dropped_records=tier.dropped.records,
+        dropped_catalogues=tier.dropped.catalogues,
+        dropped_lists=tier.dropped.lists,
         disabled_reason=tier.disabled_reason or "",
     )
