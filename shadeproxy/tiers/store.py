@@ -16,7 +16,7 @@ from pathlib import Path
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
-from shadeproxy.tiers.base import Lender, Location, Place, RecordHeader
+from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
 from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
@@ -121,14 +121,9 @@ class SegmentStore:
         return len(self._awaited)
 
     @property
-    def dropped_records(self) -> int:
-        """See ``Tier.dropped_records``."""
-        return self._awaited.dropped_records
-
-    @property
-    def dropped_catalogues(self) -> int:
-        """Catalogues that were no good; their segments were read instead."""
-        return self._awaited.dropped_catalogues
+    def dropped(self) -> Dropped:
+        """See ``Tier.dropped``."""
+        return self._awaited.dropped
 
     @property
     def limit_bytes(self) -> int:
@@ -149,7 +144,7 @@ class SegmentStore:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
             self._lends = self._lends and lends(self.path / PROBE_NAME)
-            self._await_segments(held, setting)
+            held = self._await_segments(held, setting)
         except BaseException:
             held.release(clean=False)
             raise
@@ -157,9 +152,9 @@ class SegmentStore:
         self._store_id = held.store_id
         self._measure()
 
-    def _await_segments(self, held: Claim, setting: str) -> None:
+    def _await_segments(self, held: Claim, setting: str) -> Claim:
         try:
-            self._awaited.open(held)
+            return self._awaited.open(held)
         except OSError as error:
             self._awaited.close()
             raise ConfigError(
