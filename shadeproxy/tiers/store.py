@@ -17,7 +17,7 @@ from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
 from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
-from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
+from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import lends
@@ -241,7 +241,7 @@ class SegmentStore:
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
-        self._try(partial(segment.erase, offset))
+        self._try(partial(self._erase, segment, offset))
         if self._pins.release(location):
             self._free(location)
 
@@ -347,10 +347,19 @@ class SegmentStore:
         """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
-            segment.erase(offset)
+            self._erase(segment, offset)
         except OSError as error:
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
+
+    def _erase(self, segment: Segment, offset: int) -> None:
+        """Zero a header; where that fails the next process is to trust no page. Raises OSError."""
+        try:
+            segment.erase(offset)
+        except OSError:
+            if self.claim is not None and not self.claim.unflushed:
+                self.claim = doubt(self.claim)
+            raise
 
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""
