@@ -161,7 +161,7 @@ class Filling:
         flight.stored = stored
         if stored and flight.intent is Intent.PREFETCH:
             self._cache.mark_unread(page)
-        view = self._cache.pinned(page) if stored and flight.waiters else None
+        view = self._cache.view_now(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
             flight.buffer = view
