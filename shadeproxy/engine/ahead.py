@@ -74,6 +74,10 @@ class Ahead:
         """Call ``listener`` for each demand read of a part of an object of several pages that was no hit."""
         self._filling.on_part = listener
 
+    def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
+        """Call ``listener`` for each page that a reader wants and that is not resident."""
+        self._filling.on_wanted = listener
+
     def on_late(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when a reader asks for a page that is still being fetched ahead."""
         self._filling.on_late = listener
@@ -183,6 +187,10 @@ class Ahead:
         """Want a page no more: its read ends if no reader joined it."""
         if flight in self._begun:
             self._leave(flight, "wasted")
+
+    def note_fault(self) -> None:
+        """Who decides what to fetch failed at it."""
+        self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
 

@@ -18,6 +18,7 @@ from shadeproxy.engine.knowledge.upcoming import NextUses
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.keeping import keeping_ahead
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
@@ -31,6 +32,7 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
+_MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
 
 Evict = Callable[[int, str], None]
@@ -67,7 +69,7 @@ class Placement:
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
-        self._policy = policy
+        self._policy = keeping_ahead(policy)
         self._weights = weights
         self._next_uses = next_uses
         self._rng = rng
@@ -75,7 +77,7 @@ class Placement:
         self._observed: list[tuple[int, float, float]] = []
         self._staging = StagingShare(policy.staging_share)
         self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
-        self._policy_of_staging = replace(policy, admits_always=True)
+        self._policy_of_staging = replace(self._policy, admits_always=True)
 
     # ------------------------------------------------------------------ what readers do
 
@@ -129,8 +131,12 @@ class Placement:
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
         beyond = needed - self.free_bytes
-        if self._policy.admits_always or not len(sizes) or beyond[-1] <= 0:
+        if not len(sizes) or beyond[-1] <= 0:
             return np.ones(len(sizes), dtype=np.bool_)
+        if self._policy.admits_always:
+            room = _MOST_UNREAD * sum(tier.capacity_bytes for tier in self._tiers) - self._unread_bytes()
+            within: NDArray[np.bool_] = (beyond <= 0) | (needed <= room)
+            return within
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
@@ -226,7 +232,7 @@ class Placement:
     def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
         # Both now: since the victim was drawn, time has brought it nearer to its next use.
         keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
-        return policy.admits_always or bool(keys[0] < keys[1])
+        return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
 
     def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
@@ -322,6 +328,11 @@ class Placement:
             draw=self._rng.random(count),
             tick=self.tick,
         )
+
+    def _unread_bytes(self) -> int:
+        """Of pages that came ahead and wait for their first read."""
+        unread = self._residents.unread
+        return int(self._residents.record_bytes[np.fromiter(unread, np.int64, len(unread))].sum())
 
     def _staging_bytes(self, index: int) -> int:
         return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0

@@ -103,6 +103,7 @@ class PrefetchCounters(Counters):
     used: int = counter("Prefetched pages that demand then read.")
     wasted: int = counter("Prefetched pages that left unread, or won no place.")
     failed: int = counter("Prefetches that the origin or a limit refused.")
+    faults: int = counter("Defects of the prefetcher itself, each in the log; it goes on.")
 
 
 @dataclass(slots=True)
