@@ -48,13 +48,13 @@ class Policy:
     """A named policy.
 
     ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
-    ``by_next_use``: it ranks by ``next_use_s``, so that pages fetched ahead hold their places by themselves.
     ``staging_share``: upper bound of the share of each tier that is run by recency for newcomers that
-    did not win a place (design 6.5); 0 switches staging off.
+    did not win a place (design 6.5); 0 switches staging off. ``looks_ahead``: ``key`` depends on
+    ``next_use_s``; a caller may give the others inf instead of computing it.
     """
 
     name: str
     key: EvictionKey
     admits_always: bool = False
-    by_next_use: bool = False
     staging_share: float = 0.0
+    looks_ahead: bool = False

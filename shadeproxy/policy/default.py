@@ -47,4 +47,4 @@ def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
 def default_policy(objective: Objective = "bytes") -> Policy:
     """The default policy for the fewest origin bytes, or for the fewest origin requests."""
     key = partial(next_use_key, objective=objective)
-    return Policy("default", key, by_next_use=True, staging_share=_STAGING_SHARE)
+    return Policy("default", key, staging_share=_STAGING_SHARE, looks_ahead=True)

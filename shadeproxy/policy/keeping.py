@@ -14,7 +14,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 def keeping_ahead(policy: Policy) -> Policy:
     """``policy``, whose key is -inf (never a victim) for pages that came ahead and are yet to be read."""
-    if policy.by_next_use:
+    if policy.looks_ahead:
         return policy
 
     def key(columns: PageColumns) -> Column:
@@ -22,4 +22,4 @@ def keeping_ahead(policy: Policy) -> Policy:
         kept: Column = np.where(awaited, -np.inf, policy.key(columns))
         return kept
 
-    return replace(policy, key=key)
+    return replace(policy, key=key, looks_ahead=True)

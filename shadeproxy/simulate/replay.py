@@ -18,7 +18,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import choose_beaten
 from shadeproxy.policy.staging import StagingShare
-from shadeproxy.simulate.announced import Announce, NextUses
+from shadeproxy.simulate.announced import Announce, NextUses, require_epochs
 from shadeproxy.simulate.trace import Trace
 
 _BLOCK = 256  # reads that the reuse estimator learns together, as in the engine
@@ -48,7 +48,8 @@ class Replay:
         self._capacity = capacity_bytes
         self._rng = np.random.default_rng(seed)
         self._rank_all = SAMPLE if len(trace.ids) <= _LONG_TRACE else 0
-        self._next_uses = NextUses(trace, announce) if announce.epochs else None
+        require_epochs(trace, announce)
+        self._next_uses = NextUses(trace, announce) if announce.epochs and policy.looks_ahead else None
         sizes = np.ones(objects, dtype=np.int64) if trace.sizes is None else trace.sizes
         # A row an object, because a sample of rows is gathered from memory in a fifth of the time.
         self._facts = np.zeros((objects, len(_FACTS)))
