@@ -47,6 +47,8 @@ class Filling:
         self._outdated = outdated
         self.on_late: Callable[[], None] = lambda: None
         """Told when a reader joins a prefetch."""
+        self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
+        """Told of each page that a reader wants and that is not resident."""
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
         """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
         self.flights = SingleFlight(self._retire, self._goes_on)
@@ -60,6 +62,7 @@ class Filling:
         )
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number)
+            self.on_wanted(ref, number)
             if coalesced:
                 self._stats.record_coalesced()
             self._demand(flight)
@@ -83,6 +86,7 @@ class Filling:
             flight.budget_bytes = length
         self._demand(flight)
         self._cache.miss(ref, number)
+        self.on_wanted(ref, number)
         return flight
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
