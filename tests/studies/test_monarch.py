@@ -1,9 +1,10 @@
 """Study (d): what its points say, that its page keeps what a person wrote, and that the ways are run."""
 
+import msgspec
 import pytest
 
 from shadeproxy.bench.objects import BUCKET, write_objects
-from shadeproxy.studies.monarch.__main__ import markdown
+from shadeproxy.studies.monarch.__main__ import earlier_points, markdown
 from shadeproxy.studies.monarch.report import by_epoch, epochs_table, needed_s
 from shadeproxy.studies.monarch.runs import WAYS, Point, Scale, run, shard
 
@@ -47,6 +48,19 @@ def test_a_page_made_anew_keeps_what_was_written_by_hand(tmp_path):
     again = markdown(found, SCALE, tmp_path, [])
     assert again.endswith("It shows little.\n")
     assert again.count("## What it shows") == 1
+
+
+def test_only_whole_runs_of_the_same_loop_are_kept(tmp_path):
+    path = tmp_path / "results.json"
+    assert earlier_points(path, SCALE) == []
+    compute_s = SCALE.data_bytes / SCALE.rate_bytes_per_s
+    whole = [msgspec.structs.replace(point(epoch=epoch), compute_s=compute_s) for epoch in range(2)]
+    path.write_bytes(msgspec.json.encode(whole))
+    assert earlier_points(path, SCALE) == whole
+    for bad in (whole[:1], [point(epoch=epoch) for epoch in range(2)]):
+        path.write_bytes(msgspec.json.encode(bad))
+        with pytest.raises(ValueError, match="runs of another scale: leave --resume out"):
+            earlier_points(path, SCALE)
 
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[-1]])

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +24,12 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=Scale().shards)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("docs/studies/monarch"))
+    parser.add_argument("--resume", action="store_true", help="keep the runs that --out has, make the rest")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    scale, began, found = Scale(shards=options.shards), time.monotonic(), list[Point]()
+    scale, began = Scale(shards=options.shards), time.monotonic()
+    results = options.out / "results.json"
+    found = earlier_points(results, scale) if options.resume else []
     warnings = machine.warnings()
     with termination_as_interrupt(), workplace(on_disk=True) as work:
         write_objects(work, [shard(scale, number) for number in range(scale.shards)])
@@ -35,18 +39,28 @@ def main() -> None:
         # Seed by seed, so that a busy quarter of an hour meets every way.
         for seed in range(options.seeds):
             for number, way in enumerate(WAYS):
+                if any((point.way, point.seed) == (way.name, seed) for point in found):
+                    continue
                 for point in run(scale, way, seed, buckets=buckets, work=work / f"{seed}-{number}"):
                     found.append(point)
                     _say(
                         f"{way.name}, seed {seed}, epoch {point.epoch + 1}: {point.wall_s:.1f} s,"
                         f" {point.operations} operations, {point.bytes / 1e6:.0f} MB"
                     )
-                (options.out / "results.json").write_bytes(
-                    msgspec.json.format(msgspec.json.encode(found)) + b"\n"
-                )
+                results.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     path = options.out / "README.md"
     path.write_text(markdown(found, scale, options.out, warnings))
     _say(f"written: {path}; {time.monotonic() - began:.0f} s")
+
+
+def earlier_points(path: Path, scale: Scale) -> list[Point]:
+    """What was kept of whole runs. Raises ValueError for runs of another loop or another number of epochs."""
+    found = msgspec.json.decode(path.read_bytes(), type=list[Point]) if path.exists() else []
+    compute_s = scale.data_bytes / scale.rate_bytes_per_s
+    per_run = Counter((point.way, point.seed) for point in found)
+    if set(per_run.values()) - {scale.epochs} or any(abs(one.compute_s - compute_s) > 1e-6 for one in found):
+        raise ValueError(f"{path} has runs of another scale: leave --resume out")
+    return found
 
 
 def markdown(found: Sequence[Point], scale: Scale, out: Path, warnings: Sequence[str]) -> str:

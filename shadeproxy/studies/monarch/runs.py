@@ -27,13 +27,13 @@ _TIMEOUT_S = 30.0
 class Scale(msgspec.Struct, frozen=True):
     """``rate_bytes_per_s``: what the loop takes when it never waits."""
 
-    shards: int = 64
+    shards: int = 32
     shard_bytes: int = 16 << 20
     read_bytes: int = 256 << 10
     page_bytes: int = 1 << 20
-    readers: int = 4
-    link_bytes_per_s: int = 48_000_000
-    rate_bytes_per_s: int = 96_000_000
+    readers: int = 2
+    link_bytes_per_s: int = 16_000_000
+    rate_bytes_per_s: int = 32_000_000
     epochs: int = 4
 
     @property
