@@ -1,4 +1,4 @@
-"""Which client request is being served, for whoever logs or asks the origin on its behalf.
+"""Which client request is being served, and whose, for whoever logs, queues or asks the origin for it.
 
 A context variable: a task inherits it from who started it, so the fill that several readers share carries
 the id of the first, and nothing has to be passed along. The fast lane's hits do not touch it: they wait for
@@ -9,6 +9,10 @@ from contextvars import ContextVar
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """``x-amz-request-id`` of the answer; "" where no client waits."""
+
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""Who asks, for turns at what is scarce: an access key whose signature was verified, a job, or the address of
+the peer; "" where no client waits."""
 
 ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not

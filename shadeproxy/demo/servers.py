@@ -88,7 +88,7 @@ def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator
         config = directory / "config.toml"
         config.write_text(write_toml(_merged(settings, own)))
         with running(name, [*_SERVE, str(config)], log=directory / "log", env=plain_environment()) as child:
-            yield _wait_until_ready(child)
+            yield wait_until_ready(child)
 
 
 @contextmanager
@@ -101,8 +101,8 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _wait_until_ready(child: Child) -> Server:
-    """The addresses that it chose, from the log line that says so."""
+def wait_until_ready(child: Child) -> Server:
+    """The addresses that it chose, from the log line that says so. Raises ShadeProxyError."""
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         # Before the log is read: a process that ended has written all it will.

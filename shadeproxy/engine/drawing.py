@@ -53,6 +53,10 @@ class DrawnVictims:
         )
         self._left, self._until_tick = _AHEAD, tick + _MOST_TICKS
 
+    def forget(self) -> None:
+        """Some may not be named any more: the next newcomer draws a sample."""
+        self._left = 0
+
     def worst(self, tick: float) -> int | None:
         """Slot of the worst page that is left, for one newcomer; None: a sample is to be drawn."""
         table, queue = self._residents, self._queue

@@ -234,8 +234,8 @@ class Engine:
             await self.cache.erased()
         return counted
 
-    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int]]] | None:
-        """What is known of an object, and its resident pages as (number, tier, bytes); None: nothing."""
+    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int, bool]]] | None:
+        """What is known of an object, and its pages as ``PageCache.pages`` tells them; None: nothing."""
         known = await self._versions.known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
 

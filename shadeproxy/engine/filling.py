@@ -9,7 +9,7 @@ memory that nobody waits for.
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.errors import BodyDamaged, ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -108,7 +108,8 @@ class Filling:
         async def fill(flight: Flight) -> None:
             try:
                 await self._fill(flight, known)
-            except ObjectChanged:
+            except (ObjectChanged, BodyDamaged):
+                # Of a damaged body the length may be wrong too, and was learned with it.
                 if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
                     self._outdated(flight.ref)

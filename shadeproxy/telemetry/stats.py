@@ -119,7 +119,7 @@ class Stats:
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """``outcome``: "issued", and in the end "used", "wasted" or "failed"."""
+        """``outcome``: "issued", and in the end "used", "wasted", "failed" or "warmed"."""
         match outcome:
             case "issued":
                 self.prefetch.issued += 1
@@ -127,6 +127,8 @@ class Stats:
                 self.prefetch.used += 1
             case "wasted":
                 self.prefetch.wasted += 1
+            case "warmed":
+                self.prefetch.warmed += 1
             case _:
                 assert outcome == "failed", outcome
                 self.prefetch.failed += 1
@@ -187,6 +189,7 @@ class Stats:
             "capacity_bytes": now.capacity_bytes,
             "pages": now.pages,
             "limit_bytes": now.limit_bytes,
+            "pinned_bytes": now.pinned_bytes,
             "disabled_reason": now.disabled_reason,
         }
 

@@ -67,8 +67,7 @@ class Awaited:
         """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
         self._claim, self._halted = claim, False
         for number, path in self._files.existing():
-            segment = Segment(path, number)
-            self._files.keep(number)
+            segment = self._files.keep(number, path)
             awaited_bytes = self._space.awaited_bytes_of(segment)
             self._segments[number] = segment, awaited_bytes
             self._space.awaited_bytes += awaited_bytes

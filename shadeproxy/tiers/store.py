@@ -21,14 +21,8 @@ from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import lends
-from shadeproxy.tiers.location import (
-    MOST_RECORD_UNITS,
-    NUMBERS,
-    number_of,
-    pack,
-    unit_of,
-    unpack,
-)
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, number_of, pack, unit_of, unpack
+from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
@@ -63,6 +57,7 @@ class SegmentStore:
     ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
     earlier process kept of something else is given up. ``path`` is created if need be. ``group_id``: whose
     members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
+    ``calls``: by which segments are read and written.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class SegmentStore:
         group_id: int | None = None,
         lend: bool = False,
         submit: Submit = run_inline,
+        calls: Calls = SYSTEM,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.name = name
@@ -89,7 +85,7 @@ class SegmentStore:
         self._contents = contents
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
-        self._files = SegmentFiles(path, segment_bytes, group_id)
+        self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)

@@ -1,12 +1,15 @@
 """The read path as its users rely on it: right bytes, one origin read, nothing left behind."""
 
 import asyncio
+import base64
+import zlib
 
 import pytest
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.errors import (
     BodyCutShort,
+    BodyDamaged,
     ObjectChanged,
     OriginAnswer,
     OriginUnavailable,
@@ -16,7 +19,9 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -172,6 +177,28 @@ async def test_a_body_cut_short_is_an_error_and_is_never_kept(make_bench):
     assert len(bench.cache.residents) == 0
     bench.origin.cut_at = 10**9
     assert await bench.get("k") == (b"x" * 3000, Source.ORIGIN)
+
+
+@pytest.mark.parametrize("fault", [Fault(flip_bit_at=5), Fault(short_by_bytes=100)], ids=["flip", "short"])
+async def test_a_damaged_body_and_its_length_are_not_kept(make_bench, fault):
+    body = bytes(range(256)) * (HELD_BYTES // 256 + 100)
+    memory = MemoryOrigin(chunk_bytes=10_000)
+    checksum = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    memory.put("b", "k", body, headers=(("x-amz-checksum-crc32", checksum),))
+    faulty = FaultyOrigin(memory, script=[fault])
+    bench = await make_bench(origin=VerifiedOrigin(faulty), page_size=1 << 20)
+    got = b""
+    with pytest.raises(BodyDamaged):
+        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+            async for piece in reading.body(Span(0, reading.meta.size)):
+                got += piece
+    assert len(got) < len(body) - 100
+    await bench.settle()
+    assert len(bench.cache.residents) == 0
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == len(body)
+    assert await bench.get("k") == (body, Source.ORIGIN)
+    assert (await bench.get("k"))[1] is Source.RAM
 
 
 async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):

@@ -25,6 +25,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
+from shadeproxy.origin.verified import VerifiedOrigin
 
 _spec = importlib.util.spec_from_file_location(
     "rgw_fixtures", Path(__file__).parent.parent / "rgw" / "conftest.py"
@@ -143,6 +144,7 @@ KINDS = [
     "moto",
     "limited",
     "retrying",
+    "verified",
     "faulty",
     "throttled",
     pytest.param("rgw", marks=pytest.mark.rgw),
@@ -158,6 +160,7 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "moto": lambda: s3_origin(request.getfixturevalue("moto_endpoint")),
         "limited": lambda: LimitedOrigin(MemoryOrigin(), max_open=2),
         "retrying": lambda: RetryingOrigin(MemoryOrigin(), clock=ManualClock()),
+        "verified": lambda: VerifiedOrigin(MemoryOrigin()),
         "faulty": lambda: FaultyOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
         "throttled": lambda: ThrottledOrigin(MemoryOrigin(), bytes_per_s=1e6, clock=ManualClock()),
         "rgw": lambda: _rgw_origin(request),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.tiers.segment import Segment
 
 
 @pytest.fixture
@@ -65,6 +66,32 @@ def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, tim
     with pytest.raises(TierError, match="tier disk cannot erase"):
         store.erase(kept)
     store.release(kept)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sample, monkeypatch, code):
+    """They come back when clients leave; a tier that was switched off would stay so until a restart."""
+    store, _ = bench.open()
+    real, refused = Segment.__init__, []
+
+    def refuse(*_arguments, **_options):
+        refused.append(code)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Segment, "__init__", refuse)
+    first = 0
+    while len(refused) < 20:
+        try:
+            bench.add(store, sample(first, 9000))
+            first += 1
+        except TierFull:
+            pass
+    assert store.disabled_reason is None
+    assert store._health.failures == len(refused)
+    held = store.used_bytes
+    monkeypatch.setattr(Segment, "__init__", real)
+    bench.fill(store, 9000, first=first)
+    assert store.used_bytes > held
 
 
 def test_single_failures_are_forgiven(bench, sample, failing):

@@ -17,6 +17,7 @@ from shadeproxy.api.control.frames import FrameWriter
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.tracing import CLIENT
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -36,7 +37,7 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     call = await read_call(context, request)
     frames = FrameWriter(request)
     await frames.start()
-    work = asyncio.create_task(_answer(context, call, frames), name="batch")
+    work = asyncio.create_task(_answer(context, call, frames, request.remote or ""), name="batch")
     try:
         # Nobody says when the caller goes away while nothing is written: aiohttp cancels handlers for a
         # whole listener or not at all, and other calls are to be finished.
@@ -59,7 +60,9 @@ def _tell(failure: BaseException) -> None:
         _log.error("batch failed", exc_info=failure)
 
 
-async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
+async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter, peer: str) -> None:
+    # In the context of this call's own task: its fetches inherit it.
+    CLIENT.set(peer if call.job is None else f"job {call.job.job}")
     reader = PieceReader(context, call.job)
     async with Ahead(reader, context.held, context.page_size) as ahead:
         answer = _Answer(call, reader, frames, ahead, context.page_size)
