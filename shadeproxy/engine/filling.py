@@ -1,8 +1,8 @@
 """Pages on their way from the origin: joining a flight, reading ahead, and the fill itself.
 
-Laws: memory is taken from the ledger before it is allocated, and before the origin is asked where the
-length is known, so that no connection waits for memory; a page that was stored is read from its tier, and
-its memory is given back at once; reading ahead, and a fill whose readers have all been served, take only
+Laws: memory is taken from the ledger before it is allocated; who waits for a slot at the origin holds memory
+of the first half alone, and nobody waits for memory without a slot, so that the two never wait for each other;
+a page that was stored is read from its tier, and its memory is given back at once; reading ahead, and a fill whose readers have all been served, take only
 memory that nobody waits for.
 """
 
@@ -126,7 +126,7 @@ class Filling:
         flight.publishable = not self._versions.being_written(ref)
         ticket = self._versions.verdict_ticket(ref)
         if known is not None:
-            await self._take(flight, page_span(number, self._page_size, known.size).length)
+            await self._take_early(flight, page_span(number, self._page_size, known.size).length)
         # The first page of an unknown or small object is asked for without a range, which works for empty
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
         whole = number == 0 and (known is None or known.size <= self._page_size)
@@ -160,6 +160,19 @@ class Filling:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
             flight.buffer = view
             self._retire(flight)
+
+    async def _take_early(self, flight: Flight, length: int) -> None:
+        """Memory for the page before the origin is asked, where there is plenty: no connection waits then.
+
+        The other half is for those that hold a slot: taken without one, all of it could wait for slots whose
+        holders, which did not know the length of their page before, wait for memory.
+        """
+        if flight.intent is not Intent.DEMAND:
+            await self._take(flight, length)  # never waits, and is refused before the origin is asked
+            return
+        plenty = self._ledger.taken_bytes + length <= self._ledger.capacity_bytes * _AHEAD_SHARE
+        if not flight.budget_bytes and plenty and self._ledger.try_take(length):
+            flight.budget_bytes = length
 
     async def _take(self, flight: Flight, length: int) -> None:
         """Memory for the page, unless it was taken before."""
