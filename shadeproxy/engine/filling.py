@@ -1,9 +1,9 @@
 """Pages on their way from the origin: joining a flight, reading ahead, and the fill itself.
 
-Laws: memory is taken from the ledger before it is allocated; who waits for a slot at the origin holds memory
-of the first half alone, and nobody waits for memory without a slot, so that the two never wait for each other;
-a page that was stored is read from its tier, and its memory is given back at once; reading ahead, and a fill whose readers have all been served, take only
-memory that nobody waits for.
+Laws: memory is taken from the ledger before it is allocated; who waits for a slot at the origin holds
+memory of the first half alone, and nobody waits for memory without a slot, so that the two never wait for
+each other; a page that was stored is read from its tier, and its memory is given back at once; reading
+ahead, and a fill whose readers have all been served, take only memory that nobody waits for.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Fill, Flight, SingleFlight
+from shadeproxy.engine.outlasting import Outlasting
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
@@ -50,6 +51,12 @@ class Filling:
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
         """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
         self.flights = SingleFlight(self._retire, self._goes_on)
+        self._outlasting = Outlasting(ledger.capacity_bytes // 2)
+
+    @property
+    def crowded(self) -> bool:
+        """See reading.py ``Fills``."""
+        return self._outlasting.many
 
     def join(
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
@@ -158,6 +165,7 @@ class Filling:
         view = self._cache.pinned(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
+            self._outlasting.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
 

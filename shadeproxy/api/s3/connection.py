@@ -285,7 +285,7 @@ class S3Protocol(web.RequestHandler):
             self.transport.pause_reading()
 
     def _watch_head(self, data: bytes) -> None:
-        """aiohttp bounds the lines and fields of a head, and what comes after its refusal not at all."""
+        """Lines and fields of a head are bounded by aiohttp; what comes after its refusal is not."""
         idle = self._waiter is not None and not self._waiter.done()
         self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
         if self._head_bytes > MOST_HEAD_BYTES:

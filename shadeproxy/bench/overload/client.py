@@ -30,7 +30,9 @@ def main() -> None:
     given = parser.parse_args()
     machine.raise_descriptor_limit()
     first = list(PHASES).index(given.phase) * NUMBERS + 1000
-    options = Options(("127.0.0.1", given.port), given.seconds, itertools.count(first), upload_bytes=given.upload)
+    options = Options(
+        ("127.0.0.1", given.port), given.seconds, itertools.count(first), upload_bytes=given.upload
+    )
     told = uvloop.run(_play(given.phase, options.scaled(given.scale)))
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
 

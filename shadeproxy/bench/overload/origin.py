@@ -1,8 +1,8 @@
 """The origin of an overload run: ``python -m shadeproxy.bench.overload.origin``.
 
 GET and HEAD of the objects of ``bench.objects``, each read counted by key and first byte; PutObject, counted
-and hashed as it comes and thrown away. ``POST /-/set`` says how slow it is: ``at_once`` requests are worked on
-at a time, each for ``latency_s``. ``GET /-/counts`` tells what was asked. Prints its port first.
+and hashed as it comes and thrown away. ``POST /-/set`` says how slow it is: ``at_once`` requests are worked
+on at a time, each for ``latency_s``. ``GET /-/counts`` tells what was asked. Prints its port first.
 """
 
 import asyncio
@@ -61,8 +61,7 @@ class Origin:
                 pairs = (line.partition(":") for line in lines)
                 fields = {name.lower(): value.strip() for name, _, value in pairs}
                 method, target, _ = first.split(" ", 2)
-                length = int(fields.get("content-length", 0))
-                await self._answer(method, target, fields.get("range", ""), length, reader, out)
+                await self._answer(method, target, fields, reader, out)
                 await out.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -73,11 +72,11 @@ class Origin:
         self,
         method: str,
         target: str,
-        span: str,
-        length: int,
+        fields: dict[str, str],
         reader: asyncio.StreamReader,
         out: asyncio.StreamWriter,
     ) -> None:
+        span, length = fields.get("range", ""), int(fields.get("content-length", 0))
         path = target.partition("?")[0]
         key = path.removeprefix(f"/{BUCKET}/")
         if path == "/":
@@ -114,7 +113,7 @@ class Origin:
         self._reads[f"{key} {start}"] += with_body
         out.write(
             (
-                f"HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\nETag: \"{size:016x}{number:016x}\"\r\n"
+                f'HTTP/1.1 {status}\r\nContent-Length: {stop - start}\r\nETag: "{size:016x}{number:016x}"\r\n'
                 f"{more}Accept-Ranges: bytes\r\nContent-Type: application/octet-stream\r\n"
                 "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n"
             ).encode()

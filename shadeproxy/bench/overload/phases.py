@@ -110,12 +110,24 @@ async def stampede(options: Options) -> Told:
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.herd)], Tally()
     for some in _batches(lines, 100):
         await asyncio.gather(*(line.open() for line in some))
-    began_s = time.monotonic()
-    await asyncio.gather(*(line.get(Piece(STAMPEDE_BYTES, next(options.numbers)), tally) for line in lines))
+    began_s, wanted = time.monotonic(), Piece(STAMPEDE_BYTES, next(options.numbers))
+    await asyncio.gather(*(line.get(wanted, tally) for line in lines))
     seconds = time.monotonic() - began_s
     for line in lines:
         line.close()
     return Told({"herd": tally.side(seconds)}, {"seconds": seconds})
+
+
+async def big_reads(options: Options) -> Told:
+    """``greedy`` clients ask for a cold object of several pages each, all at the same time."""
+    lines, tally = [Line(options.address, CLIENT) for _ in range(options.greedy)], Tally()
+    pieces = [Piece(STAMPEDE_BYTES, next(options.numbers)) for _ in lines]
+    began_s = time.monotonic()
+    await asyncio.gather(*(line.get(piece, tally) for line, piece in zip(lines, pieces, strict=True)))
+    seconds = time.monotonic() - began_s
+    for line in lines:
+        line.close()
+    return Told({"readers": tally.side(seconds)}, {"seconds": seconds})
 
 
 async def alone(options: Options) -> Told:
@@ -153,6 +165,7 @@ PHASES: dict[str, Phase] = {
     "header flood": header_flood,
     "big body": big_body,
     "stampede": stampede,
+    "big cold objects": big_reads,
     "alone at a slow origin": alone,
     "greedy beside modest": greedy,
     "origin slower than demand": slow_origin,
@@ -228,7 +241,7 @@ async def _take_sips(options: Options, tally: Tally) -> None:
     try:
         reader, writer = await line.open()
         writer.write(line.head("GET", Piece(PAGE_BYTES, next(options.numbers)).path))
-        while await reader.read(1024):
+        while await reader.read(1024):  # noqa: ASYNC110 - slow by intention, there is no event
             await asyncio.sleep(_SIP_S)
     except OSError:
         tally.outcomes[CUT] += 1

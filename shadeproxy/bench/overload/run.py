@@ -38,6 +38,10 @@ _SLOW_WRITERS_S = 100.0
 """Longer than the proxy waits for a body (``api.s3.upload.patience``) and for a head (its keep-alive)."""
 
 
+_WARM_S = 3.0
+_SETTLE_S = 20.0
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``seconds`` of each phase that has no end of its own. ``scale``: share of all connections."""
@@ -65,7 +69,7 @@ class Played(NamedTuple):
 
 
 class Run(NamedTuple):
-    """``idle``: before the first phase. ``complaints``: error lines of the proxy's log, alike ones together."""
+    """``idle``: before the first phase. ``complaints``: error lines of the proxy's log, by kind."""
 
     idle: Sample
     played: Sequence[Played]
@@ -87,13 +91,13 @@ def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
                 more={"origin": {**_behind(source), "max_connections": plan.origin_connections}},
             )
         )
-        watch = Watch(served, work)
-        # Once round first: what is opened for good (threads, segments, code that is loaded late) is then open.
-        _play(plan, "afterwards", work, source, served, watch, watch.look(), seconds=3.0)
-        idle = watch.look()
+        stage = _Stage(plan, work, source, served)
+        # Once round first: what is opened for good (threads, segments, late code) is open then.
+        stage.play("afterwards", None, seconds=_WARM_S)
+        idle = stage.watch.look()
         played = []
         for name in plan.phases:
-            played.append(_play(plan, name, work, source, served, watch, idle))
+            played.append(stage.play(name, idle))
             say(played[-1])
         return Run(idle, played, complaints(work / served.name / "log"))
 
@@ -102,32 +106,53 @@ def _behind(source: Served) -> dict[str, object]:
     return {"kind": "s3", "endpoint": source.url, "credentials": {"source": "anonymous"}}
 
 
-def _play(
-    plan: Plan,
-    name: str,
-    work: Path,
-    source: Served,
-    served: Served,
-    watch: Watch,
-    idle: Sample,
-    *,
-    seconds: float = 0.0,
-) -> Played:
-    _set_pace(source, _SLOW.get(name, Pace()))
-    lasting = seconds or (max(plan.seconds, _SLOW_WRITERS_S) if name == "slow writers" else plan.seconds)
-    options = {"phase": name, "port": served.port, "seconds": lasting, "scale": plan.scale}
-    command = [*_CLIENT, *(f"--{key}={value}" for key, value in options.items()), f"--upload={plan.upload_bytes}"]
-    before, samples = _asked(source), []
-    log = work / f"{name.replace(' ', '-')}.log"
-    with running(f"clients of {name!r}", command, log=log, env=plain_environment(), piped=True) as child:
-        while child.process.poll() is None:
-            samples.append(watch.look())
-            time.sleep(plan.look_s)
-        told = _told(child)
-    asked = _difference(_asked(source), before)
-    _set_pace(source, Pace())
-    rested, after_s = _rest(watch, plan.rest_s, idle)
-    return Played(name, told, asked, [*samples, rested], rested, after_s)
+class _Stage:
+    """Where phases are played."""
+
+    def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
+        self.watch = Watch(served, work)
+        self._plan = plan
+        self._work = work
+        self._source = source
+        self._served = served
+
+    def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
+        """One phase, and the rest after it: as at ``idle``, or (None) after all patience of the first one."""
+        plan = self._plan
+        _set_pace(self._source, _SLOW.get(name, Pace()))
+        if not seconds:
+            seconds = max(plan.seconds, _SLOW_WRITERS_S) if name == "slow writers" else plan.seconds
+        options = {
+            "phase": name,
+            "port": self._served.port,
+            "seconds": seconds,
+            "scale": plan.scale,
+            "upload": plan.upload_bytes,
+        }
+        command = [*_CLIENT, *(f"--{key}={value}" for key, value in options.items())]
+        before, samples = _asked(self._source), []
+        log = self._work / f"{name.replace(' ', '-')}.log"
+        with running(f"clients of {name!r}", command, log=log, env=plain_environment(), piped=True) as child:
+            while child.process.poll() is None:
+                samples.append(self.watch.look())
+                time.sleep(plan.look_s)
+            told = _told(child)
+        asked = _difference(_asked(self._source), before)
+        _set_pace(self._source, Pace())
+        rested, after_s = self._rest(idle)
+        return Played(name, told, asked, [*samples, rested], rested, after_s)
+
+    def _rest(self, idle: Sample | None) -> tuple[Sample, float | None]:
+        began_s = time.monotonic()
+        # Idle connections to an origin are closed within that time.
+        patience_s = _SETTLE_S if idle is None else self._plan.rest_s
+        while True:
+            sample = self.watch.look()
+            if idle is not None and at_rest(sample, idle):
+                return sample, time.monotonic() - began_s
+            if time.monotonic() >= began_s + patience_s:
+                return sample, None
+            time.sleep(1.0)
 
 
 def _told(child: Child) -> Told:
@@ -136,17 +161,6 @@ def _told(child: Child) -> Told:
     if child.process.returncode or not text:
         raise child.failure()
     return msgspec.json.decode(text, type=Told)
-
-
-def _rest(watch: Watch, patience_s: float, idle: Sample) -> tuple[Sample, float | None]:
-    began_s = time.monotonic()
-    while True:
-        sample = watch.look()
-        if at_rest(sample, idle):
-            return sample, time.monotonic() - began_s
-        if time.monotonic() >= began_s + patience_s:
-            return sample, None
-        time.sleep(1.0)
 
 
 def at_rest(sample: Sample, idle: Sample) -> bool:
