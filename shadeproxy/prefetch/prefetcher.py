@@ -300,7 +300,7 @@ class Prefetcher:
         flown = self._remove(key)
         self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
         if fetched.error is not None:
-            self._fetched.was_wanted(object_hash(key[0]), key[1])
+            self._fetched.was_wanted(object_hash(flown.flight.ref), flown.flight.number)
         if flown.wanted is not None and fetched.meta is not None:
             walk = self._walks.get(flown.wanted.job)
             if walk is not None and fetched.meta.size > self._ahead.page_size:
