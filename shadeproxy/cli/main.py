@@ -17,7 +17,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from shadeproxy import __version__
-from shadeproxy.cli.control import ControlClient
+from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -167,7 +167,9 @@ def purge(
     from shadeproxy.cli.prefixes import require_uri  # noqa: PLC0415  rich's bars take 20 ms
 
     require_uri(uri)
-    answer = _client(config, override, url).post("/v1/purge", {"uri": uri, "dry_run": dry_run})
+    answer = _client(config, override, url).post(
+        "/v1/purge", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S
+    )
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return

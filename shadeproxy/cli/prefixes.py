@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shadeproxy.cli.control import ControlClient
+from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.core.units import format_size
 
@@ -65,7 +65,7 @@ def pin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool)
         _list_pins(client.get("/v1/pins"), as_json=as_json)
         return
     require_uri(uri)
-    answer = client.post("/v1/pin", {"uri": uri, "dry_run": dry_run})
+    answer = client.post("/v1/pin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -82,7 +82,7 @@ def pin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool)
 def unpin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
     """Tell what of it is cached."""
     require_uri(uri)
-    answer = client.post("/v1/unpin", {"uri": uri, "dry_run": dry_run})
+    answer = client.post("/v1/unpin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
