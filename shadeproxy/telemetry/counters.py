@@ -104,6 +104,7 @@ class PrefetchCounters(Counters):
     wasted: int = counter("Prefetched pages that left unread, or won no place.")
     failed: int = counter("Prefetches that the origin or a limit refused.")
     warmed: int = counter("Pages that were stored because a call asked for their prefix.")
+    faults: int = counter("Defects of the prefetcher itself, each in the log; it goes on.")
 
 
 @dataclass(slots=True)
