@@ -1,4 +1,4 @@
-"""A reader process: ``python -m shadeproxy.app.reader DESCRIPTOR``, started by ``readers.py`` alone.
+"""A reader process, started by ``readers.py`` alone.
 
 It answers hits and relays everything else. Without its owner it ends at once: what is cached may be written
 over by the next one. Signals are the owner's to hear; it says when to end.
@@ -174,7 +174,3 @@ def _exactly(end: socket.socket, length: int) -> bytes:
     if len(data) < length:
         sys.exit(1)  # the owner is gone already
     return data
-
-
-if __name__ == "__main__":
-    main()

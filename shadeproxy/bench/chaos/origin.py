@@ -23,7 +23,7 @@ from shadeproxy.bench.chaos.data import ChaosData, Present
 from shadeproxy.bench.chaos.injected import Injected
 from shadeproxy.bench.chaos.spoiled import Spoiler
 from shadeproxy.bench.chaos.wire import WireFault
-from shadeproxy.bench.soak.bodies import BUCKET
+from shadeproxy.bench.soak.bodies import BUCKET, PAGE_BYTES
 from shadeproxy.bench.soak.origin import (
     Fields,
     OriginConnection,
@@ -158,10 +158,15 @@ class ChaosConnection(OriginConnection):
         if method != "GET":
             finishes = "x-amz-copy-source" in fields or (method == "POST" and "uploadId" in query)
             return wire.FINISH if finishes else wire.WRITE
+        return self._read(number, fields)
+
+    def _read(self, number: int, fields: Fields) -> str:
         if self._origin.data.is_of_origin(number) and "if-match" in fields:
             return wire.CHANGING
         if "range" in fields:
             return wire.RANGED
+        if self._origin.data.sizes[number] > PAGE_BYTES:
+            return wire.PAGED
         checked = fields.get("x-amz-checksum-mode") == "ENABLED" and self._origin.is_checked(number)
         return wire.CHECKED if checked else wire.READ
 

@@ -36,7 +36,7 @@ bits that rot on the medium are planted by the crash rounds."""
 _SEEN = """\
 `ok`: right, and whole. `cut`: the connection broke before the answer was whole. A status and a code: an S3
 error that clients repeat. `connection refused`: nobody listened, the proxy was being started again. `nobody
-answered in time`: the SDK tried for 30 s."""
+answered in time`: the SDK tried for 30 s, or wanted to register a dataset while nobody listened."""
 
 
 def summary(run: Run) -> list[str]:

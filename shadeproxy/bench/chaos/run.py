@@ -1,6 +1,7 @@
 """One chaos run: faults and kills for so long, then calm, then every object read once more."""
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from shadeproxy.core.errors import ShadeProxyError
 
 _TICK_S, _LINE_S = 0.5, 30.0
 _REST_S = 90.0
+_PATH = re.compile(r"\S*/(?=shadeproxy/)")
 _EXPECTED = "takes no more pages"
 """An error line that says what it is to say: a medium is broken, and its tier off."""
 
@@ -105,7 +107,12 @@ def _play(scene: Scene, choices: random.Random, line: Line) -> Run:
         kills=dict(scene.kills),
         noticed=dict(noticed),
         faults=scene.faults,
-        complaints=[text for log in scene.proxy.logs for text in complaints(log) if _EXPECTED not in text],
+        complaints=[
+            _PATH.sub("", text)
+            for log in scene.proxy.logs
+            for text in complaints(log)
+            if _EXPECTED not in text
+        ],
         slowest_start_s=scene.slowest_start_s,
         readings=last.readings,
         inflight_bytes=last.inflight_bytes,

@@ -32,7 +32,7 @@ def judge(run: Run) -> list[Check]:
             right == swept.requests > 0,
             f"{right:,} of {swept.requests:,}",
         ),
-        Check("processes ended, started and stayed as they should", not run.faults, _some(run.faults)),
+        Check("processes ended, started and stayed as they should", not run.faults, _processes(run)),
         Check("error lines and tracebacks in the proxy's log", not run.complaints, _some(run.complaints)),
         Check(
             "nothing under way at the end",
@@ -56,6 +56,11 @@ def _all_injected(run: Run) -> Check:
         return Check(name, None, f"not judged: the run is shorter than {_LEAST_S / 60:.0f} min")
     found = f"{sum(run.injected.values()):,} faults of {len(run.injected) - len(missing)} kinds"
     return Check(name, not missing, found if not missing else f"{found}; not: {', '.join(missing)}")
+
+
+def _processes(run: Run) -> str:
+    kills = sum(run.kills.values())
+    return f"{_some(run.faults)} of {kills} did not; the slowest start took {run.slowest_start_s:.0f} s"
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -32,13 +32,14 @@ class WireFault(StrEnum):
     REFUSE = "connections refused for a while"
 
 
-READ, RANGED, CHECKED, CHANGING = "read", "ranged read", "checked read", "changing read"
+READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
 HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
-"""What is asked of an origin: a whole body, one range, a whole body that comes with its checksum, a body of
-an object that may change now (asked with If-Match); a head; a listing; a write, or a part of one; CopyObject
-or CompleteMultipartUpload; and, before ``WRITE``, the body of an upload that has yet to come."""
+"""What is asked of an origin: a whole body; one of several pages, which need not be read to its end; one
+range; a whole body that comes with its checksum; a body of an object that may change now (asked with
+If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and, before
+``WRITE``, the body of an upload that has yet to come."""
 
-_READS = {READ, RANGED, CHECKED, CHANGING}
+_READS = {READ, PAGED, RANGED, CHECKED, CHANGING}
 _BODIES = {*_READS, LIST}
 _ANY = {*_BODIES, HEAD, WRITE, FINISH}
 FITS: Mapping[WireFault, frozenset[str]] = {
@@ -53,12 +54,11 @@ FITS: Mapping[WireFault, frozenset[str]] = {
             _ANY,
         ),
         (
-            (
-                WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE,
-                WireFault.LENGTH_MORE,
-            ),
+            (WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE),
             _BODIES,
         ),
+        # Of a body that is not read to its end nobody hears that it has none.
+        ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
         # Where nothing says how long the body really is, or what it really is, nobody could know.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
         ((WireFault.FLIP,), {CHECKED}),
@@ -91,7 +91,7 @@ RATES: Mapping[WireFault, float] = {
     WireFault.LOST_ANSWER: 0.02,
     WireFault.REFUSE_UPLOAD: 0.02,
     WireFault.OK_ERROR: 0.1,
-    WireFault.REFUSE: 0.0002,
+    WireFault.REFUSE: 0.0006,
 }
 """Of each request that a fault fits. Those that change, or finish something, fit few."""
 
