@@ -13,7 +13,7 @@ import heapq
 import math
 from collections.abc import Callable, Coroutine
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +82,8 @@ class Prefetcher:
         self._walks: dict[str, Walk] = {}
         self._queue: list[Wanted] = []  # soonest last
         self._depth = 0
-        self._flying: dict[tuple[ObjectRef, int], _Flying] = {}
+        self._flying: dict[int, _Flying] = {}
+        self._turns = count()
         self._flying_bytes = 0
         self._failures = 0
         self._refusals = 0
@@ -286,7 +287,8 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = (need.ref, need.number)
+        # Not the page: of another version of it a fetch may be under way still.
+        key = next(self._turns)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._ahead.begin(need, partial(self._landed, key))
         now_s = self._clock.monotonic_s()
@@ -294,11 +296,11 @@ class Prefetcher:
         self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
         self._flying_bytes += size_bytes
 
-    def _landed(self, key: tuple[ObjectRef, int], fetched: Fetched) -> None:
+    def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
         self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
         if fetched.error is not None:
-            self._fetched.was_wanted(object_hash(key[0]), key[1])
+            self._fetched.was_wanted(object_hash(flown.flight.ref), flown.flight.number)
         if flown.wanted is not None and fetched.meta is not None:
             walk = self._walks.get(flown.wanted.job)
             if walk is not None and fetched.meta.size > self._ahead.page_size:
@@ -308,10 +310,10 @@ class Prefetcher:
         if not self._queue:
             self._woken.set()
 
-    def _give_up(self, key: tuple[ObjectRef, int]) -> None:
+    def _give_up(self, key: int) -> None:
         self._ahead.give_up(self._remove(key).flight)
 
-    def _remove(self, key: tuple[ObjectRef, int]) -> _Flying:
+    def _remove(self, key: int) -> _Flying:
         flown = self._flying.pop(key)
         self._flying_bytes -= flown.size_bytes
         return flown

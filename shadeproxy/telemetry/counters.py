@@ -117,6 +117,9 @@ class TierGauges:
     limit_bytes: int = 0
     pinned_bytes: int = 0
     disabled: int = 0
+    dropped_records: int = 0
+    dropped_catalogues: int = 0
+    dropped_lists: int = 0
     disabled_reason: str = field(default="", metadata={"internal": True})
 
 

@@ -196,6 +196,9 @@ class Stats:
             "limit_bytes": now.limit_bytes,
             "pinned_bytes": now.pinned_bytes,
             "disabled_reason": now.disabled_reason,
+            "dropped_records": now.dropped_records,
+            "dropped_catalogues": now.dropped_catalogues,
+            "dropped_lists": now.dropped_lists,
         }
 
     def _evictions(self) -> dict[str, int]:
