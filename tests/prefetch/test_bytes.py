@@ -69,3 +69,25 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
     fetching.orders.changed()
     await fetching.idle()
     assert bench.origin.gets == 4, "the next use is another one"
+
+
+@pytest.mark.parametrize("places", [8, 40])
+async def test_epochs_shorter_than_a_look_is_believed_are_read_once_a_use(make_fetching, places):
+    """Twenty samples in a fifth of a second, again and again: each is coming several times at once."""
+    fetching = await make_fetching(
+        page_size=PAGE, ram_bytes=places * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
+    )
+    bench, orders, drawn = fetching.bench, fetching.orders, np.random.default_rng(3)
+    for number in range(20):
+        bench.origin.put("b", f"k{number}", bytes(SIZE))
+    coming = [int(one) for _ in range(8) for one in drawn.permutation(20)]
+    orders.announce("j", Order(whole(20), coming, rate_per_s=100.0))
+    for number in coming:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await bench.get(f"k{number}")
+        orders.read("j")
+        bench.clock.advance(0.01)
+    await fetching.idle()
+    assert bench.origin.gets <= (20 if places >= 20 else len(coming))
+    assert fetching.counts()[2] <= 8
