@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shadeproxy.bench.objects import BUCKET, Piece, body_of
 from shadeproxy.bench.overload.line import Address, Line, outcome_of
@@ -52,7 +53,8 @@ class Options:
     def scaled(self, share: float) -> "Options":
         """The same with ``share`` of all connections, and two at least."""
         kinds = ("idle", "busy", "slow", "flood", "greedy", "herd")
-        return replace(self, **{kind: scaled(getattr(self, kind), share) for kind in kinds})
+        counts: dict[str, Any] = {kind: scaled(getattr(self, kind), share) for kind in kinds}
+        return replace(self, **counts)
 
 
 Phase = Callable[[Options], Awaitable[Told]]
