@@ -29,6 +29,10 @@ class ControlClient:
         """The answer to ``body``. Raises ShadeProxyError that says what to change."""
         return self._send("POST", path, json.dumps(body).encode())
 
+    def delete(self, path: str) -> dict[str, Any]:
+        """The answer to DELETE. Raises ShadeProxyError that says what to change."""
+        return self._send("DELETE", path, None)
+
     def _send(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         https = self._parts.scheme == "https"
         connect = http.client.HTTPSConnection if https else http.client.HTTPConnection

@@ -144,6 +144,10 @@ class BodyCutShort(OriginError):
     retryable: ClassVar[bool] = True
 
 
+class BodyDamaged(OriginError):
+    """The body is not the one that the origin's own checksum is of; what came is never published."""
+
+
 class ObjectChanged(OriginError):
     """The object's ETag changed between two reads of one answer: the answer cannot be finished."""
 

@@ -9,7 +9,7 @@ ahead, and a fill whose readers have all been served, take only memory that nobo
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -48,6 +48,8 @@ class Filling:
         self._outdated = outdated
         self.on_late: Callable[[], None] = lambda: None
         """Told when a reader joins a prefetch."""
+        self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
+        """Told of each page that a reader wants and that is not resident."""
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
         """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
         self.flights = SingleFlight(self._retire, self._goes_on)
@@ -67,6 +69,7 @@ class Filling:
         )
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number)
+            self.on_wanted(ref, number)
             if coalesced:
                 self._stats.record_coalesced()
             self._demand(flight)
@@ -90,6 +93,7 @@ class Filling:
             flight.budget_bytes = length
         self._demand(flight)
         self._cache.miss(ref, number)
+        self.on_wanted(ref, number)
         return flight
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
@@ -115,9 +119,15 @@ class Filling:
         async def fill(flight: Flight) -> None:
             try:
                 await self._fill(flight, known)
-            except ObjectChanged:
+            except (ObjectChanged, BodyDamaged):
+                # Of a damaged body the length may be wrong too, and was learned with it.
                 if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
+                    self._outdated(flight.ref)
+                raise
+            except BodyCutShort:
+                if flight.publishable and known is None:
+                    # The length that was learned with it may be the lie.
                     self._outdated(flight.ref)
                 raise
 
@@ -162,7 +172,7 @@ class Filling:
         flight.stored = stored
         if stored and flight.intent is Intent.PREFETCH:
             self._cache.mark_unread(page)
-        view = self._cache.pinned(page) if stored and flight.waiters else None
+        view = self._cache.view_now(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
             self._outlasting.add(flight.buffer)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.lending import interior
-from shadeproxy.tiers.medium import is_resident, punch_hole
+from shadeproxy.tiers.medium import SYSTEM, Calls, is_resident
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
 BLOCK_BYTES = 4096
@@ -55,15 +55,22 @@ class Segment:
     """A file of ``size_bytes``, sparse, with a mapping and the state of its blocks."""
 
     def __init__(
-        self, path: Path, number: int, *, size_bytes: int | None = None, group_id: int | None = None
+        self,
+        path: Path,
+        number: int,
+        *,
+        size_bytes: int | None = None,
+        group_id: int | None = None,
+        calls: Calls = SYSTEM,
     ) -> None:
         """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
 
-        Raises OSError.
+        ``calls``: by which it is read and written from then on. Raises OSError.
         """
         self.path = path
         self.number = number
         self.records = 0
+        self._calls = calls
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
@@ -197,18 +204,18 @@ class Segment:
         """Body, then header. Raises OSError; the header is then not written."""
         if self.catalogued:
             self._outdate()
-        _write_all(self._fd, body, offset + len(header))
-        _write_all(self._fd, header, offset)
+        self._write_all(body, offset + len(header))
+        self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:
         """Zero a header. Raises OSError."""
         if self.catalogued:
             self._outdate()
-        _write_all(self._fd, _ZERO_HEADER, offset)
+        self._write_all(_ZERO_HEADER, offset)
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
-        return os.pread(self._fd, length, offset)
+        return self._calls.pread(self._fd, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:
         """As ``read``. Raises TierError."""
@@ -220,7 +227,7 @@ class Segment:
     def punch(self, blocks: BlockRange) -> None:
         """Return blocks to the file system. Raises OSError."""
         first, stop = blocks
-        punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
+        self._calls.punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
     def is_resident(self, offset: int, length: int) -> bool:
         """Whether the bytes are in the page cache. Raises OSError."""
@@ -250,23 +257,23 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        self.path.unlink()
+        # In this order: a catalogue without its segment would pass for that of the next one of its number.
         self.catalogue_path.unlink(missing_ok=True)
+        self.path.unlink()
         self.close()
 
     def _outdate(self) -> None:
         catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
+    def _write_all(self, data: Body, offset: int) -> None:
+        written = self._calls.pwrite(self._fd, data, offset)
+        if written < len(data):
+            # Short writes happen when the medium fills up: the next call says so.
+            view = memoryview(data)
+            while written < len(data):
+                written += self._calls.pwrite(self._fd, view[written:], offset + written)
+
 
 def _blocks_of(unit: int, units: int) -> BlockRange:
     return unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
-
-
-def _write_all(descriptor: int, data: Body, offset: int) -> None:
-    written = os.pwrite(descriptor, data, offset)
-    if written < len(data):
-        # Short writes happen when the medium fills up: the next call says so.
-        view = memoryview(data)
-        while written < len(data):
-            written += os.pwrite(descriptor, view[written:], offset + written)

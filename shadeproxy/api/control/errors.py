@@ -49,6 +49,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.OriginUnavailable: (503, "origin_unavailable"),
     core.OriginThrottled: (503, "origin_throttled"),
     core.BodyCutShort: (502, "origin_failed"),
+    core.BodyDamaged: (502, "origin_failed"),
     core.ObjectChanged: (409, "object_changed"),
     core.TierError: (500, "internal"),
     core.TierFull: (500, "internal"),
@@ -106,6 +107,9 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
         if "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
+    except ConnectionError:
+        # What we connect to has errors of its own: the caller hung up, and nobody is left to tell.
+        return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
         _log.exception("control call failed", method=request.method, path=request.path)
         return _answer(500, "internal", "the proxy failed; its log has the details", "")

@@ -162,6 +162,7 @@ class S3Protocol(web.RequestHandler):
             self._read_task.cancel()
         if self._sender is not None:
             self._sender.close()
+            self._sender = None  # it knows the way back here, and both would wait for the collector
         super().connection_lost(exc)
 
     async def drained(self) -> None:

@@ -51,6 +51,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.OriginThrottled: Row(503, "SlowDown", 1),
     errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
+    errors.BodyDamaged: Row(503, "ServiceUnavailable", 1),
     errors.ObjectChanged: Row(503, "ServiceUnavailable", 1),
     errors.TierError: Row(500, "InternalError"),
     errors.TierFull: Row(500, "InternalError"),

@@ -103,6 +103,7 @@ class Orders:
         """The job is gone."""
         self._gone(job, self.announced.drop(job))
         self._unsettled.pop(job, None)
+        self._resumed.pop(job, None)
         if self._books.pop(job, None) is not None:
             self._dirty("positions", job)
             self._changed()

@@ -15,10 +15,10 @@ from contextlib import aclosing
 from aiohttp import web
 from aiohttp.client_exceptions import ClientPayloadError
 
-from shadeproxy.api.s3.upload.checksums import Checksum, make_checksum
 from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
 from shadeproxy.api.s3.upload.patience import Patience
 from shadeproxy.api.s3.upload.plan import BodyPlan
+from shadeproxy.core.checksums import Checksum, make_checksum, value_of
 from shadeproxy.core.errors import BodyMismatch, BodyTooLarge, ShadeProxyError
 
 
@@ -125,5 +125,5 @@ class UploadBody:
             given = self.trailers.get(name)
             if given is None:
                 raise BodyMismatch(f"The trailer {name} was announced and did not come")
-            if name in checksums and checksums[name].value() != given:
+            if name in checksums and value_of(checksums[name]) != given:
                 raise BodyMismatch(f"Value for {name} trailer is invalid")
