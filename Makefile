@@ -77,7 +77,7 @@ fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the contr
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.memory $(if $(WRITE),--write docs/reliability)
 
-overload: $(VENV)/.dev ## More clients, slower clients and bigger bodies than there is room for (15 minutes); WRITE=1 renews docs/reliability/
+overload: $(VENV)/.dev ## More clients, slower clients and bigger bodies than there is room for (10 to 15 minutes); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.overload $(if $(WRITE),--write docs/reliability)
 
 # --strict: what cannot be looked up fails the audit instead of passing for harmless. The local part of a

@@ -25,7 +25,7 @@ def _tell(played: Played) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="A proxy under more than it can carry.")
     parser.add_argument(
-        "--seconds", type=float, default=30.0, help="of each phase that has no end of its own"
+        "--seconds", type=float, default=20.0, help="of each phase that has no end of its own"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of all numbers of connections")
     parser.add_argument("--upload-mib", type=int, default=10 * 1024, help="the big body")

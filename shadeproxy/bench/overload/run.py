@@ -47,7 +47,7 @@ _SETTLE_S = 20.0
 class Plan:
     """``seconds`` of each phase that has no end of its own. ``scale``: share of all connections."""
 
-    seconds: float = 30.0
+    seconds: float = 20.0
     scale: float = 1.0
     upload_bytes: int = 10 << 30
     ram_bytes: int = 256 * MIB
