@@ -66,7 +66,13 @@ class Checkup:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
         found += [f"tier {tier.name} takes no more pages" for tier in self._tiers if tier.disabled_reason]
+        if self._gauge("connections_left", 1.0) <= 0:
+            found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
+
+    def _gauge(self, name: str, without: float) -> float:
+        gauge = self._stats.gauges.get(name)
+        return without if gauge is None else gauge()
 
     async def report(self) -> dict[str, Any]:
         """The answer of ``GET /v1/doctor``."""
@@ -129,6 +135,7 @@ class Checkup:
             state_failing=self._state.failing,
             descriptors_open=descriptors_open,
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            connections_refused=int(self._gauge("connections_refused", 0.0)),
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
         )

@@ -222,6 +222,7 @@ class Proxy:
         )
         door = Door(most, clock=self._clock)
         self.stats.watch("connections", lambda: float(door.inside))
+        self.stats.watch("connections_left", lambda: float(most - door.inside))
         self.stats.watch("connections_refused", lambda: float(door.refused))
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
         return door

@@ -5,6 +5,8 @@ the id of the first, and nothing has to be passed along. The fast lane's hits do
 nobody and log nothing but their own line.
 """
 
+import itertools
+import secrets
 from contextvars import ContextVar
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
@@ -17,3 +19,10 @@ the peer; "" where no client waits."""
 ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
 know, while an unsigned ``x-amz-*`` would be refused."""
+
+_numbers = itertools.count(secrets.randbits(60))
+
+
+def next_request_id() -> str:
+    """16 hexadecimal digits that no other answer of this process carries."""
+    return f"{next(_numbers):016X}"

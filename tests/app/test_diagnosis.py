@@ -35,6 +35,7 @@ WELL = Facts(
     state_failing=False,
     descriptors_open=100,
     descriptors_limit=65536,
+    connections_refused=0,
     waits=(),
     reload_error="",
 )

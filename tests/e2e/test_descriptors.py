@@ -48,6 +48,10 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     crowd = connect(proxy, LIMIT + 50)
     wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > 50)
     assert descriptors(proxy) < LIMIT - 40
+    assert proxy.get("/readyz") == {"status": "ready", "remarks": ["no more connections are taken"]}
+    (found,) = [one for one in proxy.get("/v1/doctor")["findings"] if one["name"] == "connections refused"]
+    assert f"of {LIMIT} descriptors" in found["cause"]
+    assert "LimitNOFILE" in found["remedy"]
     # The supervisor's probe, a look at the numbers, and whoever was in before: all as ever.
     assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
     first = crowd[0]
@@ -63,6 +67,7 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
     assert client.get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
     wait_for(lambda: descriptors(proxy) <= idle + 6)
+    assert proxy.get("/readyz") == {"status": "ready"}
     assert not log_of(proxy, "s3_request_failed")
 
 

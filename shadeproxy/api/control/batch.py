@@ -17,7 +17,7 @@ from shadeproxy.api.control.frames import FrameWriter
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
-from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -35,9 +35,15 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     if request.version < (1, 1):
         raise InvalidRequest("a batch is answered in chunks", hint="use HTTP/1.1")
     call = await read_call(context, request)
-    frames = FrameWriter(request)
+    request_id = next_request_id()
+    frames = FrameWriter(request, request_id)
     await frames.start()
-    work = asyncio.create_task(_answer(context, call, frames, request.remote or ""), name="batch")
+    whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
+    # Its fetches inherit both: who they are for, and which call the origin is asked for.
+    inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
+    work = asyncio.create_task(_answer(context, call, frames), name="batch")
+    REQUEST_ID.reset(inside)
+    CLIENT.reset(client)
     try:
         # Nobody says when the caller goes away while nothing is written: aiohttp cancels handlers for a
         # whole listener or not at all, and other calls are to be finished.
@@ -60,9 +66,7 @@ def _tell(failure: BaseException) -> None:
         _log.error("batch failed", exc_info=failure)
 
 
-async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter, peer: str) -> None:
-    # In the context of this call's own task: its fetches inherit it.
-    CLIENT.set(peer if call.job is None else f"job {call.job.job}")
+async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
     reader = PieceReader(context, call.job)
     async with Ahead(reader, context.held, context.page_size) as ahead:
         answer = _Answer(call, reader, frames, ahead, context.page_size)

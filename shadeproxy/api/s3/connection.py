@@ -9,6 +9,7 @@ operations or the engine.
 import asyncio
 import re
 import sys
+from typing import cast
 
 from aiohttp import web
 
@@ -62,6 +63,7 @@ class S3Protocol(web.RequestHandler):
         "_sender",
         "_stopped",
         "_taken",
+        "_turned_from",
     )
 
     def __init__(
@@ -96,6 +98,7 @@ class S3Protocol(web.RequestHandler):
         """What ``_progress`` answered when the keep-alive timer last looked."""
         self._ending = False
         self._half_closed = False
+        self._turned_from: asyncio.Transport | None = None
         self._refused = False
         """Whether what still comes is dropped, until the connection is closed."""
         self._head_bytes = 0
@@ -108,6 +111,7 @@ class S3Protocol(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
         if not self._admitted or self._refused:
+            self._drop(data)
             return
         if self._lane == _OURS and data:
             if self._held or self._busy:
@@ -126,6 +130,8 @@ class S3Protocol(web.RequestHandler):
         """A client is there."""
         self._admitted = self._door.enter()
         if not self._admitted:
+            # uvloop's own kind, which is no subclass.
+            self._turned_from = cast("asyncio.Transport", transport)
             self._door.turn_away(transport)
             return
         super().connection_made(transport)
@@ -292,8 +298,15 @@ class S3Protocol(web.RequestHandler):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
 
+    def _drop(self, data: bytes) -> None:
+        """Of who was refused: a little is taken so that the answer arrives, and not what a flood brings."""
+        self._head_bytes += len(data)
+        if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
+            self._stopped = True
+            self._turned_from.pause_reading()
+
     def _refuse_head(self) -> None:
-        self._refused, self._held = True, b""
+        self._refused, self._held, self._turned_from = True, b"", self.transport
         if self.transport is not None:
             error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
             self._door.refuse(self.transport, error)

@@ -9,10 +9,11 @@ import asyncio
 from typing import cast
 
 from shadeproxy.api.s3.errors import answer_error
-from shadeproxy.api.s3.exchange import next_request_id, with_own
+from shadeproxy.api.s3.exchange import with_own
 from shadeproxy.api.s3.response import connection_fields, render_head
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Overloaded, ShadeProxyError
+from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 
 _LINGER_S = 1.0

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shadeproxy.bench.objects import BUCKET, Piece, body_of
 from shadeproxy.bench.overload.line import Address, Line, outcome_of
@@ -22,8 +23,15 @@ SMALL_BYTES, PAGE_BYTES = 100_000, 4 << 20
 HOT = 200
 """Objects of SMALL_BYTES that are read again and again; others are read once."""
 STAMPEDE_BYTES = 2 * PAGE_BYTES + SMALL_BYTES
+GREEDY, MODEST_CONNECTIONS = 200, 2
 _SIP_S = 0.5
+_WARMING = 16
 _PIECE_BYTES = 1 << 20
+
+
+def scaled(connections: int, share: float) -> int:
+    """``share`` of a number of connections, and two at least."""
+    return max(2, round(connections * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +46,15 @@ class Options:
     busy: int = 500
     slow: int = 300
     flood: int = 200
-    greedy: int = 200
+    greedy: int = GREEDY
     herd: int = 1000
     upload_bytes: int = 10 << 30
 
     def scaled(self, share: float) -> "Options":
         """The same with ``share`` of all connections, and two at least."""
         kinds = ("idle", "busy", "slow", "flood", "greedy", "herd")
-        return replace(self, **{kind: max(2, round(getattr(self, kind) * share)) for kind in kinds})
+        counts: dict[str, Any] = {kind: scaled(getattr(self, kind), share) for kind in kinds}
+        return replace(self, **counts)
 
 
 Phase = Callable[[Options], Awaitable[Told]]
@@ -69,7 +78,7 @@ async def slow_readers(options: Options) -> Told:
     """``slow`` connections ask for cold pages and take a kilobyte at a time."""
     tally = Tally()
     crowd = [asyncio.create_task(_take_sips(options, tally)) for _ in range(options.slow)]
-    told = await _reading(options, MODEST, 2, _cold)
+    told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     return await _end(crowd, tally, told)
 
 
@@ -78,7 +87,7 @@ async def slow_writers(options: Options) -> Told:
     tally = Tally()
     ways = (_send_head_in_bytes, _send_body_in_sips)
     crowd = [asyncio.create_task(ways[turn % 2](options, tally)) for turn in range(options.slow)]
-    told = await _reading(options, MODEST, 2, _cold)
+    told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     writes = Tally()
     await _write(Line(options.address, MODEST), SMALL_BYTES, writes)
     told.sides["modest, a write"] = writes.side(1.0)
@@ -90,7 +99,7 @@ async def header_flood(options: Options) -> Told:
     tally = Tally()
     sent: list[int] = []
     crowd = [asyncio.create_task(_send_fields(options, tally, sent)) for _ in range(options.flood)]
-    told = await _reading(options, MODEST, 2, _mixed)
+    told = await _reading(options, MODEST, MODEST_CONNECTIONS, _mixed)
     told = await _end(crowd, tally, told)
     told.notes["most bytes taken of one head"] = float(max(sent, default=0))
     return told
@@ -132,13 +141,13 @@ async def big_reads(options: Options) -> Told:
 
 async def alone(options: Options) -> Told:
     """The modest client at the slow origin with nobody beside it."""
-    return await _reading(options, MODEST, 2, _cold)
+    return await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
 
 
 async def greedy(options: Options) -> Told:
     """The same beside one client with ``greedy`` connections."""
     others = asyncio.create_task(_reading(options, CLIENT, options.greedy, _cold))
-    told = await _reading(options, MODEST, 2, _cold)
+    told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     told.sides["greedy"] = (await others).sides["readers"]
     told.sides["modest"] = told.sides.pop("readers")
     return told
@@ -146,8 +155,10 @@ async def greedy(options: Options) -> Told:
 
 async def slow_origin(options: Options) -> Told:
     """``busy`` connections of one client ask for cold objects; the modest one for hot ones."""
+    lines = [Line(options.address, MODEST) for _ in range(_WARMING)]
+    await asyncio.gather(*(_warm(options, line, turn) for turn, line in enumerate(lines)))
     others = asyncio.create_task(_reading(options, CLIENT, options.busy, _cold))
-    told = await _reading(options, MODEST, 2, _hot)
+    told = await _reading(options, MODEST, MODEST_CONNECTIONS, _hot)
     told.sides["hits"] = told.sides.pop("readers")
     told.sides["cold"] = (await others).sides["readers"]
     return told
@@ -155,7 +166,7 @@ async def slow_origin(options: Options) -> Told:
 
 async def after(options: Options) -> Told:
     """What anybody gets when all is over."""
-    return await _reading(options, MODEST, 2, _mixed)
+    return await _reading(options, MODEST, MODEST_CONNECTIONS, _mixed)
 
 
 PHASES: dict[str, Phase] = {
@@ -202,6 +213,14 @@ async def _reading(
 
     await asyncio.gather(*(read() for _ in range(connections)))
     return Told({"readers": tally.side(options.seconds)})
+
+
+async def _warm(options: Options, line: Line, first: int) -> None:
+    """Read some of the hot objects until each was answered."""
+    for turn in range(first, HOT, _WARMING):
+        while not await line.get(_hot(options, turn), Tally()):
+            pass
+    line.close()
 
 
 async def _write(line: Line, size: int, tally: Tally) -> None:

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
+from shadeproxy.bench.objects import BUCKET
 from shadeproxy.bench.overload.origin import Asked, Pace
 from shadeproxy.bench.overload.phases import MODEST, PHASES
 from shadeproxy.bench.overload.told import Told
@@ -46,7 +47,7 @@ _SETTLE_S = 20.0
 class Plan:
     """``seconds`` of each phase that has no end of its own. ``scale``: share of all connections."""
 
-    seconds: float = 30.0
+    seconds: float = 20.0
     scale: float = 1.0
     upload_bytes: int = 10 << 30
     ram_bytes: int = 256 * MIB
@@ -119,6 +120,8 @@ class _Stage:
     def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
         """One phase, and the rest after it: as at ``idle``, or (None) after all patience of the first one."""
         plan = self._plan
+        # What an earlier phase left in the tier would decide what this one may keep.
+        _post(f"{self._served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"})
         _set_pace(self._source, _SLOW.get(name, Pace()))
         if not seconds:
             seconds = max(plan.seconds, _SLOW_WRITERS_S) if name == "slow writers" else plan.seconds
@@ -181,7 +184,12 @@ def _difference(now: Asked, before: Asked) -> Asked:
 
 
 def _set_pace(source: Served, pace: Pace) -> None:
-    request = Request(f"{source.url}/-/set", data=msgspec.json.encode(pace), method="POST")  # noqa: S310 (our own URL)
+    _post(f"{source.url}/-/set", pace)
+
+
+def _post(url: str, body: object) -> None:
+    fields = {"Content-Type": "application/json"}
+    request = Request(url, msgspec.json.encode(body), fields, method="POST")  # noqa: S310 (our own URL)
     with urlopen(request, timeout=60):  # noqa: S310 (our own URL)
         pass
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import hmac
 import random
 import zlib
 from datetime import UTC, datetime
@@ -137,6 +138,43 @@ async def test_a_wrong_chunk_signature_never_completes_the_body(broken):
     got, error = await deliver(signed_plan(), frame(chunks))
     assert isinstance(error, SignatureMismatch)
     assert len(got) < len(EXAMPLE)
+
+
+FOUR = 4 * 1024
+
+
+def chain(*datas):
+    """Chunks with the signatures that they have in this order."""
+    chunks, previous = [], SEED
+    for data in (*datas, b""):
+        text = (
+            f"AWS4-HMAC-SHA256-PAYLOAD\n{DATE}\n{SCOPE}\n{previous}\n"
+            f"{EMPTY_SHA256}\n{hashlib.sha256(data).hexdigest()}"
+        )
+        previous = hmac.digest(signing_key(SECRET, SCOPE), text.encode(), "sha256").hex()
+        chunks.append((data, previous))
+    return chunks
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        (1, 0, 2, 3, 4),
+        (0, 2, 1, 3, 4),
+        (0, 0, 2, 3, 4),
+        (0, 1, 3, 2, 4),
+        (3, 2, 1, 0, 4),
+        (0, 1, 2, 4),
+        (1, 2, 3, 4),
+    ],
+    ids=str,
+)
+async def test_chunks_in_another_order_or_left_out_or_repeated_never_complete_the_body(order):
+    chunks = chain(*(bytes([number]) * 1024 for number in range(4)))
+    assert (await deliver(signed_plan(length=FOUR), frame(chunks)))[1] == {}
+    got, error = await deliver(signed_plan(length=FOUR), frame([chunks[at] for at in order]))
+    assert isinstance(error, SignatureMismatch)
+    assert len(got) < FOUR
 
 
 async def test_altered_content_is_refused_though_its_length_is_right():
