@@ -48,6 +48,13 @@ class Claim:
     boot: int
     unflushed: bool
 
+    def holds_path(self) -> bool:
+        """Whether ``path`` is still the directory that was locked."""
+        try:
+            return os.path.samestat((self.path / LOCK_NAME).stat(), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
     def release(self, *, clean: bool = True) -> None:
         """Unlock; ``clean`` after a use that ended in order. The lock file stays: deleting it would let two
         processes lock two files.

@@ -66,6 +66,7 @@ class Segment:
         self.records = 0
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
+        self._unerased: list[int] = []
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         try:
@@ -195,16 +196,14 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
-        if self.catalogued:
-            self._outdate()
+        self._prepare()
         _write_all(self._fd, body, offset + len(header))
         _write_all(self._fd, header, offset)
 
     def erase(self, offset: int) -> None:
-        """Zero a header. Raises OSError."""
-        if self.catalogued:
-            self._outdate()
-        _write_all(self._fd, _ZERO_HEADER, offset)
+        """Zero a header. Raises OSError; it is then tried again before anything else is changed."""
+        self._unerased.append(offset)
+        self._prepare()
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
@@ -219,6 +218,7 @@ class Segment:
 
     def punch(self, blocks: BlockRange) -> None:
         """Return blocks to the file system. Raises OSError."""
+        self._prepare()
         first, stop = blocks
         punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
@@ -254,6 +254,14 @@ class Segment:
         self.catalogue_path.unlink(missing_ok=True)
         self.path.unlink()
         self.close()
+
+    def _prepare(self) -> None:
+        """Before any change: an empty catalogue, and no header left that was to be erased."""
+        if self.catalogued:
+            self._outdate()
+        while self._unerased:
+            _write_all(self._fd, _ZERO_HEADER, self._unerased[-1])
+            self._unerased.pop()
 
     def _outdate(self) -> None:
         catalogue.empty(self.catalogue_path)

@@ -283,6 +283,10 @@ class SegmentStore:
             self._files.creating = True
             self._try(partial(self._files.create, self._files.new_number()))
 
+    def is_detached(self) -> bool:
+        """See ``Tier.is_detached``."""
+        return self.claim is not None and not self.claim.holds_path()
+
     def _watch_room(self, record_bytes: int) -> None:
         self._unmeasured_bytes += record_bytes
         if self._unmeasured_bytes >= min(_MEASURE_EVERY_BYTES, self.capacity_bytes):
