@@ -8,6 +8,7 @@ catalogue is emptied. Placing records and counting the capacity is the store's b
 the store, as ``fill`` does to the one that recovers, before the segment is taken in.
 """
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
@@ -264,7 +265,9 @@ class Segment:
             self._unerased.pop()
 
     def _outdate(self) -> None:
-        catalogue.empty(self.catalogue_path)
+        # One that was deleted says nothing already.
+        with contextlib.suppress(FileNotFoundError):
+            catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
 

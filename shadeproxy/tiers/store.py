@@ -187,7 +187,7 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
-        if pages is not None and self.claim is not None:
+        if pages is not None and self.claim is not None and self.claim.holds_path():
             write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
             segment.close()
