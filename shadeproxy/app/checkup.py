@@ -61,11 +61,17 @@ class Checkup:
         self._stats = stats
         self._clock = clock
         self._status = status
+        self._detached: tuple[str, ...] = ()
 
     def remarks(self) -> list[str]:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
-        found += [f"tier {tier.name} takes no more pages" for tier in self._tiers if tier.disabled_reason]
+        for tier in self._tiers:
+            if tier.disabled_reason:
+                found.append(f"tier {tier.name} takes no more pages")
+            elif tier.limit_bytes < tier.capacity_bytes:
+                found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
+        found += [f"the directory of {name} was deleted" for name in self._detached]
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -85,12 +91,23 @@ class Checkup:
         }
 
     async def watch(self) -> None:
-        """Ask the origin once, and again while it does not answer, until cancelled."""
+        """Ask the origin once, and again while it does not answer, until cancelled; and see whether our
+        directories are still there.
+        """
         told = None
         while True:
+            self._detached = await asyncio.to_thread(self._look_for_directories)
             if told is None or not self._health.answering:
                 told = await self._look(told)
             await self._clock.sleep(_AGAIN_S)
+
+    def _look_for_directories(self) -> tuple[str, ...]:
+        """Which were deleted or replaced; said once each."""
+        gone = tuple(f"tier {tier.name}" for tier in self._tiers if tier.is_detached())
+        gone += ("the control state",) * self._state.is_detached()
+        for name in set(gone) - set(self._detached):
+            _log.error("directory was deleted or replaced", of=name, hint="see `shadeproxy doctor`")
+        return gone
 
     async def _look(self, told: bool | None) -> bool:
         """Say what every miss would run into, once; what is cached is served all the same."""
@@ -113,7 +130,9 @@ class Checkup:
         settings = self._live.settings
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
+        self._detached = await asyncio.to_thread(self._look_for_directories)
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
+        state_aside = await asyncio.to_thread(_like, settings.state.path / "cache.db.damaged-*")
         descriptors_open = await asyncio.to_thread(_descriptors_open)
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
@@ -133,6 +152,8 @@ class Checkup:
             state_path=str(settings.state.path),
             state_error=state_error,
             state_failing=self._state.failing,
+            state_detached="the control state" in self._detached,
+            state_aside=state_aside,
             descriptors_open=descriptors_open,
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             connections_refused=int(self._gauge("connections_refused", 0.0)),
@@ -175,6 +196,8 @@ class Checkup:
                     free_bytes=free_bytes,
                     disabled_reason=tier.disabled_reason or "",
                     error=error,
+                    detached=tier.is_detached(),
+                    aside=_like(section.path.with_name(f"{section.path.name}.incompatible-*")),
                 )
             )
         return tuple(found)
@@ -187,6 +210,12 @@ def _space(path: Path) -> tuple[int, int, str]:
     except OSError as error:
         return 0, 0, os.strerror(error.errno or 0)
     return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, ""
+
+
+def _like(pattern: Path) -> tuple[str, ...]:
+    """Paths of this form, but for the journals of databases."""
+    found = pattern.parent.glob(pattern.name)
+    return tuple(sorted(str(path) for path in found if not path.name.endswith(("-wal", "-shm"))))
 
 
 def _descriptors_open() -> int:

@@ -33,7 +33,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on."""
+    """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
+    ``detached``: its directory was deleted or replaced. ``aside``: what earlier starts could not use.
+    """
 
     name: str
     path: str
@@ -45,6 +47,8 @@ class TierFacts:
     free_bytes: int
     disabled_reason: str = ""
     error: str = ""
+    detached: bool = False
+    aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class Facts:
     state_path: str
     state_error: str
     state_failing: bool
+    state_detached: bool
+    state_aside: tuple[str, ...]
     descriptors_open: int
     descriptors_limit: int
     connections_refused: int
@@ -174,7 +180,17 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
             f"{tier.disabled_reason}; what is in it is still read",
             f"mend the medium of {tier.path} (see the kernel's log), then restart",
         )
-    if tier.error:
+    if tier.aside:
+        yield _aside(f"cache of tier {tier.name}", tier.aside)
+    if tier.detached:
+        yield Finding(
+            f"tier {tier.name} deleted",
+            "wrong",
+            f"{tier.path} was deleted or replaced while the proxy runs: what it holds is still served, takes"
+            " its space, and is lost at the end",
+            f"restart the proxy, and keep cleaners of old files away from {tier.path}",
+        )
+    elif tier.error:
         yield Finding(
             f"tier {tier.name} unreadable",
             "wrong",
@@ -200,10 +216,30 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
         )
 
 
+def _aside(what: str, paths: tuple[str, ...]) -> Finding:
+    return Finding(
+        f"{what} moved aside",
+        "warning",
+        f"{', '.join(paths)}: an earlier start could not use it (damaged, or of another version) and began"
+        " anew; it takes space that no capacity counts",
+        "delete it when nobody wants to look at it",
+    )
+
+
 def _process(facts: Facts) -> Iterator[Finding]:
     if facts.status != "ready":
         yield Finding("not ready", "warning", f"the proxy is {facts.status}", "wait for it; see its log")
-    if facts.state_error:
+    if facts.state_aside:
+        yield _aside("state", facts.state_aside)
+    if facts.state_detached:
+        yield Finding(
+            "state deleted",
+            "wrong",
+            f"the database in {facts.state_path} was deleted or replaced while the proxy runs; scores and"
+            " datasets are lost with the next restart",
+            "restart the proxy, so that clients register again, and keep cleaners of old files away from it",
+        )
+    elif facts.state_error:
         yield Finding(
             "state not writable",
             "wrong",

@@ -48,6 +48,15 @@ def hold(path: Path) -> int:
     return descriptor
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file the database of ``path`` is; None when there is none."""
+    try:
+        status = (path / DATABASE_NAME).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def refusal(path: Path, error: OSError) -> ConfigError:
     """What to tell of a directory, or a file in it, that cannot be used."""
     hint = f"choose a directory that user id {os.geteuid()} can write"

@@ -19,7 +19,15 @@ import diskcache
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import StateError
-from shadeproxy.state.directory import DATABASE_NAME, hold, is_sound, move_aside, refusal, refuse_trouble
+from shadeproxy.state.directory import (
+    DATABASE_NAME,
+    hold,
+    identity,
+    is_sound,
+    move_aside,
+    refusal,
+    refuse_trouble,
+)
 from shadeproxy.state.disk import BytesDisk
 from shadeproxy.state.seal import seal, unseal
 
@@ -52,6 +60,7 @@ class StateStore:
         self._writer: ThreadPoolExecutor | None = None
         self._cache: Any = None
         self._held = -1
+        self._identity: tuple[int, int] | None = None
         self._periodic: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ life
@@ -65,6 +74,7 @@ class StateStore:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         try:
             self._on_writer(self._open_database)
+            self._identity = identity(self.path)
         except BaseException:
             self.close()
             raise
@@ -92,6 +102,10 @@ class StateStore:
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
+
+    def is_detached(self) -> bool:
+        """Whether the database was deleted or replaced since ``open``, (blocking, tiny)."""
+        return self._identity is not None and self._identity != identity(self.path)
 
     # ------------------------------------------------------------------ values
 

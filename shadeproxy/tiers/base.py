@@ -105,6 +105,12 @@ class Tier(Protocol):
         """Why the tier takes nothing more (the medium keeps failing), or None. Reads go on."""
         ...
 
+    def is_detached(self) -> bool:
+        """Whether the directory was deleted or replaced since ``open`` (blocking, tiny). What the tier holds
+        can be read as long as it is open, and is lost then.
+        """
+        ...
+
     @property
     def used_bytes(self) -> int:
         """Bytes allocated now in whole file-system blocks, reservations included; <= capacity_bytes."""

@@ -48,12 +48,19 @@ class Claim:
     boot: int
     unflushed: bool
 
+    def holds_path(self) -> bool:
+        """Whether ``path`` is still the directory that was locked."""
+        try:
+            return os.path.samestat((self.path / LOCK_NAME).stat(), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
     def release(self, *, clean: bool = True) -> None:
         """Unlock; ``clean`` after a use that ended in order. The lock file stays: deleting it would let two
         processes lock two files.
         """
         # Once cut off, the mark stays: a page that nobody has read since is as doubtful as before.
-        if clean and not self.unflushed:
+        if clean and not self.unflushed and self.holds_path():
             (self.path / BOOT_NAME).unlink(missing_ok=True)
         os.close(self.descriptor)
 
@@ -85,6 +92,11 @@ def _share(held: Claim, setting: str, group_id: int | None) -> None:
             share(file, group_id, mode=PRIVATE_FILE)
         share(held.path, group_id, mode=PRIVATE_DIRECTORY)
     except OSError as error:
+        if group_id is None:
+            raise ConfigError(
+                f"{setting}: cannot change the mode of {error.filename or held.path}: {error.strerror}; "
+                f"make user id {os.geteuid()} the owner of all in it, or choose another directory"
+            ) from error
         raise ConfigError(
             f"cache.group: cannot give {held.path} to group id {group_id}: {error.strerror}; "
             f"make user id {os.geteuid()} a member of the group, or set cache.group to another ({setting})"

@@ -8,6 +8,7 @@ catalogue is emptied. Placing records and counting the capacity is the store's b
 the store, as ``fill`` does to the one that recovers, before the segment is taken in.
 """
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
@@ -73,6 +74,7 @@ class Segment:
         self._calls = calls
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
+        self._unerased: list[int] = []
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         try:
@@ -202,16 +204,14 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
-        if self.catalogued:
-            self._outdate()
+        self._prepare()
         self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:
-        """Zero a header. Raises OSError."""
-        if self.catalogued:
-            self._outdate()
-        self._write_all(_ZERO_HEADER, offset)
+        """Zero a header. Raises OSError; it is then tried again before anything else is changed."""
+        self._unerased.append(offset)
+        self._prepare()
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
@@ -226,6 +226,7 @@ class Segment:
 
     def punch(self, blocks: BlockRange) -> None:
         """Return blocks to the file system. Raises OSError."""
+        self._prepare()
         first, stop = blocks
         self._calls.punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
@@ -262,8 +263,18 @@ class Segment:
         self.path.unlink()
         self.close()
 
+    def _prepare(self) -> None:
+        """Before any change: an empty catalogue, and no header left that was to be erased."""
+        if self.catalogued:
+            self._outdate()
+        while self._unerased:
+            self._write_all(_ZERO_HEADER, self._unerased[-1])
+            self._unerased.pop()
+
     def _outdate(self) -> None:
-        catalogue.empty(self.catalogue_path)
+        # One that was deleted says nothing already.
+        with contextlib.suppress(FileNotFoundError):
+            catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
     def _write_all(self, data: Body, offset: int) -> None:

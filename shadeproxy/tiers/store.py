@@ -183,7 +183,7 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
-        if pages is not None and self.claim is not None:
+        if pages is not None and self.claim is not None and self.claim.holds_path():
             write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
             segment.close()
@@ -278,6 +278,10 @@ class SegmentStore:
         if not spare and self.segments < self.most_segments:
             self._files.creating = True
             self._try(partial(self._files.create, self._files.new_number()))
+
+    def is_detached(self) -> bool:
+        """See ``Tier.is_detached``."""
+        return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
         self._unmeasured_bytes += record_bytes

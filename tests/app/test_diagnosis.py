@@ -33,6 +33,8 @@ WELL = Facts(
     state_path="/state",
     state_error="",
     state_failing=False,
+    state_detached=False,
+    state_aside=(),
     descriptors_open=100,
     descriptors_limit=65536,
     connections_refused=0,
@@ -59,6 +61,22 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
 @pytest.mark.parametrize(
     ("changes", "name", "severity", "cause", "remedy"),
     [
+        (tier(detached=True), "tier disk deleted", "wrong", "/cache was deleted or", "restart the proxy"),
+        (
+            tier(aside=("/cache.incompatible-1",)),
+            "cache of tier disk moved aside",
+            "warning",
+            "/cache.incompatible-1: an earlier start could not use it",
+            "delete it",
+        ),
+        ({"state_detached": True}, "state deleted", "wrong", "the database in /state was", "restart"),
+        (
+            {"state_aside": ("/state/cache.db.damaged-1",)},
+            "state moved aside",
+            "warning",
+            "/state/cache.db.damaged-1",
+            "delete it",
+        ),
         ({"probe_error": "refused"}, "origin unreachable", "wrong", "http://origin does not", "endpoint"),
         (
             {"probe_error": "403 SignatureDoesNotMatch", "probe_code": "SignatureDoesNotMatch"},

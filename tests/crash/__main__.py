@@ -19,10 +19,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="kill -9 at random points, and damaged files.")
     parser.add_argument("--rounds", type=int, default=1000, help="how often a proxy is killed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many at the latest")
     parser.add_argument("--write", type=Path, help="write crash.md into this directory")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="shadeproxy-crash-"))
-    found = crash(options.rounds, options.seed, directory, say=_say)
+    found = crash(options.rounds, options.seed, directory, most_s=60 * options.minutes, say=_say)
     for failure in found.failures[:20]:
         _say(failure)
     text = markdown(found, machine.describe())

@@ -28,7 +28,7 @@ _ENDS = {
 }
 _DAMAGE_SHARE, _QUIET_SHARE, _SDK_SHARE, _ORIGIN_SHARE = 0.4, 0.5, 0.15, 0.2
 _LOAD_S, _START_S, _STOP_S = 0.25, 0.12, 0.06
-_MOST_STEPS = 2500
+_MOST_STEPS = 500
 _TRACEBACK = re.compile(r"Traceback \(most recent|\"exception\": ")
 _NOTICED = {
     "damaged or excess records dropped": "records dropped at the start",
@@ -125,6 +125,10 @@ class Family:
             step, armed = int(_MOST_STEPS ** rng.random()), ARM_WHEN_READY
         elif how == "dies at a step while it stops":
             step, armed = int(60 ** rng.random()), ARM_AT_STOP
+        quiet = self._pages is not None and not self._damages and rng.random() < _QUIET_SHARE
+        if quiet:
+            # What it reads moves pages about while they are counted.
+            self._end_sdk()
         home.start(die_at=step, armed=armed, seed=rng.randrange(1 << 30))
         if how == "killed while it starts":
             time.sleep(rng.random() * _START_S)
@@ -134,13 +138,13 @@ class Family:
             self._bury(how, home.end())
             return
         if not step:
-            self._look()
+            self._look(quiet=quiet)
         self._load(how, rng.randrange(1 << 30))
 
-    def _look(self) -> None:
-        """Before anybody writes: is everything there that should be, and right?"""
+    def _look(self, *, quiet: bool) -> None:
+        """Before anybody writes: is everything right, and ``quiet``, before anybody reads, there?"""
         home, found = self._home, self._found
-        if self._pages is not None and not self._damages and self._rng.random() < _QUIET_SHARE:
+        if quiet and self._pages is not None:
             home.wait_for(lambda: not home.board.cells[AWAITED])
             there = int(home.board.cells[PLACED])
             found.survival_checks += 1

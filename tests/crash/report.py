@@ -99,6 +99,10 @@ def _summary(found: Found) -> str:
         f" {found.sdk_kills:,} were killed; {found.origin_kills:,} times the origin was. Of"
         f" {found.pages_expected:,} pages that had to survive in {found.survival_checks:,} restarts"
         f" {survived:,} did. {found.told:,} rounds of control state were told and read back."
+        + (
+            f" The run ended at its limit of time, before {found.wanted:,} kills."
+            * (found.kills < found.wanted)
+        )
     )
 
 

@@ -26,15 +26,16 @@ def crash(
     directory: Path,
     *,
     lives_each: int = LIVES_EACH,
+    most_s: float = float("inf"),
     say: Callable[[str], None] | None = None,
 ) -> Found:
-    """Kill proxies until ``kills`` were. What they did wrong is in ``failures``."""
+    """Kill proxies until ``kills`` were, or ``most_s`` are over. What they did wrong is in ``failures``."""
     found, started_s = Found(seed, kills), time.monotonic()
     nursery = Nursery()
     memory = Path(tempfile.mkdtemp(dir=_SHM if _SHM.is_dir() else None))
     try:
         for number in itertools.count():
-            if found.kills >= kills or found.failures:
+            if found.kills >= kills or found.failures or time.monotonic() - started_s > most_s:
                 break
             found.homes += 1
             rng = Random(f"{seed}/{number}")

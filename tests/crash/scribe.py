@@ -36,6 +36,8 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
+        # What only the last proxy was told went with it, unless it was found again since.
+        self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()
 
@@ -46,7 +48,7 @@ class Scribe:
 
     def forget(self) -> None:
         """The state was damaged on purpose: it may be gone."""
-        self._durable = self._durable_turn = 0
+        self._durable = self._durable_turn = self._acknowledged = 0
 
     def check(self, *, clean: bool) -> None:
         """Read back, at the start. ``clean``: the last one stopped in order, so nothing is lost."""
@@ -58,7 +60,7 @@ class Scribe:
             return
         finally:
             connection.close()
-        self._check_scores(scores, self._acknowledged if clean else self._durable)
+        self._check_scores(scores, max(self._durable, self._acknowledged if clean else 0))
         self._check_manifest(lines)
 
     def _check_scores(self, raw: bytes | None, least: int) -> None:

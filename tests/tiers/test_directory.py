@@ -192,3 +192,29 @@ def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
     assert reopened(mark) == 1234.5  # killed: what was written is in the page cache
     assert reopened("another boot") == 0
     assert reopened(None) == 0  # nobody has checked it since
+
+
+def test_files_of_another_user_in_a_directory_of_ours(bench, sample, monkeypatch):
+    """As after a proxy that was started as root once."""
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+
+    def fail(*_, **__):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(bench.path / "000000.seg"))
+
+    monkeypatch.setattr(os, "chmod", fail)
+    text = refuse(bench, re.escape(f"cannot change the mode of {bench.path / '000000.seg'}: Operation not"))
+    assert f"make user id {os.geteuid()} the owner of all in it, or choose another directory" in text
+    assert "cache.group" not in text
+
+
+def test_what_took_the_place_of_a_deleted_directory_is_left_alone(bench, sample, pages):
+    store, _ = bench.open()
+    one = sample(1, 100)
+    location = bench.add(store, one)
+    bench.path.rename(bench.path.with_name("aside"))
+    bench.path.mkdir()
+    (bench.path / directory.BOOT_NAME).write_text("of another")
+    store.close(pages(store, [(location, one)]))
+    assert [path.name for path in bench.path.iterdir()] == [directory.BOOT_NAME]

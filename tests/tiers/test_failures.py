@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -178,3 +179,44 @@ def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypat
     # What is left for this tier is half a MiB; the measurement may lag by one capacity's worth of writes.
     assert bench.real_bytes() <= (1 << 19) + 20_000
     assert store.used_bytes > 400_000
+
+
+def test_a_header_that_still_cannot_be_erased_keeps_its_segment_as_it_is(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    page = sample(1, 50_000)
+    location = bench.add(store, page)
+    # What a reader in another process goes by: the body is whole as long as the header stands.
+    place = store.locate(location)
+    real = os.pwrite
+
+    def pwrite(descriptor, data, offset):
+        if not any(data):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    store.release(location)
+    with pytest.raises(TierError, match="cannot write: Input/output error"):
+        bench.add(store, sample(2, 50_000))
+    with place.path.open("rb") as file:
+        assert os.pread(file.fileno(), place.body_bytes, place.body_offset) == page.body
+    monkeypatch.undo()
+    bench.add(store, sample(3, 50_000))
+    with place.path.open("rb") as file:
+        assert os.pread(file.fileno(), 64, place.header_offset) != place.header
+
+
+def test_a_directory_that_was_deleted_or_replaced_is_told(bench, sample):
+    store, _ = bench.open()
+    kept = bench.add(store, sample(1, 5000))
+    assert not store.is_detached()
+    aside = bench.path.rename(bench.path.with_name("aside"))
+    assert store.is_detached()
+    assert bytes(store.pin(kept)) == sample(1, 5000).body
+    assert bytes(store.pin(bench.add(store, sample(2, 5000)))) == sample(2, 5000).body
+    bench.path.mkdir()
+    (bench.path / "lock").touch()
+    assert store.is_detached()
+    shutil.rmtree(bench.path)
+    aside.rename(bench.path)
+    assert not store.is_detached()
