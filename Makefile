@@ -2,7 +2,7 @@
 # Needs Python >= 3.11 with its venv module; the rest is installed into .venv, once.
 
 PYTHON ?= python3
-ROUNDS ?= 200
+ROUNDS ?= 1000
 MINUTES ?= 60
 REQUESTS ?= 200000
 SEED ?= 1
@@ -20,7 +20,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw clients crash soak fuzz memory audit lock clean
+.PHONY: help demo test check format bench test-rgw clients chaos crash soak fuzz memory audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,8 +55,13 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
 	  $(BIN)/python -m pytest -q -m clients tests/clients
 
-crash: $(VENV)/.dev ## kill -9 during writes, ROUNDS times (default 200), every object compared
-	@SHADEPROXY_KILL_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -q --timeout=1800 tests/tiers/test_crash.py tests/e2e/test_kill.py
+crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m tests.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+
+# Logs and the result are in chaos-report/. Several seeds can run at once.
+chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.chaos --minutes $(MINUTES) --seed $(SEED) \
+	  $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \
@@ -82,7 +87,7 @@ lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy 
 	  > requirements.lock
 
 clean: ## Remove .venv, caches and reports
-	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) demo-report soak-report chaos-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -103,5 +103,8 @@ def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGa
         limit_bytes=tier.limit_bytes,
         pinned_bytes=members.pinned_bytes,
         disabled=int(tier.disabled_reason is not None),
+        dropped_records=tier.dropped.records,
+        dropped_catalogues=tier.dropped.catalogues,
+        dropped_lists=tier.dropped.lists,
         disabled_reason=tier.disabled_reason or "",
     )

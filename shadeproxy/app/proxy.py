@@ -6,9 +6,7 @@ state is flushed, then the control listener and everything else close (design se
 """
 
 import asyncio
-import os
 import socket
-import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -30,6 +28,7 @@ from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.limits import client_connections
+from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import build_origin, build_providers
@@ -41,9 +40,7 @@ from shadeproxy.app.recording import Recorder
 from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
-from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
@@ -62,7 +59,6 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
-_BACKLOG = 1024
 _DRAIN_S = 30.0
 _CONTROL_DRAIN_S = 5.0
 # Handlers that were told to end get so long; aiohttp waits for it twice.
@@ -186,15 +182,15 @@ class Proxy:
         )
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
-        self.control_address = await _listen("control.listen", control, settings.control.listen, None)
+        self.control_address = await listen("control.listen", control, settings.control.listen, None)
         if (path := await self._open_socket(control)) is not None:
             info["socket"] = str(path)
         door = self._open_door(engine)
         s3 = web.ServerRunner(S3Server(handler, fast, door=door), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
         if self._share is not None:
-            self._listener = _bind("s3.listen", settings.s3.listen)
-        self.s3_address = await _listen(
+            self._listener = bind("s3.listen", settings.s3.listen)
+        self.s3_address = await listen(
             "s3.listen",
             s3,
             settings.s3.listen,
@@ -237,7 +233,7 @@ class Proxy:
             return None
         self._stack.push_async_callback(asyncio.to_thread, opened.remove)
         try:
-            await web.SockSite(control, opened.socket, backlog=_BACKLOG).start()
+            await web.SockSite(control, opened.socket, backlog=BACKLOG).start()
         except BaseException:
             opened.socket.close()
             raise
@@ -277,6 +273,8 @@ class Proxy:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
+        self.stats.watch("refused_state_rows", lambda: float(state.refused_rows))
+        self.stats.watch("damaged_state_databases", lambda: float(state.damaged_databases))
         persistence = Persistence(state, pool, self._clock)
         knowledge = Knowledge(dirty=persistence.note, page_size=self.settings.cache.page_size)
         await asyncio.to_thread(persistence.restore, knowledge)
@@ -345,47 +343,6 @@ class Proxy:
         return recorder
 
 
-async def _listen(
-    key: str,
-    runner: web.BaseRunner,
-    address: Address,
-    tls: ssl.SSLContext | None,
-    *,
-    bound: socket.socket | None = None,
-) -> str:
-    """Open a listener; where it listens. Raises ShadeProxyError when the address is taken."""
-    await runner.setup()
-    site: web.BaseSite
-    if bound is None:
-        site = web.TCPSite(
-            runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
-        )
-    else:
-        site = web.SockSite(runner, bound, ssl_context=tls, backlog=_BACKLOG)
-    try:
-        await site.start()
-    except OSError as error:
-        raise _taken(key, address, error) from error
-    host, port = runner.addresses[0][:2]
-    return str(Address(host, port))
-
-
-def _bind(key: str, address: Address) -> socket.socket:
-    """A socket that several processes can accept from. Raises ShadeProxyError when the address is taken."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise _taken(key, address, error) from error
-
-
-def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
-    return ShadeProxyError(
-        f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
-        f" (another shadeproxy?), or set {key} to another address"
-    )
-
-
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
     """Accept no more, close idle connections, let requests end for ``limit_s``, then end them."""
     try:
@@ -398,8 +355,3 @@ async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
         _log.warning("requests under way were cut off", connections=len(server.connections))
         await server.shutdown(_ABORT_S)
         await runner.cleanup()
-
-
-def _reason(error: OSError) -> str:
-    # asyncio's own text repeats the address.
-    return os.strerror(error.errno) if error.errno else str(error)

@@ -38,6 +38,14 @@ def children_of(pid: int) -> list[int]:
     return [child for child, fields in _stats().items() if int(fields[1]) == pid and fields[0] != "Z"]
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and no zombie that nobody waited for."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def describe() -> str:
     """One line: processor, CPUs, memory, kernel, Python, version."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3

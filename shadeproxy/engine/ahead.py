@@ -19,7 +19,7 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.placement import Newcomers
+from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
@@ -73,6 +73,10 @@ class Ahead:
     def on_part(self, listener: Callable[[ObjectRef, ObjectMeta, Span], None]) -> None:
         """Call ``listener`` for each demand read of a part of an object of several pages that was no hit."""
         self._filling.on_part = listener
+
+    def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
+        """Call ``listener`` for each page that a reader wants and that is not resident."""
+        self._filling.on_wanted = listener
 
     def on_late(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when a reader asks for a page that is still being fetched ahead."""
@@ -205,6 +209,10 @@ class Ahead:
         """Want a page no more: its read ends if no reader joined it."""
         if flight in self._begun:
             self._leave(flight, "wasted")
+
+    def note_fault(self) -> None:
+        """Who decides what to fetch failed at it."""
+        self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
 

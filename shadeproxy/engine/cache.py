@@ -179,7 +179,7 @@ class PageCache:
         ready = self.residents.ready()
         return self.residents.object_hash[ready], self.residents.number[ready]
 
-    def pinned(self, page: Page) -> memoryview | None:
+    def view_now(self, page: Page) -> memoryview | None:
         """The body of a page that was stored just now, without waiting; None when it is gone already."""
         slot = self.find(page)
         if slot is None:

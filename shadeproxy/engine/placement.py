@@ -8,7 +8,7 @@ part.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
 from shadeproxy.engine.knowledge.upcoming import NextUses
+from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.pins import PINNED_SHARE
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.keeping import keeping_ahead
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
@@ -33,6 +35,7 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
+_MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
 _RECORD_BYTES = 512  # of a record beside its body
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with nobody
@@ -45,15 +48,6 @@ class WeightSource(Protocol):
     """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
 
     def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
-
-
-class Newcomers(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,)."""
-
-    object_hash: NDArray[np.uint64]
-    number: NDArray[np.uint32]
-    record_bytes: NDArray[np.int64]
-    pinned: NDArray[np.bool_]
 
 
 class Placement:
@@ -72,7 +66,7 @@ class Placement:
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
-        self._policy = policy
+        self._policy = keeping_ahead(policy)
         self._weights = weights
         self._next_uses = next_uses
         self._rng = rng
@@ -143,7 +137,8 @@ class Placement:
             return held
         if self._policy.admits_always:
             rounded = beyond + _RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
-            return held | (rounded <= 0) if earned else np.ones(len(sizes), dtype=np.bool_)
+            fits = rounded <= 0 if earned else (beyond <= 0) | (needed <= self._unread_room_bytes())
+            return held | fits
         if beyond[-1] <= 0:
             return np.ones(len(sizes), dtype=np.bool_)
         residents, freed = self._worst_first()
@@ -265,7 +260,7 @@ class Placement:
     def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
         # Both now: since the victim was drawn, time has brought it nearer to its next use.
         keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
-        return policy.admits_always or bool(keys[0] < keys[1])
+        return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
 
     def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
@@ -362,6 +357,11 @@ class Placement:
             draw=self._rng.random(count),
             tick=self.tick,
         )
+
+    def _unread_room_bytes(self) -> int:
+        """For pages that come ahead, beside those that wait for their first read."""
+        capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
+        return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
     def _staging_bytes(self, index: int) -> int:
         return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0

@@ -121,6 +121,11 @@ class Residents:
     def __len__(self) -> int:
         return len(self._index)
 
+    @property
+    def unread_bytes(self) -> int:
+        """Of the pages in ``unread``."""
+        return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
+
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
         """The slot of a page of that version that is ready to be read."""
         slot = self._index.find(object_hash, number)

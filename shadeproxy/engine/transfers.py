@@ -183,9 +183,9 @@ class Transfers:
             self._release(plan.index, plan.location)
             return False
         # Asked again: what is pinned, and how much, may have changed since it was decided.
-        self._residents.pinned[plan.slot] = self._pins.covers(
-            plan.header.page.ref
-        ) and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
+        covered = self._pins.covers(plan.header.page.ref)
+        fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
+        self._residents.pinned[plan.slot] = fits
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
         self._stats.record_admission(tier.name)
         return True

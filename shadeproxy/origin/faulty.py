@@ -34,7 +34,7 @@ class Fault:
     there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces
     of this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
     ``flip_bit_at``: the last bit of that byte of the body is another; ``short_by_bytes``: the object is said
-    to be so much shorter, and so much of its end does not come.
+    to be so much shorter, and so much of its end does not come (negative: longer, and it is cut short).
     """
 
     delay_s: float = 0.0
@@ -153,6 +153,8 @@ class FaultyOrigin:
                 if stop < given + len(piece):
                     await self._break_off(fault, stop)
                 given = stop
+        if fault.short_by_bytes < 0:
+            await self._break_off(fault, given)
 
     async def _break_off(self, fault: Fault, at: int) -> None:
         if fault.stall_after_bytes == at:
@@ -164,7 +166,7 @@ class FaultyOrigin:
 def _spoils(fault: Fault) -> bool:
     """Whether the body itself suffers."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
-    return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s)
+    return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 
 
 def _claim(meta: ObjectMeta, fault: Fault) -> ObjectMeta:

@@ -10,6 +10,17 @@ from shadeproxy.core.errors import ConfigError
 
 DATABASE_NAME = "cache.db"
 LOCK_NAME = "lock"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
+# By SQLite's primary result code.
+_HINTS = {
+    sqlite3.SQLITE_FULL: "free space there",
+    sqlite3.SQLITE_IOERR: "free space there, or mend the disk",
+    sqlite3.SQLITE_BUSY: "stop who else has it open",
+    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
+    sqlite3.SQLITE_PERM: _RIGHTS,
+    sqlite3.SQLITE_READONLY: _RIGHTS,
+}
 
 
 def hold(path: Path) -> int:
@@ -19,12 +30,7 @@ def hold(path: Path) -> int:
         path.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        hint = f"choose a directory that user id {os.geteuid()} can write"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free space there or choose another directory"
-        # mkdir says "File exists" of a file that stands in the way.
-        reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise ConfigError(f"state.path: cannot use {path}: {reason}; {hint}") from error
+        raise refusal(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
@@ -36,22 +42,48 @@ def hold(path: Path) -> int:
             raise ConfigError(
                 f"state.path: {path} is in use by process {holder}; stop it or choose another directory"
             ) from None
+        if error.errno in _FULL:
+            raise refusal(path, error) from error
         raise ConfigError(f"state.path: cannot lock {path}: {error.strerror}; choose a local disk") from error
     return descriptor
 
 
+def refusal(path: Path, error: OSError) -> ConfigError:
+    """What to tell of a directory, or a file in it, that cannot be used."""
+    hint = f"choose a directory that user id {os.geteuid()} can write"
+    if error.errno in _FULL:
+        hint = "free space there or choose another directory"
+    # mkdir says "File exists" of a file that stands in the way.
+    reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+    return ConfigError(f"state.path: cannot use {path}: {reason}; {hint}")
+
+
 def is_sound(path: Path) -> bool:
-    """Whether the database of ``path`` is absent or passes SQLite's own check of every page."""
+    """Whether the database of ``path`` is absent or passes SQLite's own check of every page and index.
+
+    Raises ConfigError when it cannot be looked at: that is no damage.
+    """
     database = path / DATABASE_NAME
     if not database.exists():
         return True
     connection = sqlite3.connect(database)
     try:
-        return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
-    except sqlite3.Error:
+        return bool(connection.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error as error:
+        refuse_trouble(path, error)
         return False
     finally:
         connection.close()
+
+
+def refuse_trouble(path: Path, error: BaseException | None) -> None:
+    """Raise ConfigError when ``error`` is of the medium or of rights, and the database may well be whole."""
+    code = getattr(error, "sqlite_errorcode", None)
+    hint = _HINTS.get(code & 0xFF) if code is not None else None
+    if hint is not None:
+        raise ConfigError(
+            f"state.path: cannot use {path / DATABASE_NAME}: {error}; {hint}, or choose another directory"
+        ) from error
 
 
 def move_aside(path: Path) -> Path:

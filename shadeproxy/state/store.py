@@ -19,8 +19,9 @@ import diskcache
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import StateError
-from shadeproxy.state.directory import DATABASE_NAME, hold, is_sound, move_aside
+from shadeproxy.state.directory import DATABASE_NAME, hold, is_sound, move_aside, refusal, refuse_trouble
 from shadeproxy.state.disk import BytesDisk
+from shadeproxy.state.seal import seal, unseal
 
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
@@ -28,6 +29,7 @@ _T = TypeVar("_T")
 # Above any value: diskcache would otherwise put long ones into files, outside the transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
+_PROBE = "probe/"
 
 
 class StateStore:
@@ -96,8 +98,11 @@ class StateStore:
     def load_all(self, kind: str) -> dict[str, bytes]:
         """Every value of ``kind`` by name, uncommitted changes included (blocking). Raises StateError."""
         prefix = _key(kind, "")
+        # In this order, and the database last: what a commit moves meanwhile is seen in one of them.
+        dirty = dict(self._dirty)
+        flight = self._flight[0] if self._flight else {}
         values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
-        for batch in (self._flight[0] if self._flight else {}, self._dirty):
+        for batch in (flight, dirty):
             values.update((key, value) for key, value in batch.items() if key.startswith(prefix))
         return {key.removeprefix(prefix): value for key, value in values.items() if value is not None}
 
@@ -155,15 +160,34 @@ class StateStore:
         try:
             if is_sound(self.path):
                 self._cache = self._connect()
+                self._prove()
                 return
-        except (sqlite3.Error, diskcache.Timeout, ValueError, KeyError) as error:
-            _logger.warning("state database %s cannot be opened: %s", self.path, error)
+        # KeyError, TypeError: diskcache takes its own settings from the database as they are.
+        except (sqlite3.Error, diskcache.Timeout, ValueError, KeyError, TypeError, StateError) as error:
+            refuse_trouble(self.path, error.__cause__ if isinstance(error, StateError) else error)
+            _logger.warning("state database %s cannot be used: %s", self.path, error)
         try:
+            if self._cache is not None:
+                self._cache.close()
             self.damaged_databases += 1
             _logger.warning("damaged state database moved to %s; starting empty", move_aside(self.path))
             self._cache = self._connect()
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
-            raise StateError(f"no state database can be made in {self.path}: {error}") from error
+            refuse_trouble(self.path, error)
+            raise StateError(
+                f"no state database can be made in {self.path}: {error}; free space there, mend the disk, "
+                "or set state.path to another directory"
+            ) from error
+
+    def _prove(self) -> None:
+        """Read all and write a row in every way that a commit does: a damaged schema shows only then."""
+        self._read("")
+        with self._cache.transact():
+            for value in (b"1", b"2"):
+                self._cache.set(_PROBE, seal(_PROBE, value))
+            unseal(_PROBE, self._cache[_PROBE])
+            self._cache.delete(_PROBE)
+        self.refused_rows = 0
 
     def _connect(self) -> Any:
         # Whatever the umask; SQLite gives its journals the mode of the database.
@@ -172,7 +196,7 @@ class StateStore:
             database.touch(mode=0o600)
             database.chmod(0o600)
         except OSError as error:
-            raise StateError(f"{database} cannot be made: {error.strerror}") from error
+            raise refusal(database, error) from error
         return diskcache.Cache(
             str(self.path),
             timeout=_BUSY_TIMEOUT_S,
@@ -188,19 +212,25 @@ class StateStore:
         try:
             for key in self._cache.iterkeys():
                 if not isinstance(key, str):
-                    self._refuse("a key")
+                    self._refuse("a key", "it is no text")
                 elif key.startswith(prefix):
                     try:
-                        values[key] = self._cache[key]
-                    except StateError:
-                        self._refuse(key)
+                        values[key] = unseal(key, self._cache[key])
+                    except (StateError, KeyError) as error:
+                        # KeyError: there, but not for diskcache: it has another form, or says it is too old.
+                        self._refuse(key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
-            raise StateError(f"control state in {self.path} cannot be read: {error}") from error
+            raise StateError(
+                f"control state in {self.path} cannot be read: {error}; mend the disk, or move the "
+                "directory away: what it knows of datasets and jobs is then told anew by the clients"
+            ) from error
         return values
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str, why: object) -> None:
         self.refused_rows += 1
-        _logger.warning("state database %s: %s was not written by this proxy, ignored", self.path, what)
+        _logger.warning(
+            "state database %s: %s was not written by this proxy, ignored: %s", self.path, what, why
+        )
 
     def _commit(self, batch: _Batch) -> None:
         try:
@@ -209,7 +239,7 @@ class StateStore:
                     if value is None:
                         self._cache.delete(key)
                     else:
-                        self._cache.set(key, value)
+                        self._cache.set(key, seal(key, value))
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(f"control state in {self.path} cannot be written: {error}") from error
 

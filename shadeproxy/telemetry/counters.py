@@ -104,6 +104,7 @@ class PrefetchCounters(Counters):
     wasted: int = counter("Prefetched pages that left unread, or won no place.")
     failed: int = counter("Prefetches that the origin or a limit refused.")
     warmed: int = counter("Pages that were stored because a call asked for their prefix.")
+    faults: int = counter("Defects of the prefetcher itself, each in the log; it goes on.")
 
 
 @dataclass(slots=True)
@@ -116,6 +117,9 @@ class TierGauges:
     limit_bytes: int = 0
     pinned_bytes: int = 0
     disabled: int = 0
+    dropped_records: int = 0
+    dropped_catalogues: int = 0
+    dropped_lists: int = 0
     disabled_reason: str = field(default="", metadata={"internal": True})
 
 

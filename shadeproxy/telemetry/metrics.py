@@ -35,6 +35,9 @@ _TIER_HELP = {
     "limit_bytes": "Bytes that capacity and free space let the tier hold.",
     "pinned_bytes": "Bytes of pinned pages in the tier.",
     "disabled": "1 when the tier takes nothing more because its medium failed.",
+    "dropped_records": "Pages found damaged at the start and given up.",
+    "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",
+    "dropped_lists": "Lists of overwritten objects found damaged; every page was to be checked then.",
 }
 
 

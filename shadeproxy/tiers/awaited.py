@@ -2,21 +2,20 @@
 
 Laws: until a segment is taken in, nothing is placed in it and it counts against the capacity with all that
 it takes; what was disowned meanwhile never becomes a page, not after kill -9 either: the names of disowned
-objects are in a file before anybody hears that they are gone, and stay until the last segment is in and
-every record of theirs erased. ``arrivals`` runs on a thread of its own; all else on the owner's.
+objects are in a file (tiers/disowned.py), and stay until the last segment is in and every record of theirs
+erased. ``arrivals`` runs on a thread of its own; all else on the owner's.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator, KeysView
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from shadeproxy.tiers import catalogue
-from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.directory import Claim
+from shadeproxy.core.errors import TierError
+from shadeproxy.tiers.base import Dropped, Location
+from shadeproxy.tiers.directory import Claim, doubt
+from shadeproxy.tiers.disowned import Disowned
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.files import SegmentFiles
 from shadeproxy.tiers.location import address_of, lengths_of, unit_of, units_of
@@ -28,7 +27,6 @@ from shadeproxy.tiers.space import Space
 
 _logger = logging.getLogger(__name__)
 
-DISOWNED_NAME = "disowned"
 # What the owner's thread does at once: 1,024 free extents or pages take about 2 ms.
 _GAPS = 1024
 _ROWS = 1024
@@ -43,15 +41,13 @@ class Awaited:
     def __init__(
         self, files: SegmentFiles, space: Space, *, attempt: Try, release: Callable[[Location], None]
     ) -> None:
-        self.dropped_records = 0
-        self.dropped_catalogues = 0
+        self.dropped = Dropped()
         self._files = files
         self._space = space
         self._try = attempt
         self._release = release
         self._segments: dict[int, tuple[Segment, int]] = {}
-        self._disowned: set[int] = set()
-        self._written = 0
+        self._disowned: Disowned | None = None
         self._claim: Claim | None = None
         self._halted = False
 
@@ -63,29 +59,34 @@ class Awaited:
         """Numbers of the segments."""
         return self._segments.keys()
 
-    def open(self, claim: Claim) -> None:
-        """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
-        self._claim, self._halted = claim, False
+    def open(self, claim: Claim) -> Claim:
+        """Take stock of the directory, reading no segment; the claim, that may be worth less than before.
+
+        Raises OSError, which names the file.
+        """
+        self._disowned, self._halted = Disowned(claim.path), False
         for number, path in self._files.existing():
             segment = self._files.keep(number, path)
             awaited_bytes = self._space.awaited_bytes_of(segment)
             self._segments[number] = segment, awaited_bytes
             self._space.awaited_bytes += awaited_bytes
-        names = self._disowned_path
-        if names.exists():
-            raw = names.read_bytes()
-            self._written = len(raw) // 8
-            self._disowned.update(np.frombuffer(raw, "<u8", count=self._written).tolist())
-            if not self._segments:
-                names.unlink()
+        try:
+            self._disowned.read()
+        except TierError as error:
+            # Any page may be one that was written over since.
+            _logger.warning("%s: the list of overwritten objects is lost: %s", claim.path, error)
+            self.dropped.lists += 1
+            claim = doubt(claim)
+            self._disowned.reset()
+        if self._disowned.hashes and not self._segments:
+            self._disowned.reset()
+        self._claim = claim
+        return claim
 
     def disown(self, object_hash: int) -> None:
         """No record of that object that is still to be taken in counts any more."""
-        if self._segments and object_hash not in self._disowned:
-            self._disowned.add(object_hash)
-            raw = object_hash.to_bytes(8, "little")
-            self._try(partial(_write_at, self._disowned_path, raw, 8 * self._written))
-            self._written += 1
+        if self._segments and self._disowned is not None and object_hash not in self._disowned.hashes:
+            self._try(self._disowned.add(object_hash))
 
     def arrivals(self) -> Iterator[Arrival]:
         """Each segment with what is in it (blocking), until ``halt``."""
@@ -111,8 +112,8 @@ class Awaited:
         _, awaited_bytes = self._segments[segment.number]
         self._space.awaited_bytes -= awaited_bytes
         self._segments[segment.number] = segment, 0
-        self.dropped_records += arrival.damaged
-        self.dropped_catalogues += arrival.catalogue_lost
+        self.dropped.records += arrival.damaged
+        self.dropped.catalogues += arrival.catalogue_lost
         rows, gaps = self._fitting(arrival)
         if len(rows):
             self._space.restore_segment(segment)
@@ -128,14 +129,14 @@ class Awaited:
         del self._segments[segment.number]
         if self._segments:
             return
-        if self.dropped_records:
+        if self.dropped.records:
             _logger.warning(
-                "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped_records
+                "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped.records
             )
-        if self._disowned:
-            self._disowned.clear()
-            # Emptied only after every erasure that was submitted before.
-            self._try(partial(catalogue.empty, self._disowned_path))
+        if self._disowned is not None and self._disowned.hashes:
+            self._disowned.hashes.clear()
+            # Ended only after every erasure that was submitted before.
+            self._try(self._disowned.end)
 
     def halt(self) -> None:
         """End ``arrivals`` soon."""
@@ -147,11 +148,6 @@ class Awaited:
             segment.close()
         self._segments.clear()
 
-    @property
-    def _disowned_path(self) -> Path:
-        assert self._claim is not None, "open first"
-        return self._claim.path / DISOWNED_NAME
-
     def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
         """The records that the capacity has room for, and the gaps between them; the others are erased."""
         segment, rows = arrival.segment, arrival.rows
@@ -159,7 +155,7 @@ class Awaited:
         kept = self._space.fitting(segment, units, lengths)
         if kept == len(rows):
             return rows, arrival.gaps
-        self.dropped_records += len(rows) - kept
+        self.dropped.records += len(rows) - kept
         for unit in units[kept:].tolist():
             self._try(partial(segment.erase, unit * UNIT_BYTES))
         segment.fill(units[:kept], lengths[:kept])
@@ -170,17 +166,10 @@ class Awaited:
         return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
 
     def _owned(self, rows: Rows) -> Rows:
-        if not self._disowned:
+        names = set() if self._disowned is None else self._disowned.hashes
+        if not names:
             return rows
-        disowned = np.isin(rows["object_hash"], np.fromiter(self._disowned, np.uint64, len(self._disowned)))
+        disowned = np.isin(rows["object_hash"], np.fromiter(names, np.uint64, len(names)))
         for location in rows["location"][disowned].tolist():
             self._release(Location(location))
         return rows[~disowned]
-
-
-def _write_at(path: Path, raw: bytes, offset: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.pwrite(descriptor, raw, offset)
-    finally:
-        os.close(descriptor)

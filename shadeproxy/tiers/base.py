@@ -35,6 +35,18 @@ class RecordHeader:
     validated_s: float
 
 
+@dataclass(slots=True)
+class Dropped:
+    """What a tier gave up at its start. ``records``: damaged, foreign, or beyond the capacity. ``catalogues``
+    that were no good: their segments were read instead. ``lists`` of overwritten objects: every page was
+    then to be checked with the origin.
+    """
+
+    records: int = 0
+    catalogues: int = 0
+    lists: int = 0
+
+
 class Place(NamedTuple):
     """What a process on the same host needs to read a record without a socket.
 
@@ -74,8 +86,8 @@ class Tier(Protocol):
     """Files that it may have at a time, with two descriptors each."""
 
     @property
-    def dropped_records(self) -> int:
-        """Records that were found damaged, foreign, or beyond the capacity at the start, and given up."""
+    def dropped(self) -> Dropped:
+        """What was given up at the start."""
         ...
 
     @property

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -37,9 +37,9 @@ _IGNORED = frozenset({"lost+found"})
 class Claim:
     """A directory held by this process. ``store_id``: the 64-bit id that its records carry.
 
-    ``unflushed``: the machine went down while the directory was in use, so that what was erased last may
-    have come back, and what was written last may be torn. ``boot``: a number that stands for the boot of the
-    machine that this is.
+    ``unflushed``: the machine went down while the directory was in use, or an erasure failed, so that what
+    was erased last may have come back, and what was written last may be torn. ``boot``: a number that stands
+    for the boot of the machine that this is.
     """
 
     path: Path
@@ -160,16 +160,34 @@ def _claim(path: Path, setting: str, contents: str) -> Claim:
 def _was_cut_off(path: Path, boot: str) -> bool:
     """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
     mark = path / BOOT_NAME
-    cut_off = mark.exists() and mark.read_text() != boot
+    cut_off = mark.exists() and mark.read_bytes() != boot.encode()
     if not cut_off:
-        mark.touch(mode=0o600)
-        with mark.open("w") as file:
-            file.write(boot)
-            file.flush()
-            # On the medium before anything changes: else a change could outlive its mark.
-            os.fsync(file.fileno())
-        _sync_directory(path)
+        _write_mark(mark, boot)
     return cut_off
+
+
+def doubt(held: Claim) -> Claim:
+    """From now on every page of the directory is to be checked with the origin before it is used, as after
+    the machine went down. Raises OSError.
+    """
+    _write_mark(held.path / BOOT_NAME, "in doubt")
+    for file in held.path.glob("*.cat"):
+        # Written before the doubt, they would tell that pages were checked.
+        file.unlink()
+    return replace(held, unflushed=True)
+
+
+def _write_mark(mark: Path, text: str) -> None:
+    fresh = mark.with_name(f"{BOOT_NAME}.new")
+    fresh.touch(mode=0o600)
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        # On the medium before anything changes: else a change could outlive its mark.
+        os.fsync(file.fileno())
+    # As a whole: a kill between making the file and writing it would leave a mark of no boot.
+    fresh.rename(mark)
+    _sync_directory(mark.parent)
 
 
 def _sync_directory(path: Path) -> None:

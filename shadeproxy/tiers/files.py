@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.location import MOST_SEGMENT_BYTES, NUMBERS
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
@@ -76,6 +77,10 @@ class SegmentFiles:
                 path.unlink()
             else:
                 yield int(path.stem), path
+        for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
+            if not path.with_suffix(SUFFIX).exists():
+                # Or else it would pass for that of the next segment of its number.
+                path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:
         """Open an existing file and take its number. Raises OSError."""

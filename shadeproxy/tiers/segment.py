@@ -257,8 +257,9 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        self.path.unlink()
+        # In this order: a catalogue without its segment would pass for that of the next one of its number.
         self.catalogue_path.unlink(missing_ok=True)
+        self.path.unlink()
         self.close()
 
     def _outdate(self) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
-from shadeproxy.tiers.base import Lender, Location, Place, RecordHeader
-from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
+from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
+from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import lends
@@ -121,14 +121,9 @@ class SegmentStore:
         return len(self._awaited)
 
     @property
-    def dropped_records(self) -> int:
-        """See ``Tier.dropped_records``."""
-        return self._awaited.dropped_records
-
-    @property
-    def dropped_catalogues(self) -> int:
-        """Catalogues that were no good; their segments were read instead."""
-        return self._awaited.dropped_catalogues
+    def dropped(self) -> Dropped:
+        """See ``Tier.dropped``."""
+        return self._awaited.dropped
 
     @property
     def limit_bytes(self) -> int:
@@ -149,7 +144,7 @@ class SegmentStore:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
             self._lends = self._lends and lends(self.path / PROBE_NAME)
-            self._await_segments(held, setting)
+            held = self._await_segments(held, setting)
         except BaseException:
             held.release(clean=False)
             raise
@@ -157,9 +152,9 @@ class SegmentStore:
         self._store_id = held.store_id
         self._measure()
 
-    def _await_segments(self, held: Claim, setting: str) -> None:
+    def _await_segments(self, held: Claim, setting: str) -> Claim:
         try:
-            self._awaited.open(held)
+            return self._awaited.open(held)
         except OSError as error:
             self._awaited.close()
             raise ConfigError(
@@ -246,7 +241,7 @@ class SegmentStore:
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
-        self._try(partial(segment.erase, offset))
+        self._try(partial(self._erase, segment, offset))
         if self._pins.release(location):
             self._free(location)
 
@@ -352,10 +347,19 @@ class SegmentStore:
         """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
-            segment.erase(offset)
+            self._erase(segment, offset)
         except OSError as error:
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
+
+    def _erase(self, segment: Segment, offset: int) -> None:
+        """Zero a header; where that fails the next process is to trust no page. Raises OSError."""
+        try:
+            segment.erase(offset)
+        except OSError:
+            if self.claim is not None and not self.claim.unflushed:
+                self.claim = doubt(self.claim)
+            raise
 
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""

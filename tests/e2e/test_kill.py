@@ -1,6 +1,6 @@
 """kill -9 while clients read and write: every object is compared with the origin, and pages survive.
 
-A few rounds in `make test`; `make crash` runs 200.
+A few rounds in `make test`; SHADEPROXY_KILL_ROUNDS sets how many. `make crash` kills at more kinds of points.
 """
 
 import os

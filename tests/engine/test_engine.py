@@ -1,15 +1,11 @@
 """The read path as its users rely on it: right bytes, one origin read, nothing left behind."""
 
 import asyncio
-import base64
-import zlib
 
 import pytest
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.errors import (
-    BodyCutShort,
-    BodyDamaged,
     ObjectChanged,
     OriginAnswer,
     OriginUnavailable,
@@ -19,9 +15,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
-from shadeproxy.origin.memory import Gate, MemoryOrigin
-from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
+from shadeproxy.origin.memory import Gate
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -136,69 +130,6 @@ async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, st
     await asyncio.sleep(0)
     bench.engine.assert_quiescent()
     assert (await bench.get("k"))[0] == BODY
-
-
-class CutOrigin(MemoryOrigin):
-    """Ends a body early, without a word."""
-
-    cut_at = 1000
-
-    def open(self, ref, **kwargs):
-        origin = super()
-        from contextlib import asynccontextmanager
-        from dataclasses import replace
-
-        @asynccontextmanager
-        async def cut():
-            async with origin.open(ref, **kwargs) as read:
-
-                async def chunks():
-                    left = self.cut_at
-                    async for chunk in read.chunks:
-                        yield chunk[:left]
-                        left -= len(chunk)
-                        if left <= 0:
-                            return
-
-                yield replace(read, chunks=chunks())
-
-        return cut()
-
-
-async def test_a_body_cut_short_is_an_error_and_is_never_kept(make_bench):
-    bench = await make_bench(origin=CutOrigin())
-    bench.origin.put("b", "k", b"x" * 3000)
-    got = b""
-    with pytest.raises(BodyCutShort):
-        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
-            async for piece in reading.body(Span(0, 3000)):
-                got += piece
-    assert got == b"x" * 1000
-    assert len(bench.cache.residents) == 0
-    bench.origin.cut_at = 10**9
-    assert await bench.get("k") == (b"x" * 3000, Source.ORIGIN)
-
-
-@pytest.mark.parametrize("fault", [Fault(flip_bit_at=5), Fault(short_by_bytes=100)], ids=["flip", "short"])
-async def test_a_damaged_body_and_its_length_are_not_kept(make_bench, fault):
-    body = bytes(range(256)) * (HELD_BYTES // 256 + 100)
-    memory = MemoryOrigin(chunk_bytes=10_000)
-    checksum = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
-    memory.put("b", "k", body, headers=(("x-amz-checksum-crc32", checksum),))
-    faulty = FaultyOrigin(memory, script=[fault])
-    bench = await make_bench(origin=VerifiedOrigin(faulty), page_size=1 << 20)
-    got = b""
-    with pytest.raises(BodyDamaged):
-        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
-            async for piece in reading.body(Span(0, reading.meta.size)):
-                got += piece
-    assert len(got) < len(body) - 100
-    await bench.settle()
-    assert len(bench.cache.residents) == 0
-    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
-    assert meta.size == len(body)
-    assert await bench.get("k") == (body, Source.ORIGIN)
-    assert (await bench.get("k"))[1] is Source.RAM
 
 
 async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):

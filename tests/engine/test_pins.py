@@ -124,16 +124,18 @@ async def test_more_than_a_thousand_others_are_evicted_around_it(make_bench):
     bench = await make_bench(origin=origin, ram_bytes=1200 * 512, policy="lru", rules=IMMUTABLE)
     for key in keys[:1300]:
         await bench.get(key)
-    resident = [key for key in keys[:1300] if bench.cached([key])]
-    assert len(resident) > 1024
-    wanted = resident[:300]
+    assert len(bench.cache.residents) > 1024
+    drawn = bench.cache.placement._drawn[0]
+    later = iter(keys[1300:])
+    while drawn._left < 3:
+        await bench.get(next(later))
+    victims = await bench.cache._places.refs([slot for slot, *_ in drawn._queue])
+    wanted = {ref.key for ref in victims.values()}
     for key in wanted:
-        bench.cache.pins.add(PinnedPrefix("b", key, 0.0))
-        if len(bench.cache.pins) % 50 == 0:
-            await bench.cache.renew_pins()
-    for key in keys[1300:]:
+        await bench.pin(key)
+    for key in later:
         await bench.get(key)
-    assert bench.cached(wanted) == len(wanted)
+    assert bench.cached(wanted) == len(wanted) > 3
 
 
 async def test_a_page_longer_than_its_neighbours_does_not_push_pinned_ones_out(make_bench):
@@ -154,6 +156,25 @@ async def test_a_page_longer_than_its_neighbours_does_not_push_pinned_ones_out(m
     await bench.get("long")
     await bench.get("long")
     assert bench.cached(small[:30]) == held
+
+
+async def test_nothing_is_evicted_in_vain_for_a_page_that_fits_nowhere_between_pinned_ones(make_bench):
+    origin = MemoryOrigin()
+    kept, others = ([f"{name}/{n:03d}" for n in range(48)] for name in ("keep", "rest"))
+    for key in (*kept, *others):
+        origin.put("b", key, bytes(4000))
+    origin.put("b", "long", bytes(60_000))
+    bench = await make_bench(
+        origin=origin, ram_bytes=97 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
+    )
+    for pair in zip(others, kept, strict=True):  # neighbours of one another
+        for key in pair:
+            await bench.get(key)
+    await bench.pin("keep/")
+    before = bench.cached(others)
+    await bench.get("long")
+    assert bench.cached(["long"]) == 0
+    assert bench.cached(others) == before == len(others)
 
 
 # ---------------------------------------------------------------------- how much
@@ -245,19 +266,32 @@ async def test_writes_and_purges_remove_pinned_pages(make):
     assert bench.cache.residents.members[0].pinned_bytes == 0
 
 
-async def test_a_pin_and_an_unpin_while_a_page_is_written(make):
+async def test_a_pin_while_a_page_is_written(make):
     """The disk tier writes on another thread: what is pinned is asked again when the page is there."""
     bench = await make(disk=True, policy="lru")
-    await read(bench, OTHERS[:12])
-    evicted = asyncio.create_task(bench.get(OTHERS[12]))  # demotes the first one
+    await read(bench, OTHERS[:13])
+    coming = asyncio.create_task(bench.get(OTHERS[13]))  # demotes one of those
     while bench.cache.transfers.idle:
         await asyncio.sleep(0)
-    await bench.pin("rest/000")
-    await evicted
+    await bench.pin("rest/00")
+    await coming
     await bench.settle()
-    assert bench.cache.residents.members[1].pinned == 1
-    await read(bench, [*OTHERS[13:], *KEPT])
-    assert bench.cached(["rest/000"]) == 1
+    assert sum(members.pinned for members in bench.cache.residents.members) == 10
+    await read(bench, [*OTHERS[14:], *KEPT])
+    assert bench.cached(OTHERS[:10]) == 10
+
+
+async def test_an_unpin_while_a_page_is_written(make):
+    bench = await make(disk=True, policy="lru")
+    await bench.pin("rest/0")
+    await read(bench, OTHERS[:15])  # more than are held in RAM
+    coming = asyncio.create_task(bench.get(OTHERS[15]))
+    while bench.cache.transfers.idle:
+        await asyncio.sleep(0)
+    await bench.unpin("rest/0")
+    await coming
+    await bench.settle()
+    assert [members.pinned for members in bench.cache.residents.members] == [0, 0]
 
 
 async def test_a_pinned_page_of_the_disk_tier_moves_up_and_stays_pinned(make):

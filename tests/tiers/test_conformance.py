@@ -61,7 +61,7 @@ def test_records_survive_a_clean_restart(bench, sample):
         assert found.record_bytes >= again.record_bytes(
             found.header.page, found.header.meta, found.header.body_bytes
         )
-    assert again.dropped_records == 0
+    assert again.dropped.records == 0
     assert again.used_bytes <= used_bytes
     assert page.header.page not in {found.header.page for found in recovered}
 
@@ -204,7 +204,7 @@ def test_a_lowered_capacity_drops_what_no_longer_fits(bench, sample):
     samples = bench.fill(store, 9000)
     store.close()
     again, recovered = bench.open(capacity_bytes=1 << 19)
-    assert len(recovered) + again.dropped_records == len(samples)
+    assert len(recovered) + again.dropped.records == len(samples)
     assert 0.9 * (1 << 19) < again.used_bytes <= 1 << 19
     assert bench.real_bytes() <= 1 << 19
     again.close()
@@ -254,7 +254,7 @@ def test_damage_on_the_medium_is_noticed(bench, sample):
     store.close()
     again, recovered = bench.open()
     assert recovered == []
-    assert again.dropped_records == 1
+    assert again.dropped.records == 1
 
 
 def test_files_are_private(bench, sample):

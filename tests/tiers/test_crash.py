@@ -1,6 +1,6 @@
 """kill -9 at any point: every record that comes back is whole, and every acknowledged one comes back.
 
-SHADEPROXY_KILL_ROUNDS sets how often (``make kill`` asks for 200).
+SHADEPROXY_KILL_ROUNDS sets how often.
 """
 
 import os
@@ -79,7 +79,7 @@ def test_killed_while_writing(bench):
         assert set(written) - erased <= set(pages)
         assert set(pages) <= set(written) | {first}
         assert len(erased & set(pages)) <= 1
-        assert store.dropped_records == 0
+        assert store.dropped.records == 0
         assert bench.real_bytes() <= store.used_bytes <= store.capacity_bytes
         store.close()
         erased -= set(pages)

@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.live[handle] = (found.location, sample)
             found_handles.add(handle)
         assert found_handles == set(self.live)
-        assert self.store.dropped_records == 0
+        assert self.store.dropped.records == 0
         self.run_queue()
 
     @invariant()

@@ -183,6 +183,8 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
+                        # It would keep the memory of its page while the next one is waited for.
+                        del piece
         except ShadeProxyError as error:
             if began:
                 raise _BrokenOffError(f"{self._samples[index].ref}: {error}") from error

@@ -107,6 +107,9 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
         if "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
+    except ConnectionError:
+        # What we connect to has errors of its own: the caller hung up, and nobody is left to tell.
+        return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
         _log.exception("control call failed", method=request.method, path=request.path)
         return _answer(500, "internal", "the proxy failed; its log has the details", "")

@@ -20,10 +20,10 @@ from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.errors import InvalidRequest
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
-# A head that is longer than this is aiohttp's to refuse.
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 # aiohttp takes two steps of the loop from the end of an answer to the next request.
@@ -51,10 +51,12 @@ class S3Protocol(web.RequestHandler):
         "_ending",
         "_fast",
         "_half_closed",
+        "_head_bytes",
         "_held",
         "_lane",
         "_left_bytes",
         "_read_task",
+        "_refused",
         "_resumed",
         "_s3",
         "_sender",
@@ -94,6 +96,10 @@ class S3Protocol(web.RequestHandler):
         """What ``_progress`` answered when the keep-alive timer last looked."""
         self._ending = False
         self._half_closed = False
+        self._refused = False
+        """Whether what still comes is dropped, until the connection is closed."""
+        self._head_bytes = 0
+        """Of a head that aiohttp waits for the rest of."""
         self._stopped = False
         """Whether the transport was told not to read, because too much is held."""
 
@@ -101,7 +107,7 @@ class S3Protocol(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
-        if not self._admitted:
+        if not self._admitted or self._refused:
             return
         if self._lane == _OURS and data:
             if self._held or self._busy:
@@ -112,7 +118,9 @@ class S3Protocol(web.RequestHandler):
         elif self._lane == _LENT and data:
             self._lend(data)
         else:
-            super().data_received(data)
+            self._watch_head(data)
+            if not self._refused:
+                super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -271,11 +279,24 @@ class S3Protocol(web.RequestHandler):
     def _hold(self, data: bytes) -> None:
         self._held = data
         if not self._busy and len(data) > MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
-            self._give()
+            self._refuse_head()
             return
         if len(data) > MOST_HELD_BYTES and not self._stopped and self.transport is not None:
             self._stopped = True
             self.transport.pause_reading()
+
+    def _watch_head(self, data: bytes) -> None:
+        """Lines and fields of a head are bounded by aiohttp; what comes after its refusal is not."""
+        idle = self._waiter is not None and not self._waiter.done()
+        self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self._refused, self._held = True, b""
+        if self.transport is not None:
+            error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
+            self._door.refuse(self.transport, error)
 
     def _go_on(self) -> None:
         """Serve what was held, if it can be."""

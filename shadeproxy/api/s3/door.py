@@ -1,4 +1,4 @@
-"""``Door``: how many client connections may be open, and what the others are told.
+"""``Door``: how many client connections may be open, and what those hear that are not served.
 
 Law: clients never take the last descriptors. With none left the process could neither answer the probes of
 its supervisor, nor ask the origin, nor make a segment: it would fail everybody for the sake of who came last.
@@ -12,7 +12,7 @@ from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import next_request_id, with_own
 from shadeproxy.api.s3.response import connection_fields, render_head
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.errors import Overloaded, ShadeProxyError
 from shadeproxy.core.types import Source
 
 _LINGER_S = 1.0
@@ -44,8 +44,13 @@ class Door:
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
         """Answer 503 SlowDown without having read anything, and close."""
+        too_many = f"all {self.most} connections that clients may have are open; retry later"
+        self.refuse(transport, Overloaded(too_many))
+
+    def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
+        """Answer ``error`` to a request that was not read, and close; what still comes is to be dropped."""
         out = cast(asyncio.Transport, transport)
-        out.write(self._answer())
+        out.write(self._answer(error))
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
@@ -57,8 +62,7 @@ class Door:
         self._lingering -= 1
         out.close()
 
-    def _answer(self) -> bytes:
-        error = Overloaded(f"all {self.most} connections that clients may have are open; retry later")
+    def _answer(self, error: ShadeProxyError) -> bytes:
         request_id = next_request_id()
         refusal = answer_error(error, resource="/", request_id=request_id)
         fields = [

@@ -24,11 +24,11 @@ between the last one acknowledged before the request and the newest; each reques
 (75 s a raw one, 150 s a batch of the SDK, 200 s a call of boto3 with its retries). Afterwards the faults end,
 and every object is read once more by a client that forgives nothing."""
 _LIMITS = """\
-What the proxy cannot know: that an origin's bytes are not those that were stored. It verifies the CRC-32,
-SHA-1 or SHA-256 of every object that it fetches in one piece, where the origin gives it, before the last byte
-goes on; so bits are flipped, and `Content-Length` is too short, only where there is such a checksum, or a
-`Content-Range` that contradicts. A flipped bit in an answer without one looks like any other bit: over plain
-HTTP only TCP's checksum guards it, over TLS the record's.
+What the proxy cannot know: that an origin's bytes are not those that were stored. It verifies the checksum of
+every object that it fetches in one piece, where the origin gives one, before the last byte goes on; so bits
+are flipped, and `Content-Length` is too short, only where there is a checksum, or a `Content-Range` that says
+otherwise. A flipped bit in an answer without one looks like any other bit: over plain HTTP only TCP's
+checksum guards it, over TLS the record's.
 
 Faults of the media are injected where the owner process reads and writes segments; reader processes read the
 same files by calls of their own, which are not wrapped. They are those that a system call can report or hide;

@@ -1,6 +1,6 @@
 import pytest
 import structlog
-from aiohttp import web
+from aiohttp import ServerDisconnectedError, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.errors import STATUS, answer_error, translate_errors
@@ -62,3 +62,22 @@ async def test_a_bug_is_told_without_its_details():
     assert body == {"error": {"code": "internal", "message": BUG, "hint": ""}}
     assert [(line["event"], line["path"]) for line in lines] == [("control call failed", "/")]
     assert "abc" not in str(lines)
+
+
+async def test_a_caller_that_hangs_up_before_the_answer_begins_is_no_failure_of_ours():
+    """As a training process does that is killed while its batch is made ready."""
+
+    async def late(request):
+        request.transport.close()
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        return response
+
+    app = web.Application(middlewares=[translate_errors])
+    app.router.add_get("/", late)
+    with structlog.testing.capture_logs() as lines:
+        async with TestClient(TestServer(app)) as client:
+            with pytest.raises(ServerDisconnectedError):
+                await client.get("/")
+    assert lines == []

@@ -91,3 +91,37 @@ async def test_a_flood_of_them_is_closed_without_waiting(port, door):
     assert (door.inside, door.refused) == (2, 80)
     for _, writer in (*inside, *flood):
         writer.close()
+
+
+FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in range(300))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
+        # A length that only aiohttp can tell gives it the connection for good.
+        b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
+    ],
+)
+async def test_a_head_without_end_is_refused_and_what_still_comes_is_dropped(proxy, before):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(before)
+    while proxy.seen.requests == [] and b"chunked" in before:
+        await asyncio.sleep(0.01)
+    head = asyncio.create_task(reader.readuntil(b"HTTP/1.1 400 Bad Request\r\n"))
+    (connection,) = proxy.server.connections
+    async with asyncio.timeout(60):
+        while not head.done():
+            writer.write(FIELDS)
+            await asyncio.sleep(0.01)
+    await head
+    answer = await reader.readuntil(b"</Error>")
+    assert b"InvalidRequest" in answer
+    for _ in range(20):
+        if not writer.is_closing():
+            writer.write(FIELDS)
+        await asyncio.sleep(0.01)
+    assert not connection._held
+    assert len(connection._messages) <= 1
+    writer.close()

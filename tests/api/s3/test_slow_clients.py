@@ -36,15 +36,13 @@ def test_a_burst_buys_no_more_than_the_grace():
     assert lazy.left_s == GRACE_S
 
 
+_TRAILED = (
+    "Content-Length: 200\r\nx-amz-decoded-content-length: 100\r\nx-amz-trailer: x-amz-checksum-crc32\r\n"
+    "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+)
 STOPPED = {
     "length": ("Content-Length: 100", b"only some"),
-    "trailer": (
-        (
-            "Content-Length: 200\r\nx-amz-decoded-content-length: 100\r\nx-amz-trailer: x-amz-checksum-crc32\r\n"
-            "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-        ),
-        b"64\r\nsome ",
-    ),
+    "trailer": (_TRAILED, b"64\r\nsome "),
     "continue": ("Content-Length: 100\r\nExpect: 100-continue", b""),
 }
 

@@ -1,0 +1,37 @@
+"""``python -m tests.crash``: run it, say what was found, exit with 1 for a failure."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from shadeproxy.bench import machine
+
+from .report import markdown
+from .run import crash
+
+
+def _say(text: object) -> None:
+    print(text, flush=True)  # noqa: T201 (this is what the command is for)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="kill -9 at random points, and damaged files.")
+    parser.add_argument("--rounds", type=int, default=1000, help="how often a proxy is killed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="write crash.md into this directory")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="shadeproxy-crash-"))
+    found = crash(options.rounds, options.seed, directory, say=_say)
+    for failure in found.failures[:20]:
+        _say(failure)
+    text = markdown(found, machine.describe())
+    _say(text)
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / "crash.md").write_text(text)
+    return int(bool(found.failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Ties a proxy to a board: which functions are which phase, and which system calls are steps.
+
+Runs in the process of the proxy, before it starts. Nothing of the product's behaviour changes.
+"""
+
+import functools
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from shadeproxy.app import proxy
+from shadeproxy.engine import cache, filling, recovery, residents, transfers
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.state.store import StateStore
+from shadeproxy.tiers import awaited, catalogue, directory, files, segment, store
+
+from .board import AWAITED, PLACED, READY, Board, die
+
+_SQLITE_STEP = 40  # instructions of SQLite's machine
+
+
+def small_segments() -> None:
+    """As if the tiers were big: many segments, and room that is returned soon."""
+    files._LEAST_SEGMENT_BYTES = 1 << 17
+    files._SEGMENTS_WANTED = 1 << 20
+    store._LEAST_SLACK_BYTES = 1 << 15
+
+
+def tie(board: Board, seed: int) -> None:
+    """From here on the board tells where this process is."""
+    _steps(board, Random(seed))
+    for owner, name, phase in (
+        (proxy.Proxy, "_start", "starting"),
+        (proxy.Proxy, "stop", "stopping"),
+        (recovery.Recovery, "_work", "recovering"),
+        (filling.Filling, "_fill", "filling"),
+        (transfers.Transfers, "_finish_demotion", "demoting"),
+    ):
+        _phase_of_coroutine(board, owner, name, phase)
+    for owner, name, phase in (
+        (StateStore, "_open_database", "opening the state"),
+        (store.SegmentStore, "open", "opening a tier"),
+        (awaited, "restore", "reading a segment"),
+        (awaited.Awaited, "disown", "disowning an object"),
+        (segment.Segment, "erase", "erasing a page"),
+        (segment.Segment, "punch", "punching a hole"),
+        (segment.Segment, "_outdate", "emptying a catalogue"),
+        (transfers.Transfers, "promote", "promoting"),
+        (catalogue, "write", "writing catalogues"),
+        (StateStore, "_commit", "committing control state"),
+        (recovery.Recovery, "_take_in", "taking a segment in"),
+    ):
+        _phase_of_function(board, owner, name, phase)
+    _watch_forwards(board)
+    _watch_writes(board)
+    _watch_database(board)
+    _watch_books(board)
+
+
+def _phase_of_coroutine(board: Board, owner: Any, name: str, phase: str) -> None:
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    async def inside(*arguments: Any, **options: Any) -> Any:
+        with board.phase(phase):
+            done = await real(*arguments, **options)
+        if phase == "starting":
+            board.cells[READY] = 1
+        return done
+
+    setattr(owner, name, inside)
+
+
+def _phase_of_function(board: Board, owner: Any, name: str, phase: str) -> None:
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def inside(*arguments: Any, **options: Any) -> Any:
+        with board.phase(phase):
+            return real(*arguments, **options)
+
+    setattr(owner, name, inside)
+
+
+def _watch_forwards(board: Board) -> None:
+    real = CountedOrigin.forward
+
+    @asynccontextmanager
+    async def forward(self: CountedOrigin, request: Any) -> AsyncIterator[Any]:
+        with board.phase("writing through"):
+            async with real(self, request) as response:
+                yield response
+
+    CountedOrigin.forward = forward
+
+
+def _watch_writes(board: Board) -> None:
+    real = segment.Segment.write
+
+    def write(self: segment.Segment, *arguments: Any) -> None:
+        where = "disk" if self.path.parent.name == "disk" else "RAM"
+        with board.phase(f"writing a page to {where}"):
+            real(self, *arguments)
+
+    segment.Segment.write = write
+
+
+def _watch_database(board: Board) -> None:
+    """SQLite writes by itself; but it can be asked to call back now and then while it does."""
+    real = StateStore._commit
+
+    def tick() -> int:
+        board.step("in the database")
+        return 0
+
+    def commit(self: StateStore, batch: Any) -> None:
+        connection: sqlite3.Connection = self._cache._con
+        connection.set_progress_handler(tick, _SQLITE_STEP)
+        try:
+            real(self, batch)
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    StateStore._commit = commit
+
+
+def _watch_books(board: Board) -> None:
+    """How many pages can be read, and how many segments are still to come."""
+    for name in ("place", "displace", "take_in", "remove"):
+        real = getattr(residents.Residents, name)
+
+        def inside(
+            self: residents.Residents, *arguments: Any, _real: Callable[..., Any] = real, **options: Any
+        ) -> Any:
+            done = _real(self, *arguments, **options)
+            board.cells[PLACED] = sum(members.count + len(members.staged) for members in self.members)
+            return done
+
+        setattr(residents.Residents, name, inside)
+    real_start = cache.PageCache.start_recovery
+
+    def start(self: cache.PageCache) -> None:
+        board.cells[AWAITED] = self.awaited_segments
+        real_start(self)
+
+    cache.PageCache.start_recovery = start
+    real_end = recovery.Recovery._end
+
+    def end(self: recovery.Recovery) -> None:
+        real_end(self)
+        board.cells[AWAITED] = 0
+
+    recovery.Recovery._end = end
+
+
+def _steps(board: Board, rng: Random) -> None:
+    pwrite, ftruncate, unlink, rename = os.pwrite, os.ftruncate, Path.unlink, Path.rename
+
+    def torn_pwrite(descriptor: int, data: Any, offset: int) -> int:
+        board.step("before a write")
+        if board.step("in the middle of a write"):
+            pwrite(descriptor, memoryview(data)[: rng.randrange(len(data) + 1)], offset)
+            die()
+        done = pwrite(descriptor, data, offset)
+        board.step("after a write")
+        return done
+
+    def stepped(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def inside(*arguments: Any, **options: Any) -> Any:
+            board.step(name)
+            done = real(*arguments, **options)
+            board.step(name)
+            return done
+
+        return inside
+
+    os.pwrite = torn_pwrite
+    os.ftruncate = stepped(ftruncate, "at a truncation")
+    Path.unlink = stepped(unlink, "at a deletion")
+    Path.rename = stepped(rename, "at a rename")
+    catalogue.empty = stepped(catalogue.empty, "at a truncation")
+    for module in (segment, directory):
+        real = module.punch_hole
+
+        def punch(*arguments: Any, _real: Callable[..., None] = real) -> None:
+            board.step("before a hole")
+            _real(*arguments)
+            board.step("after a hole")
+
+        module.punch_hole = punch
