@@ -86,7 +86,6 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
     assert sources.count(Source.ORIGIN) <= 4
 
 
-<<<<<<< HEAD
 async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
     """What both tiers lack of a page together makes no place for one: it would be fetched in vain."""
     fetching = await make_fetching(policy="static", ram_bytes=4 * PAGE, disk_bytes=4 * PAGE)
@@ -99,7 +98,8 @@ async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
     sources = [await read(fetching, number * PAGE, number * PAGE + 100) for number in range(12)]
     assert set(sources) == {Source.ORIGIN}
     assert fetching.bench.origin.gets - before == 12
-=======
+
+
 async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(make_fetching):
     fetching = await make_fetching(whole_bytes=1 << 20)
     bench, old, new = fetching.bench, Gate(), Gate()
@@ -122,7 +122,6 @@ async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(m
     assert fetching.prefetcher._flying_bytes == 0
     for number in range(3):
         assert await read(fetching, number * PAGE, number * PAGE + 100) is Source.RAM
->>>>>>> main
 
 
 async def test_an_order_knows_better(make_fetching):
