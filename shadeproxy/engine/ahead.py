@@ -163,7 +163,7 @@ class Ahead:
     @property
     def free_bytes(self) -> int:
         """Room that displaces nothing."""
-        return self._cache.placement.free_bytes
+        return self._cache.placement.free_bytes()
 
     @property
     def staging_bytes(self) -> int:

@@ -129,7 +129,7 @@ class Placement:
         """
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
-        beyond = needed - self.free_bytes
+        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + _RECORD_BYTES)
         held: NDArray[np.bool_] = newcomers.pinned & (
             np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
         )
@@ -148,14 +148,14 @@ class Placement:
         wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 
-    @property
-    def free_bytes(self) -> int:
-        """What pages can take without displacing any, staging apart."""
+    def free_bytes(self, least_bytes: float = 0) -> int:
+        """What pages can take in tiers with ``least_bytes`` or more, displacing none; staging apart."""
         free = 0
         for index, tier in enumerate(self._tiers):
             staged_bytes = self._residents.members[index].staged_bytes
             held_back = max(self._staging_bytes(index), staged_bytes)
-            free += max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+            room = max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+            free += room if room >= least_bytes else 0
         return free
 
     @property

@@ -86,6 +86,20 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
     assert sources.count(Source.ORIGIN) <= 4
 
 
+async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
+    """What both tiers lack of a page together makes no place for one: it would be fetched in vain."""
+    fetching = await make_fetching(policy="static", ram_bytes=4 * PAGE, disk_bytes=4 * PAGE)
+    fetching.bench.origin.put("b", "first", BODY)
+    fetching.bench.origin.put("b", "big", BODY)
+    for number in range(12):
+        await fetching.bench.get("first", range=RangeSpec(number * PAGE, (number + 1) * PAGE - 1))
+        await fetching.idle()
+    before = fetching.bench.origin.gets
+    sources = [await read(fetching, number * PAGE, number * PAGE + 100) for number in range(12)]
+    assert set(sources) == {Source.ORIGIN}
+    assert fetching.bench.origin.gets - before == 12
+
+
 async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(make_fetching):
     fetching = await make_fetching(whole_bytes=1 << 20)
     bench, old, new = fetching.bench, Gate(), Gate()
