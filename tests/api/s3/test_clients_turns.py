@@ -8,6 +8,7 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.origin.memory import MemoryOrigin
 
 from .conftest import ACCESS
+from .test_post import form, post, presigned
 
 
 class Noting(MemoryOrigin):
@@ -43,6 +44,13 @@ async def test_a_signed_read_and_a_signed_write_count_for_their_key(proxy):
     await asyncio.to_thread(read, s3, "one")
     await asyncio.to_thread(s3.put_object, Bucket="b", Key="new", Body=b"body")
     assert proxy.origin.clients == [ACCESS, ACCESS]
+
+
+async def test_a_form_counts_for_who_signed_its_policy(proxy):
+    fields = await asyncio.to_thread(presigned)
+    assert (await post(proxy, form(fields))).startswith(b"HTTP/1.1 204")
+    assert (await post(proxy, form({"key": "unsigned"}))).startswith(b"HTTP/1.1 204")
+    assert proxy.origin.clients == [ACCESS, "127.0.0.1"]
 
 
 async def test_a_name_that_nobody_proved_counts_for_nothing(proxy):

@@ -1,8 +1,8 @@
-"""Where an answer ends, as who relays it sees it."""
+"""Where an answer ends, as who relays it sees it, and whom a reader process cuts off."""
 
 import pytest
 
-from shadeproxy.api.s3.relay import Answering
+from shadeproxy.api.s3.relay import Answering, ReaderProtocol
 
 GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
 
@@ -47,3 +47,46 @@ def test_an_old_client_is_not_let_take_a_broken_end_for_a_good_one():
     whole.take(head(200, b"Content-Length: 4") + b"some")
     assert not whole.may_seem_complete
     assert not Answering(GET).may_seem_complete
+
+
+class Hits:
+    """A fast lane that knows every answer."""
+
+    def answer(self, _raw, sender):
+        sender.write(b"answer")
+        return True
+
+
+class Client:
+    """A transport with as many bytes waiting whenever it is looked at."""
+
+    def __init__(self):
+        self.aborted = False
+
+    def write(self, data):
+        pass
+
+    def get_write_buffer_size(self):
+        return 100
+
+    def get_extra_info(self, _name):
+        return None
+
+    def abort(self):
+        self.aborted = True
+
+
+async def test_only_who_took_nothing_between_two_looks_is_cut_off():
+    async def connect(_protocol):
+        raise AssertionError("all is known here")
+
+    client = Client()
+    connection = ReaderProtocol(Hits(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    for _ in range(3):
+        connection.data_received(GET)
+        connection._look()
+        assert not client.aborted
+    connection._look()
+    assert client.aborted
+    connection.connection_lost(None)

@@ -117,3 +117,34 @@ async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
                 await asyncio.sleep(0)
     writer.close()
     assert all(event != "answer cut" for event, _ in proxy.log.events)
+
+
+class Waiting:
+    """A transport with as many bytes waiting whenever it is looked at."""
+
+    def __init__(self, transport):
+        self._transport = transport
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def get_write_buffer_size(self):
+        return 100
+
+
+async def test_a_client_that_stands_at_the_same_place_of_another_answer_goes_on(make_proxy):
+    proxy = await make_proxy(lane=Watched)
+    proxy.origin.put("b", "k", b"body")
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    for number in range(4):
+        writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(4) == b"body"
+        (connection,) = proxy.server.connections
+        if not number:
+            connection.transport = Waiting(connection.transport)
+        connection._process_keepalive()
+        assert not connection.transport.is_closing()
+    connection._process_keepalive()
+    assert [event for event, _ in proxy.log.events].count("answer cut") == 1
+    writer.close()
