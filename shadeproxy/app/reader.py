@@ -18,6 +18,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.relay import ReaderProtocol
+from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
@@ -37,7 +38,6 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.telemetry.log import configure_logging
 
 _FLUSH_S = 0.05
-_KEEPALIVE_S = 75.0
 _BACKLOG = 1024
 _CONNECT_TRIES = 20
 _CONNECT_AGAIN_S = 0.01
@@ -88,7 +88,7 @@ class ReaderProcess:
         self._channel.leave()
 
     def _protocol(self) -> ReaderProtocol:
-        return ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=_KEEPALIVE_S)
+        return ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
 
     async def _connect(self, owner: asyncio.Protocol) -> None:
         for left in reversed(range(_CONNECT_TRIES)):

@@ -1,12 +1,15 @@
 """``LimitedOrigin``: at most so many bodies open at once, DEMAND before everything else, PREFETCH only where
 there is room to spare: it never waits, so that no reader finds himself waiting with it; and at most so many
-forwarded requests, of which one client never has all, for they last as long as their client likes.
+forwarded requests, of which one client never has all, for they last as long as their client likes. Of reads
+that go at their client's pace (AT_CLIENTS_PACE) one client never has all either; fills take no longer than
+the origin does, and a single client may have all of those.
 
 Heads and listings are not counted: they are short.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Unpack
 
@@ -22,8 +25,11 @@ from shadeproxy.origin.base import (
 )
 from shadeproxy.origin.slots import Slots
 
+AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
+"""Whether the body that is opened goes to a client as it comes, and so lasts as long as that client likes."""
+
 _SPARED = 8  # one slot in so many is never prefetching's
-_KEPT = 4  # one slot in so many is kept from any one client that forwards
+_KEPT = 4  # one slot in so many is kept from any one client that forwards, or sets the pace
 
 
 def prefetch_slots(max_open: int) -> int:
@@ -41,11 +47,13 @@ class LimitedOrigin:
         self._inner = inner
         self._max_open = max_open
         self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
+        most = max_open - max_open // _KEPT
+        self._paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
         self._forwards = Slots(
             max_open,
             max_wait_s=max_wait_s,
             what="uploads and other forwarded requests",
-            most_of_client=max_open - max_open // _KEPT,
+            most_of_client=most,
         )
 
     @property
@@ -66,13 +74,14 @@ class LimitedOrigin:
     @property
     def waiting(self) -> int:
         """Reads that wait for a slot now."""
-        return self._reads.waiting
+        return self._reads.waiting + self._paced.waiting
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         return await self._inner.head(ref, upstream=upstream)
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        return _LimitedRead(self, self._inner.open(ref, **options), options.get("intent", Intent.DEMAND))
+        read = _LimitedRead(self, self._inner.open(ref, **options), options.get("intent", Intent.DEMAND))
+        return self._paced_read(read) if AT_CLIENTS_PACE.get() else read
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         return await self._inner.list_objects(bucket, prefix, **options)
@@ -95,6 +104,15 @@ class LimitedOrigin:
     def give(self, client: str) -> None:
         """A read of ``client`` is over."""
         self._reads.give(client)
+
+    @asynccontextmanager
+    async def _paced_read(self, limited: "_LimitedRead") -> AsyncIterator[OriginRead]:
+        client = await self._paced.take()
+        try:
+            async with limited as read:
+                yield read
+        finally:
+            self._paced.give(client)
 
     @asynccontextmanager
     async def _limited_forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

@@ -8,7 +8,7 @@ from shadeproxy.core.errors import OriginAnswer, Overloaded
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.base import ForwardRequest
-from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.limit import AT_CLIENTS_PACE, LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 
 REF = ObjectRef("b", "k")
@@ -167,3 +167,34 @@ async def test_the_wait_of_a_forward_ends_too():
         await forwarded(limited, entered, leave, "b")
     leave.set()
     await first
+
+
+async def test_one_client_never_has_all_reads_at_its_pace_but_all_fills():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=4)
+    order, leave = [], asyncio.Event()
+
+    def reading(client, *, paced):
+        async def run():
+            CLIENT.set(client)
+            AT_CLIENTS_PACE.set(paced)
+            await hold(limited, order, client, Intent.DEMAND, leave)
+
+        return asyncio.create_task(run())
+
+    fills = [reading("single", paced=False) for _ in range(4)]
+    await settle()
+    assert limited.open_now == 4
+    leave.set()
+    await asyncio.gather(*fills)
+    leave.clear()
+    greedy = [reading("greedy", paced=True) for _ in range(10)]
+    await settle()
+    assert (limited.open_now, limited.waiting) == (3, 7)
+    modest = reading("modest", paced=False)
+    await settle()
+    assert order[-1] == "modest"
+    leave.set()
+    await asyncio.gather(modest, *greedy)
+    assert (limited.open_now, limited.waiting) == (0, 0)

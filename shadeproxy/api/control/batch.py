@@ -16,7 +16,7 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.frames import FrameWriter
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
-from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.errors import ClientTooSlow, InvalidRequest, ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 
 _log = structlog.get_logger("shadeproxy.control")
@@ -60,7 +60,7 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
 
 
 def _tell(failure: BaseException) -> None:
-    if isinstance(failure, _BrokenOffError):
+    if isinstance(failure, _BrokenOffError | ClientTooSlow):
         _log.warning("batch aborted", error=str(failure))
     elif not isinstance(failure, asyncio.CancelledError | ConnectionError):
         _log.error("batch failed", exc_info=failure)

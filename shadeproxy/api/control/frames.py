@@ -16,6 +16,8 @@ from aiohttp import web
 
 from shadeproxy.api.control.bodies import BATCH
 from shadeproxy.api.control.errors import ErrorBody
+from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.core.errors import ClientTooSlow
 from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import Source
 
@@ -35,6 +37,9 @@ SOURCE_NUMBERS = {
 _GROUP_BYTES = 512 * 1024
 # Two buffers a frame, and the kernel takes 1,024 in a call.
 _GROUP_FRAMES = 256
+
+# A transport that holds no more than this takes more at once.
+_LITTLE_BYTES = 16 * 1024
 
 # A Unix socket whose buffer is full says so until three quarters of it were read: with the usual 208 KiB
 # sender and reader take turns, 55 us per 100 KB; with this much they work at the same time, 32 us.
@@ -93,24 +98,48 @@ class FrameWriter:
     async def flush(self) -> None:
         """Send what was gathered and wait until the caller has taken most of it.
 
-        Raises ConnectionError when there is nobody any more.
+        Raises ConnectionError when there is nobody any more, ClientTooSlow when the caller stopped taking.
         """
         self._write()
-        await self._request.writer.drain()
+        await self._taken()
         # A caller as fast as we are must not keep the others from their turn.
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """The last frame, and the end of the answer. Raises ConnectionError."""
+        """The last frame, and the end of the answer. Raises as ``flush``."""
         self._parts.append(HEADER.pack(END_INDEX, 0, 0, 0, self._frames))
         self._gathered_bytes += HEADER.size
         self._write()
+        await self._taken()
         await self.response.write_eof()
 
     def abort(self) -> None:
         """Break the connection off: the caller must see a failure, not an end."""
         if self._request.transport is not None:
             self._request.transport.abort()
+
+    async def _taken(self) -> None:
+        """Wait for room, as long as the caller takes a byte in KEEPALIVE_S: who stopped keeps what was
+        fetched ahead for it, or a connection of the origin, from all others.
+        """
+        waiting_bytes = self._waiting_bytes()
+        if waiting_bytes <= _LITTLE_BYTES:
+            return
+        # A task, because what aiohttp waits for may not be cancelled and waited for again.
+        drain = asyncio.create_task(self._request.writer.drain())
+        try:
+            while not (await asyncio.wait({drain}, timeout=KEEPALIVE_S))[0]:
+                before, waiting_bytes = waiting_bytes, self._waiting_bytes()
+                if waiting_bytes >= before:
+                    raise ClientTooSlow(f"the caller took nothing for {KEEPALIVE_S:g} s")
+            await drain
+        finally:
+            drain.cancel()
+            await asyncio.gather(drain, return_exceptions=True)
+
+    def _waiting_bytes(self) -> int:
+        transport = self._request.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     def _write(self) -> None:
         transport = self._request.transport

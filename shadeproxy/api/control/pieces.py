@@ -5,7 +5,7 @@ answered; it never comes short.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from shadeproxy.engine.base import Hit, ReadRequest, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.origin.base import OriginRead
+from shadeproxy.origin.limit import AT_CLIENTS_PACE
 
 _CODES = {403: "access_denied", 404: "not_found", 412: "precondition_failed", 416: "range_not_satisfiable"}
 
@@ -107,10 +108,20 @@ class PieceReader:
     async def _open_past_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
         ref, offset, length = sample
         span = Span(offset, offset + length) if length else None
-        async with self.context.engine.pass_by(ReadRequest(ref), span) as read:
+        async with self._at_clients_pace(ref, span) as read:
             wanted = span_in(sample, read.meta.size)
             async with closing(self._passing_by(ref, read, wanted)) as pieces:
                 yield Opened(Source.BYPASS, wanted.length, pieces)
+
+    @asynccontextmanager
+    async def _at_clients_pace(self, ref: ObjectRef, span: Span | None) -> AsyncIterator[OriginRead]:
+        async with AsyncExitStack() as stack:
+            outside = AT_CLIENTS_PACE.set(True)
+            try:
+                read = await stack.enter_async_context(self.context.engine.pass_by(ReadRequest(ref), span))
+            finally:
+                AT_CLIENTS_PACE.reset(outside)
+            yield read
 
     async def _passing_by(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
         """The bytes of ``wanted``, counted as the engine counts: when they are asked for."""

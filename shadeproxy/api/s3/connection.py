@@ -18,7 +18,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
 from shadeproxy.api.s3.lane import FastLane, Unanswered
 from shadeproxy.api.s3.port import DirectPort
-from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.api.s3.response import KEEPALIVE_S, reset_on_close
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import InvalidRequest
@@ -373,7 +373,7 @@ class S3Server(web.Server):
     """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
 
     def __init__(
-        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0, door: Door | None = None
+        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = KEEPALIVE_S, door: Door | None = None
     ) -> None:
         """``door``: shared by the listeners of one process; None: everybody gets in."""
         # A client that goes away cancels its handler, and so leaves the engine and the origin.

@@ -20,6 +20,9 @@ from aiohttp.abc import AbstractStreamWriter
 WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
+KEEPALIVE_S = 75.0
+"""How long a connection may be idle, and a client may take nothing of what is sent to it."""
+
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 NO_BODY_STATUSES = frozenset({204, 304})
 _RESET = struct.pack("ii", 1, 0)

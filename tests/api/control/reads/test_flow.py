@@ -4,9 +4,13 @@ import asyncio
 
 import msgspec
 import pytest
+import structlog
 
 from shadeproxy.api.control import ahead
+from shadeproxy.api.control import frames as frames_of_answers
+from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
 
 from .conftest import PAGE, parse_frames
@@ -190,3 +194,68 @@ async def test_a_big_item_in_the_middle_is_streamed_in_its_place(listener):
         assert [frame.index for frame in frames] == list(range(11))
         assert frames[5].body == BODY * 50
         assert {frame.body for frame in frames} == {BODY, BODY * 50}
+
+
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_a_caller_that_stops_is_cut_off_and_leaves_the_room_to_others(listen, monkeypatch, order):
+    monkeypatch.setattr(frames_of_answers, "KEEPALIVE_S", 0.2)
+    listener = await listen(held_bytes=10 * len(BODY))
+    first, *cold = names("cold", 20)
+    listener.put(**dict.fromkeys([first, *cold], BODY), big=bytes(1 << 20))
+    await listener.warm("big")
+    with structlog.testing.capture_logs() as lines:
+        connection = await listener.connect()
+        asked = [first, *["big"] * 30, *cold]
+        await connection.ask("/v1/batch", msgspec.json.encode({"items": items(*asked), "order": order}))
+        connection.writer.transport.pause_reading()
+        async with asyncio.timeout(30):
+            while not lines:
+                await asyncio.sleep(0.01)
+    assert [line["event"] for line in lines] == ["batch aborted"]
+    assert "took nothing for 0.2 s" in lines[0]["error"]
+    await listener.settled()
+    assert listener.context.held.taken_bytes == 0
+
+
+async def test_a_caller_that_takes_little_goes_on(monkeypatch):
+    """Two looks, and each finds less waiting than the last one."""
+    monkeypatch.setattr(frames_of_answers, "KEEPALIVE_S", 0.01)
+    taken, looks = asyncio.Event(), []
+
+    class Caller:
+        transport = writer = None
+
+        def get_write_buffer_size(self):
+            looks.append(1 << 20 if not looks else looks[-1] - 1)
+            if len(looks) > 3:
+                taken.set()
+            return looks[-1]
+
+        def is_closing(self):
+            return False
+
+        async def drain(self):
+            await taken.wait()
+
+    caller = Caller()
+    caller.transport = caller.writer = caller
+    await frames_of_answers.FrameWriter(caller, "0").flush()
+    assert len(looks) > 3
+
+
+async def test_what_is_read_past_the_cache_leaves_reads_to_other_callers(listen):
+    memory = MemoryOrigin()
+    limited = LimitedOrigin(memory, max_open=4)
+    listener = await listen(origin=limited, rules=(Rule(bucket="b", prefix="past", cache=False),))
+    memory.put("b", "past", BODY * 20)
+    gate = memory.gate = Gate()
+    for _ in range(6):
+        await begin(listener, ["past"])
+    async with asyncio.timeout(20):
+        while (limited.open_now, limited.waiting) != (3, 3):
+            await asyncio.sleep(0.01)
+    gate.release()
+    await listener.settled()
+    async with asyncio.timeout(20):
+        while limited.open_now:
+            await asyncio.sleep(0.01)
