@@ -48,6 +48,7 @@ class S3Protocol(web.RequestHandler):
     __slots__ = (
         "_active",
         "_admitted",
+        "_begun",
         "_door",
         "_ending",
         "_fast",
@@ -93,8 +94,9 @@ class S3Protocol(web.RequestHandler):
         self._read_task: asyncio.Task[None] | None = None
         self._active = False
         """Whether a request was answered since the keep-alive timer last looked."""
-        self._resumed = 0
-        self._taken: tuple[int, int, int] | None = None
+        self._resumed = self._begun = 0
+        """What ``_progress`` counts: how often the client caught up, and requests that were begun."""
+        self._taken: tuple[int, int, int, int] | None = None
         """What ``_progress`` answered when the keep-alive timer last looked."""
         self._ending = False
         self._half_closed = False
@@ -220,13 +222,14 @@ class S3Protocol(web.RequestHandler):
         else:
             super()._process_keepalive()
 
-    def _progress(self) -> tuple[int, int, int] | None:
+    def _progress(self) -> tuple[int, int, int, int] | None:
         """What changes as the client takes bytes; None when none wait for it."""
         waiting_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        return self._resumed, waiting_bytes, 0 if sender is None else sender.position
+        # The position alone may be the same in another answer: one is begun when the last was taken.
+        return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.position
 
     # ------------------------------------------------------------------ the fast lane
 
@@ -244,6 +247,7 @@ class S3Protocol(web.RequestHandler):
             if sender is None or self._over:
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
+            self._begun += 1
             outcome = self._fast.answer(raw, sender)
             if outcome is True:
                 self._active = True

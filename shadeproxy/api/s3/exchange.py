@@ -10,14 +10,14 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 
-from shadeproxy.api.s3.auth.clients import Identity
+from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
 from shadeproxy.api.s3.operations import Operation
 from shadeproxy.api.s3.port import Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, Source
 
 CLIENT_CLOSED = 499
@@ -92,6 +92,10 @@ class Exchange:
     def http(self) -> web.BaseRequest:
         assert self._http is not None, "the fast lane takes no request with a body"
         return self._http
+
+    def count_as(self, identity: Identity) -> None:
+        """Whose turn at what is scarce this takes: a name counts only where a signature proved it."""
+        CLIENT.set(self.port.peer if identity.name == ANONYMOUS.name else identity.name)
 
     async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
         """Send the head. The origin's own request ids and date, where ``headers`` has them, stay."""

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
@@ -77,7 +76,7 @@ class S3Handler(Gate):
         exchange.request, exchange.operation = call.request, call.operation.name
 
         async def serve(exchange: Exchange) -> None:
-            _count_as(call, port)
+            exchange.count_as(call.identity)
             await self._read(exchange, call)
 
         await self._complete(exchange, serve)
@@ -139,7 +138,7 @@ class S3Handler(Gate):
             await self._posts.serve(exchange, request, boundary)
             return
         call, authenticated = self._identify(request, exchange)
-        _count_as(call, exchange.port)
+        exchange.count_as(call.identity)
         if self.reads_cache(call):
             await self._read(exchange, call)
             return
@@ -188,11 +187,6 @@ class S3Handler(Gate):
             duration_s=round(duration_s, 6),
             error=exchange.failure,
         )
-
-
-def _count_as(call: Call, port: Port) -> None:
-    """Whose turn at what is scarce a call takes: a name counts only where a signature proved it."""
-    CLIENT.set(port.peer if call.identity.name == ANONYMOUS.name else call.identity.name)
 
 
 def _decoded(raw_headers: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -72,6 +72,7 @@ class PostUploads:
             fields = form.fields
             upload = Upload(request.bucket, fields, form.file_length)
             identity = authenticate_form(self._authenticator, upload, now_s=exchange.now_s)
+            exchange.count_as(identity)
             ref = ObjectRef(request.bucket, _key(fields, form.filename))
             identity.check(Permission.WRITE, *ref)
             headers = _headers(fields, request.fields.get("origin"))

@@ -52,8 +52,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._active = False
         """Whether anything was answered or relayed since the timer last looked."""
         self._silent = 0
-        self._resumed = 0
-        self._taken: tuple[int, int] | None = None
+        self._resumed = self._begun = 0
+        self._taken: tuple[int, int, int] | None = None
         """What changes as the client takes bytes, as the timer last saw it; None: none waited for it."""
         self._stopped = False
         self._ending = False
@@ -123,7 +123,8 @@ class ReaderProtocol(asyncio.Protocol):
 
     def _look(self) -> None:
         waiting_bytes = 0 if self._client is None else self._client.get_write_buffer_size()
-        before, self._taken = self._taken, (self._resumed, waiting_bytes) if waiting_bytes else None
+        now = (self._resumed, self._begun, waiting_bytes) if waiting_bytes else None
+        before, self._taken = self._taken, now
         if self._taken is not None and self._taken == before:
             self.cut()  # as the owner does with who takes nothing (connection.py)
             return
@@ -164,6 +165,7 @@ class ReaderProtocol(asyncio.Protocol):
                     self._pass_on(self._held, lent=False)
                 return
             raw, self._held = self._held[:end], self._held[end:]
+            self._begun += 1
             outcome = self._fast.answer(raw, Copying(self._client))
             self._active = True
             if outcome is True:
