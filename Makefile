@@ -6,6 +6,7 @@ ROUNDS ?= 1000
 MINUTES ?= 60
 REQUESTS ?= 200000
 SEED ?= 1
+EXAMPLES ?= 2000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -20,7 +21,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw clients crash soak fuzz memory audit lock clean
+.PHONY: help demo test check format bench test-rgw clients chaos crash soak fuzz fuzz-control memory overload audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +59,11 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m tests.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
+# Logs and the result are in chaos-report/. Several seeds can run at once.
+chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.chaos --minutes $(MINUTES) --seed $(SEED) \
+	  $(if $(WRITE),--write docs/reliability)
+
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \
 	  $(if $(WRITE),--write docs/reliability)
@@ -65,8 +71,14 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
+fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the control listener (EXAMPLES=2000 of each call)
+	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py
+
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.memory $(if $(WRITE),--write docs/reliability)
+
+overload: $(VENV)/.dev ## More clients, slower clients and bigger bodies than there is room for (10 to 15 minutes); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.overload $(if $(WRITE),--write docs/reliability)
 
 # --strict: what cannot be looked up fails the audit instead of passing for harmless. The local part of a
 # version ("+cpu") is a build, not a release.
@@ -82,7 +94,7 @@ lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy 
 	  > requirements.lock
 
 clean: ## Remove .venv, caches and reports
-	@rm -rf $(VENV) demo-report soak-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) demo-report soak-report chaos-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:

@@ -32,6 +32,12 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+def pytest_configure() -> None:
+    """A run in the background of a script is deaf to Ctrl-C, and so would be every process that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _ASKED_FOR = ("rgw", "clients")
 """Marks of tests that need a server, or ten clients: they run only where ``-m`` names the mark."""
 

@@ -31,6 +31,7 @@ class Announcements:
         self._orders: dict[int, NDArray[np.uint32]] = {}
         self._arrived: dict[int, int] = {}
         self._restarted: set[int] = set()
+        self._told: set[int] = set()
 
     def put(self, epoch: int, order: NDArray[np.uint32]) -> None:
         """``epoch`` reads ``order``. The same array again changes nothing."""
@@ -44,6 +45,8 @@ class Announcements:
         with self._lock:
             for past in [known for known in self._orders if known < epoch]:
                 self._drop(past)
+            # To the proxy the one before is over when reads of this one have come.
+            self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
         """What to send next, the nearest epoch first; None when all has arrived."""
@@ -60,6 +63,17 @@ class Announcements:
             order = self._orders.get(piece.epoch)
             if order is not None and np.may_share_memory(order, piece.ids):
                 self._arrived[piece.epoch] = piece.offset + piece.ids.size
+            self._told.add(piece.epoch)
+
+    def told(self) -> list[int]:
+        """Epochs of which the proxy may still hold something, to be withdrawn by who reads no more."""
+        with self._lock:
+            return sorted(self._told)
+
+    def withdrawn(self, epoch: int) -> None:
+        """The proxy holds nothing of ``epoch``."""
+        with self._lock:
+            self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
         """The proxy will not take ``piece``. What follows others is tried once more from the beginning: the

@@ -36,6 +36,11 @@ class Courier:
         self._clean = True
         self._closing = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called: what is delivered now is the last."""
+        return self._closed
+
     def start(self) -> None:
         """Make sure that the thread of this process runs; a few hundred nanoseconds when it does."""
         if self._closed or self._pid == os.getpid():

@@ -86,7 +86,7 @@ class Job:
         self._board = Scoreboard(len(manifest))
         self._board_lock = threading.Lock()
         self._reported = self._taken = self._rejected = self._not_finite = self._sent = 0
-        self._complained = self._closing = False
+        self._complained = False
         self._halfway = Halfway()
         self._ahead: Callable[[], None] | None = None
         self._orders: Announcements | None = Announcements()
@@ -270,8 +270,9 @@ class Job:
         return self._courier.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush and end the background thread; happens by itself, for at most 2 s, when the process ends."""
-        self._closing = True
+        """Flush, withdraw the orders that this rank has announced, and end the background thread; happens by
+        itself, for at most 2 s, when the process ends.
+        """
         return self._courier.close(timeout_s)
 
     def _settle(self) -> None:
@@ -296,9 +297,11 @@ class Job:
 
     def _deliver(self) -> bool:
         self._settle()
+        if self._courier.closed:
+            return self._send_progress() and self._send_scores() and self._withdraw_orders()
         # Orders first: a position is one in an order. Scores before what is drawn from them.
         sent = self._send_orders() and self._send_progress() and self._send_scores()
-        if sent and self._ahead is not None and not self._closing:
+        if sent and self._ahead is not None:
             self._ahead()
             sent = self._send_orders()
         return sent
@@ -327,6 +330,16 @@ class Job:
                     "on. Update the proxy",
                     self.name,
                 )
+        return True
+
+    def _withdraw_orders(self) -> bool:
+        """What nobody will read is not to be kept, nor fetched, until the job expires."""
+        orders = self._orders
+        for epoch in orders.told() if orders is not None else ():
+            if not self._proxy.delete(f"/epochs/{epoch}/order?rank={self.rank}"):
+                return False
+            if orders is not None:
+                orders.withdrawn(epoch)
         return True
 
     def _send_scores(self) -> bool:

@@ -72,6 +72,23 @@ class Registration:
         """PUT to the job's ``path``; UNKNOWN from a proxy that has no such call. Never raises."""
         return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
 
+    def delete(self, path: str) -> bool:
+        """DELETE the job's ``path``; whether nothing is there now. Never raises, and registers nothing: a job
+        that is forgotten has nothing to delete.
+        """
+        url = self._path + path
+        try:
+            self._guard(lambda timeout_s: self._client.call("DELETE", url, timeout_s=timeout_s))
+        except Unreachable as error:
+            self.failures += 1
+            _LOG.debug("%s: %s", url, error)
+            return False
+        except (ControlError, ConfigError) as error:
+            if not isinstance(error, ControlError) or error.status not in _NO_SUCH_CALL:
+                self.failures += 1
+                self._complain(error)
+        return True
+
     def _send(
         self,
         method: str,

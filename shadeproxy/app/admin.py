@@ -1,12 +1,15 @@
 """The engine as the control listener sees it, and what requests leave behind in statistics and logs."""
 
+import numpy as np
 import structlog
 
-from shadeproxy.api.control.context import CachedObject, CachedPage, Purged
+from shadeproxy.api.control.context import CachedObject, CachedPage, Pin, Pinned, PinsNow, Purged
+from shadeproxy.app.pinning import DurablePins
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger("shadeproxy.access")
@@ -15,8 +18,12 @@ _log = structlog.get_logger("shadeproxy.access")
 class EngineAdmin:
     """Implements api/control ``CacheAdmin``."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: int) -> None:
+        """``fetches``: of ``Warm``."""
         self._engine = engine
+        self._pins = pins
+        self._clock = clock
+        self._fetches = fetches
 
     async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> Purged:
         return Purged(*await self._engine.purge(bucket, prefix, dry_run=dry_run))
@@ -26,8 +33,48 @@ class EngineAdmin:
         if found is None:
             return None
         known, pages = found
-        cached = tuple(CachedPage(number, tier, size_bytes) for number, tier, size_bytes in pages)
+        cached = tuple(CachedPage(*page) for page in pages)
         return CachedObject(known.meta, cached, known.validated_s)
+
+    async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+        if not dry_run:
+            await self._pins.pin(bucket, prefix)
+            await self._engine.cache.renew_pins()
+        return await self._pinned(bucket, prefix)
+
+    async def unpin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+        self._pins.require(bucket, prefix)
+        if not dry_run:
+            await self._pins.unpin(bucket, prefix)
+            await self._engine.cache.renew_pins()
+        return await self._pinned(bucket, prefix)
+
+    async def _pinned(self, bucket: str, prefix: str) -> Pinned:
+        table = self._engine.cache.residents
+        found = await self._engine.cache.find_under(bucket, prefix)
+        objects = len(np.unique(table.object_hash[found]))
+        return Pinned(objects, len(found), int(table.body_bytes[found].sum()), int(table.pinned[found].sum()))
+
+    def pins(self) -> PinsNow:
+        pins, cache = self._pins.pins, self._engine.cache
+        by_call = [Pin(f"s3://{pin.bucket}/{pin.prefix}", "call", pin.since_s) for pin in pins.by_call()]
+        by_rule = [
+            Pin(f"s3://{rule.bucket}/{rule.prefix}", f"rules[{place}]", None)
+            for place, rule in pins.by_rule()
+        ]
+        held_bytes = sum(members.pinned_bytes for members in cache.residents.members)
+        return PinsNow((*by_call, *by_rule), held_bytes, held_bytes + cache.placement.pinnable_bytes)
+
+    def warming(self, bucket: str, prefix: str, *, dry_run: bool) -> Warm:
+        return Warm(
+            self._engine.ahead,
+            self._engine.list_objects,
+            bucket=bucket,
+            prefix=prefix,
+            dry_run=dry_run,
+            clock=self._clock,
+            fetches=self._fetches,
+        )
 
 
 class Observer:

@@ -72,7 +72,13 @@ class Checkup:
             elif tier.limit_bytes < tier.capacity_bytes:
                 found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
         found += [f"the directory of {name} was deleted" for name in self._detached]
+        if self._gauge("connections_left", 1.0) <= 0:
+            found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
+
+    def _gauge(self, name: str, without: float) -> float:
+        gauge = self._stats.gauges.get(name)
+        return without if gauge is None else gauge()
 
     async def report(self) -> dict[str, Any]:
         """The answer of ``GET /v1/doctor``."""
@@ -150,6 +156,7 @@ class Checkup:
             state_aside=state_aside,
             descriptors_open=descriptors_open,
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            connections_refused=int(self._gauge("connections_refused", 0.0)),
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
         )

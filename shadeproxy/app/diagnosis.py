@@ -77,6 +77,7 @@ class Facts:
     state_aside: tuple[str, ...]
     descriptors_open: int
     descriptors_limit: int
+    connections_refused: int
     waits: tuple[str, ...]
     reload_error: str
 
@@ -89,6 +90,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         *_credentials(facts),
         *(finding for tier in facts.tiers for finding in _tier(tier)),
         *_process(facts),
+        *_connections(facts),
         *_settings(facts),
     ]
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
@@ -265,6 +267,17 @@ def _process(facts: Facts) -> Iterator[Finding]:
             "descriptors run out",
             "wrong",
             f"{facts.descriptors_open} of {facts.descriptors_limit} descriptors are open",
+            "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
+        )
+
+
+def _connections(facts: Facts) -> Iterator[Finding]:
+    if facts.connections_refused:
+        yield Finding(
+            "connections refused",
+            "warning",
+            f"{facts.connections_refused} connections were answered 503 SlowDown since the start: all that"
+            f" clients may have of {facts.descriptors_limit} descriptors were open",
             "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
         )
 

@@ -19,6 +19,7 @@ from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.clients import has_own_upstreams
 from shadeproxy.app.origins import Providers, build_providers
+from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.readers import Readers
 from shadeproxy.app.terms import Terms, build_terms, merge
 from shadeproxy.config import Settings
@@ -46,6 +47,7 @@ class Parts:
     lane: FastLane
     observer: Observer
     context: ControlContext
+    pins: DurablePins
 
 
 class _Prepared:
@@ -115,6 +117,7 @@ class Live:
         assert parts is not None, "a proxy that serves has its parts"
         parts.authenticator.adopt(new.terms.clients, anonymous=new.terms.anonymous)
         parts.rules.adopt(new.terms.rules)
+        parts.pins.rules_changed()
         parts.providers.clear()
         parts.providers.update(new.providers)
         parts.engine.forget_rights(make_verdicts(settings))

@@ -2,23 +2,31 @@
 
 import asyncio
 import grp
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
+from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.transfers import Medium, RunIO
+from shadeproxy.telemetry.counters import TierGauges
+from shadeproxy.tiers.base import Tier
+from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.store import SegmentStore
 
 _DISK_READERS = 8
 
 
 class Media:
-    """The tiers, fastest first. The disk tier has one writer thread (its I/O has an order) and readers."""
+    """The tiers, fastest first. The disk tier has one writer thread (its I/O has an order) and readers.
 
-    def __init__(self, settings: Settings) -> None:
+    ``calls``: by the name of a tier, how its segments are read and written where not by the kernel's calls.
+    """
+
+    def __init__(self, settings: Settings, calls: Mapping[str, Calls] | None = None) -> None:
+        calls = calls or {}
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
         # Buckets and keys alone do not tell two origins apart.
@@ -32,6 +40,7 @@ class Media:
             contents=contents,
             lend=True,
             group_id=group_id,
+            calls=calls.get("ram", SYSTEM),
         )
         self.media = [Medium(ram, Source.RAM)]
         if cache.disk.capacity:
@@ -49,6 +58,7 @@ class Media:
                 contents=contents,
                 group_id=group_id,
                 submit=submit,
+                calls=calls.get("disk", SYSTEM),
             )
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
 
@@ -81,3 +91,20 @@ def _runner(pool: Executor) -> RunIO:
         await asyncio.get_running_loop().run_in_executor(pool, work)
 
     return run
+
+
+def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
+    """What the statistics show of a tier whenever somebody looks."""
+    members = cache.residents.members[index]
+    return lambda: TierGauges(
+        tier.used_bytes,
+        tier.capacity_bytes,
+        members.pages,
+        limit_bytes=tier.limit_bytes,
+        pinned_bytes=members.pinned_bytes,
+        disabled=int(tier.disabled_reason is not None),
+        dropped_records=tier.dropped.records,
+        dropped_catalogues=tier.dropped.catalogues,
+        dropped_lists=tier.dropped.lists,
+        disabled_reason=tier.disabled_reason or "",
+    )

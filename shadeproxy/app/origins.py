@@ -19,6 +19,8 @@ from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.throttled import ThrottledOrigin
+from shadeproxy.origin.verified import VerifiedOrigin
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -45,8 +47,8 @@ def build_origin(
     providers: Providers | None = None,
     health: OriginHealth | None = None,
 ) -> Origin:
-    """The origin of the settings, retried and limited. ``providers``: may be changed while it is used.
-    ``health``: is told how it fares.
+    """The origin of the settings, limited, retried and verified. ``providers``: may be changed while it is
+    used. ``health``: is told how it fares.
 
     Raises ConfigError.
     """
@@ -71,9 +73,11 @@ def build_origin(
         )
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
+    if section.bandwidth:
+        origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
-    return RetryingOrigin(limited, rule=rule, clock=clock, health=health)
+    return VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

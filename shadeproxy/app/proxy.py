@@ -6,10 +6,8 @@ state is flushed, then the control listener and everything else close (design se
 """
 
 import asyncio
-import os
 import socket
-import ssl
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,42 +21,44 @@ from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection import S3Server
+from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.limits import client_connections
+from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
-from shadeproxy.app.media import Media
+from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import build_origin, build_providers
 from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
 from shadeproxy.app.recording import Recorder
 from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
-from shadeproxy.config.fields import Address
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
-from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Tier
+from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
-_BACKLOG = 1024
 _DRAIN_S = 30.0
 _CONTROL_DRAIN_S = 5.0
 # Handlers that were told to end get so long; aiohttp waits for it twice.
@@ -69,10 +69,13 @@ _RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
-    """Build with settings, ``start`` on a running loop, ``stop`` once."""
+    """Build with settings, ``start`` on a running loop, ``stop`` once. ``calls``: see ``Media``."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None
+    ) -> None:
         self.settings = settings
+        self._calls = calls
         self.stats = Stats()
         self.s3_address = self.control_address = ""
         self._clock = clock or SystemClock()
@@ -96,6 +99,8 @@ class Proxy:
     async def stop(self) -> None:
         """Drain and close everything."""
         self._status = "draining"
+        if self.live.parts is not None:
+            await self.live.parts.context.operations.aclose()
         await self._stack.aclose()
 
     # ------------------------------------------------------------------ inside
@@ -110,7 +115,7 @@ class Proxy:
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
         self._stack.callback(pool.shutdown)
-        state, persistence, knowledge = await self._open_state(pool)
+        state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
         built = build_origin(settings, clock=clock, providers=providers, health=health)
@@ -119,7 +124,7 @@ class Proxy:
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
-        engine = await self._open_engine(knowledge, origin, rules)
+        engine = await self._open_engine(knowledge, origin, rules, pins)
         observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
         handler = S3Handler(
             engine,
@@ -150,7 +155,7 @@ class Proxy:
             stats=self.stats,
             clock=clock,
             pool=pool,
-            admin=EngineAdmin(engine),
+            admin=EngineAdmin(engine, pins, clock, fetches=prefetch_slots(settings.origin.max_connections)),
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
@@ -163,6 +168,7 @@ class Proxy:
             remarks=checkup.remarks,
             doctor=checkup.report,
         )
+        self._stack.push_async_callback(context.operations.aclose)
         self.live.parts = Parts(
             authenticator=authenticator,
             rules=rules,
@@ -172,17 +178,19 @@ class Proxy:
             lane=fast,
             observer=observer,
             context=context,
+            pins=pins,
         )
         control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
-        self.control_address = await _listen("control.listen", control, settings.control.listen, None)
+        self.control_address = await listen("control.listen", control, settings.control.listen, None)
         if (path := await self._open_socket(control)) is not None:
             info["socket"] = str(path)
-        s3 = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=_DRAIN_S)
+        door = self._open_door(engine)
+        s3 = web.ServerRunner(S3Server(handler, fast, door=door), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
         if self._share is not None:
-            self._listener = _bind("s3.listen", settings.s3.listen)
-        self.s3_address = await _listen(
+            self._listener = bind("s3.listen", settings.s3.listen)
+        self.s3_address = await listen(
             "s3.listen",
             s3,
             settings.s3.listen,
@@ -190,7 +198,7 @@ class Proxy:
             bound=self._listener,
         )
         if self._share is not None:
-            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S)
+            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S, door=door)
             await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
             watch = asyncio.create_task(tls.watch(clock), name="certificate")
@@ -206,6 +214,19 @@ class Proxy:
         look = asyncio.create_task(checkup.watch(), name="probe")
         self._stack.callback(look.cancel)
 
+    def _open_door(self, engine: Engine) -> Door:
+        tiers = (medium.tier for medium in engine.cache.media)
+        most = client_connections(
+            origin_connections=self.settings.origin.max_connections,
+            segments=sum(tier.most_segments for tier in tiers),
+        )
+        door = Door(most, clock=self._clock)
+        self.stats.watch("connections", lambda: float(door.inside))
+        self.stats.watch("connections_left", lambda: float(most - door.inside))
+        self.stats.watch("connections_refused", lambda: float(door.refused))
+        self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
+        return door
+
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
         """The control listener on a Unix socket too; its path. Raises ConfigError."""
         opened = await asyncio.to_thread(open_control_socket, self.settings)
@@ -213,7 +234,7 @@ class Proxy:
             return None
         self._stack.push_async_callback(asyncio.to_thread, opened.remove)
         try:
-            await web.SockSite(control, opened.socket, backlog=_BACKLOG).start()
+            await web.SockSite(control, opened.socket, backlog=BACKLOG).start()
         except BaseException:
             opened.socket.close()
             raise
@@ -247,7 +268,9 @@ class Proxy:
         readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
-    async def _open_state(self, pool: ThreadPoolExecutor) -> tuple[StateStore, Persistence, Knowledge]:
+    async def _open_state(
+        self, pool: ThreadPoolExecutor, rules: Rules
+    ) -> tuple[StateStore, Persistence, Knowledge, DurablePins]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
@@ -258,11 +281,15 @@ class Proxy:
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
-        return state, persistence, knowledge
+        pins = DurablePins(Pins(rules), state, self._clock)
+        await asyncio.to_thread(pins.restore)
+        return state, persistence, knowledge, pins
 
-    async def _open_engine(self, knowledge: Knowledge, origin: Origin, rules: Rules) -> Engine:
+    async def _open_engine(
+        self, knowledge: Knowledge, origin: Origin, rules: Rules, pins: DurablePins
+    ) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
-        media = Media(settings)
+        media = Media(settings, self._calls)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         ledger = Ledger(settings.cache.inflight)
         self._share = Share.create() if settings.s3.workers > 1 else None
@@ -271,6 +298,7 @@ class Proxy:
             policy=get_policy(settings.policy.name, settings.policy.objective),
             weights=knowledge,
             next_uses=knowledge.orders,
+            pins=pins.pins,
             stats=stats,
             ledger=ledger,
             share=self._share,
@@ -279,8 +307,10 @@ class Proxy:
         await asyncio.to_thread(cache.open)
         cache.start_recovery()
         self._stack.push_async_callback(cache.stop_recovery)
+        pins.follow(cache.renew_pins)
+        self._stack.push_async_callback(pins.aclose)
         for index, medium in enumerate(media.media):
-            stats.watch_tier(medium.tier.name, _gauges(medium.tier, cache, index))
+            stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
         recorder = await self._start_recording()
@@ -314,47 +344,6 @@ class Proxy:
         return recorder
 
 
-async def _listen(
-    key: str,
-    runner: web.BaseRunner,
-    address: Address,
-    tls: ssl.SSLContext | None,
-    *,
-    bound: socket.socket | None = None,
-) -> str:
-    """Open a listener; where it listens. Raises ShadeProxyError when the address is taken."""
-    await runner.setup()
-    site: web.BaseSite
-    if bound is None:
-        site = web.TCPSite(
-            runner, address.host, address.port, ssl_context=tls, backlog=_BACKLOG, reuse_address=True
-        )
-    else:
-        site = web.SockSite(runner, bound, ssl_context=tls, backlog=_BACKLOG)
-    try:
-        await site.start()
-    except OSError as error:
-        raise _taken(key, address, error) from error
-    host, port = runner.addresses[0][:2]
-    return str(Address(host, port))
-
-
-def _bind(key: str, address: Address) -> socket.socket:
-    """A socket that several processes can accept from. Raises ShadeProxyError when the address is taken."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise _taken(key, address, error) from error
-
-
-def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
-    return ShadeProxyError(
-        f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
-        f" (another shadeproxy?), or set {key} to another address"
-    )
-
-
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
     """Accept no more, close idle connections, let requests end for ``limit_s``, then end them."""
     try:
@@ -367,23 +356,3 @@ async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
         _log.warning("requests under way were cut off", connections=len(server.connections))
         await server.shutdown(_ABORT_S)
         await runner.cleanup()
-
-
-def _reason(error: OSError) -> str:
-    # asyncio's own text repeats the address.
-    return os.strerror(error.errno) if error.errno else str(error)
-
-
-def _gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
-    members = cache.residents.members[index]
-    return lambda: TierGauges(
-        tier.used_bytes,
-        tier.capacity_bytes,
-        members.count + len(members.staged),
-        limit_bytes=tier.limit_bytes,
-        disabled=int(tier.disabled_reason is not None),
-        dropped_records=tier.dropped.records,
-        dropped_catalogues=tier.dropped.catalogues,
-        dropped_lists=tier.dropped.lists,
-        disabled_reason=tier.disabled_reason or "",
-    )

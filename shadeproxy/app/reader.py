@@ -1,4 +1,4 @@
-"""A reader process: ``python -m shadeproxy.app.reader DESCRIPTOR``, started by ``readers.py`` alone.
+"""A reader process, started by ``readers.py`` alone.
 
 It answers hits and relays everything else. Without its owner it ends at once: what is cached may be written
 over by the next one. Signals are the owner's to hear; it says when to end.
@@ -27,7 +27,7 @@ from shadeproxy.app.channel import (
     unpack_opening,
     unpack_terms,
 )
-from shadeproxy.app.limits import raise_descriptor_limit
+from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.terms import Terms
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import JobContext
@@ -156,6 +156,7 @@ def main() -> None:
     opening = unpack_opening(_first_frame(end))
     configure_logging(level=opening.terms.log_level, json=opening.terms.log_json)
     raise_descriptor_limit()
+    collect_less()
     uvloop.run(_serve(opening, end))
 
 
@@ -173,7 +174,3 @@ def _exactly(end: socket.socket, length: int) -> bytes:
     if len(data) < length:
         sys.exit(1)  # the owner is gone already
     return data
-
-
-if __name__ == "__main__":
-    main()

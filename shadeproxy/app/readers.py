@@ -6,6 +6,7 @@ with a reader is its connections and the counts of its last 50 ms.
 """
 
 import asyncio
+import os
 import secrets
 import socket
 import sys
@@ -36,6 +37,18 @@ from shadeproxy.engine.transfers import Medium
 from shadeproxy.tiers.store import SegmentStore
 
 _log = structlog.get_logger(__name__)
+CRADLE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: prctl(2)
+if os.getppid() != int(sys.argv[2]):
+    os._exit(1)
+from shadeproxy.app.reader import main
+main()
+"""
+"""What a reader process runs. Until it hears its channel, which takes as long as its imports, it has no other
+way to learn that its owner died; clients would wait on a listener that nobody serves. Later it ignores the
+signal.
+"""
 _RESTART_S = 1.0
 _BACKLOG = 1024
 # Its connections are gone by then.
@@ -157,9 +170,10 @@ class Readers:
             channel = await Channel.open(ours, hear, nothing)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "shadeproxy.app.reader",
+                "-c",
+                CRADLE,
                 str(theirs.fileno()),
+                str(os.getpid()),
                 pass_fds=(theirs.fileno(), *self._inherited),
                 stdin=asyncio.subprocess.DEVNULL,
             )

@@ -2,38 +2,45 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import uvloop
 
-from shadeproxy.app.limits import raise_descriptor_limit
+from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.live import Live
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.log import configure_logging
+from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
 
 
-def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
+def serve(
+    settings: Settings,
+    load: Callable[[], Settings] | None = None,
+    *,
+    calls: Mapping[str, Calls] | None = None,
+) -> None:
     """Run until told to stop; requests under way are finished. ``load`` reads the settings again, from where
-    they came from. Raises ConfigError before it listens.
+    they came from. ``calls``: see ``Media``. Raises ConfigError before it listens.
     """
     telemetry = settings.telemetry
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
     raise_descriptor_limit()
-    uvloop.run(_run(settings, load or (lambda: settings)))
+    uvloop.run(_run(settings, load or (lambda: settings), calls))
 
 
-async def _run(settings: Settings, load: Callable[[], Settings]) -> None:
+async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[str, Calls] | None) -> None:
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, again.set)
-    proxy = Proxy(settings)
+    proxy = Proxy(settings, calls=calls)
     await proxy.start()
+    collect_less()
     reloading = asyncio.create_task(_reload(proxy.live, again, load), name="reload")
     await stop.wait()
     reloading.cancel()

@@ -1,4 +1,4 @@
-"""What a job tells the proxy before it reads: its dataset, itself, and in which order it will read."""
+"""What a job tells the proxy: its dataset, itself, in which order it will read, and what matters."""
 
 import urllib.request
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from shadeproxy.bench.objects import BUCKET, Piece
 from shadeproxy.bench.server import Served
 
 Order = NDArray[np.uint32]
+Scores = NDArray[np.float32]
 
 _TIMEOUT_S = 60.0
 
@@ -29,9 +30,21 @@ def put_order(ours: Served, job: str, epoch: int, order: Order) -> None:
     _put(ours, path, order.astype("<u4").tobytes(), "application/octet-stream")
 
 
+def post_scores(ours: Served, job: str, scores: Scores) -> None:
+    """Score the samples 0, 1, ...; those whose score is nan are left out."""
+    ids = np.flatnonzero(~np.isnan(scores))
+    columns = ids.astype("<u4").tobytes() + scores[ids].astype("<f4").tobytes()
+    body = len(ids).to_bytes(4, "little") + columns
+    _send(ours, "POST", f"/v1/jobs/{job}/scores", body, "application/vnd.shadeproxy.scores")
+
+
 def _put(ours: Served, path: str, body: bytes, content_type: str) -> None:
+    _send(ours, "PUT", path, body, content_type)
+
+
+def _send(ours: Served, method: str, path: str, body: bytes, content_type: str) -> None:
     request = urllib.request.Request(  # noqa: S310 (the address of a server that was started here)
-        ours.control_url + path, data=body, method="PUT", headers={"Content-Type": content_type}
+        ours.control_url + path, data=body, method=method, headers={"Content-Type": content_type}
     )
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
         pass

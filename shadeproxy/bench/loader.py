@@ -15,6 +15,7 @@ from typing import NamedTuple
 from shadeproxy.bench.faults import BenchError
 
 _PREFETCH_FACTOR = 2
+_OK = (b"HTTP/1.1 200", b"HTTP/1.1 206")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 Before = Callable[[int], Awaitable[None]]
@@ -93,6 +94,6 @@ class Loader:
 async def _answer(reader: asyncio.StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
-    if not head.startswith(b"HTTP/1.1 200") or length is None:
+    if not head.startswith(_OK) or length is None:
         raise BenchError(f"the loader was answered {head[:80]!r}")
     await reader.readexactly(int(length[1]))

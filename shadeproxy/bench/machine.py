@@ -7,6 +7,7 @@ on most machines), so a window of measurement is to be many ticks long.
 import os
 import platform
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 from shadeproxy import __version__
@@ -19,20 +20,30 @@ _BUSY_PER_CPU = 0.25
 
 def cpu_s(pid: int) -> float:
     """User and system seconds of ``pid`` and its descendants so far."""
+    stats = _stats()
     children: dict[int, list[int]] = {}
-    spent: dict[int, int] = {}
-    for directory in _PROC.iterdir():
-        if directory.name.isdigit():
-            fields = _stat(directory)
-            if fields is not None:
-                children.setdefault(int(fields[1]), []).append(int(directory.name))
-                spent[int(directory.name)] = int(fields[11]) + int(fields[12])
+    for process, fields in stats.items():
+        children.setdefault(int(fields[1]), []).append(process)
     total, waiting = 0, [pid]
     while waiting:
         process = waiting.pop()
-        total += spent.get(process, 0)
+        if process in stats:
+            total += int(stats[process][11]) + int(stats[process][12])
         waiting += children.get(process, [])
     return total * _TICK_S
+
+
+def children_of(pid: int) -> list[int]:
+    """The living processes that ``pid`` started."""
+    return [child for child, fields in _stats().items() if int(fields[1]) == pid and fields[0] != "Z"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and no zombie that nobody waited for."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def describe() -> str:
@@ -64,14 +75,16 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _stat(directory: Path) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on; None when the process has gone."""
-    try:
-        text = (directory / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name stands in parentheses and may hold anything, parentheses included.
-    return text.rpartition(")")[2].split()
+def _stats() -> dict[int, list[str]]:
+    """Of each process that is there, the fields of /proc/PID/stat from the state on."""
+    stats = {}
+    for directory in _PROC.iterdir():
+        if directory.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                text = (directory / "stat").read_text()
+                # The name stands in parentheses and may hold anything, parentheses included.
+                stats[int(directory.name)] = text.rpartition(")")[2].split()
+    return stats
 
 
 def _processor() -> str:

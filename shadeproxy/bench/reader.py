@@ -9,7 +9,7 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
@@ -57,13 +57,13 @@ class _Link:
         self._room(len(self.expected))
         self.socket.sendall(self.request)
 
-    def receive(self, sources: Counter[str]) -> bool:
-        """Take what has arrived; whether the answer is complete and right."""
+    def receive(self, heard: Callable[[str], None]) -> bool:
+        """Take what has arrived; whether the answer is complete and right. ``heard``: see ``read``."""
         count = self.socket.recv_into(self._view[self._received :])
         if not count:
             raise self._wrong("the server closed the connection")
         self._received += count
-        if not self._body_start and not self._take_head(sources):
+        if not self._body_start and not self._take_head(heard):
             return False
         missing = self._body_start + len(self.expected) - self._received
         if missing > 0:
@@ -74,7 +74,7 @@ class _Link:
             raise self._wrong("wrong bytes")
         return True
 
-    def _take_head(self, sources: Counter[str]) -> bool:
+    def _take_head(self, heard: Callable[[str], None]) -> bool:
         end = self._buffer.find(b"\r\n\r\n", 0, self._received)
         if end < 0:
             if self._received >= _HEAD_BYTES:
@@ -90,7 +90,7 @@ class _Link:
             raise self._wrong(
                 f"Content-Length {length.decode('latin-1') or 'none'}, not {len(self.expected)}"
             )
-        sources[_field(lowered, b"x-shade-cache").decode("latin-1")] += 1
+        heard(_field(lowered, b"x-shade-cache").decode("latin-1"))
         self._body_start = end + 4
         return True
 
@@ -105,23 +105,40 @@ class _Link:
 
 
 def read(
-    address: tuple[str, int], exchanges: Iterable[Exchange], *, connections: int, seconds: float = 0.0
+    address: tuple[str, int],
+    exchanges: Iterable[Exchange],
+    *,
+    connections: int,
+    seconds: float = 0.0,
+    told: Callable[[str], None] | None = None,
 ) -> Reading:
     """Read all ``exchanges`` over so many connections; with ``seconds`` only what is begun within them.
 
-    Raises BenchError for any answer that is not the right one.
+    ``told`` is called with the x-shade-cache of each answer, in the order in which they come. Raises
+    BenchError for any answer that is not the right one.
     """
     waiting = _until(seconds, exchanges) if seconds else iter(exchanges)
     with ExitStack() as stack:
         try:
             links = [stack.enter_context(_Link(address)) for _ in range(connections)]
-            return _read(links, waiting, stack.enter_context(select.epoll()))
+            return _read(links, waiting, stack.enter_context(select.epoll()), told)
         except OSError as error:
             raise BenchError(f"{address[0]}:{address[1]} broke off: {error}") from error
 
 
-def _read(links: list[_Link], waiting: Iterator[Exchange], epoll: select.epoll) -> Reading:
+def _read(
+    links: list[_Link],
+    waiting: Iterator[Exchange],
+    epoll: select.epoll,
+    told: Callable[[str], None] | None,
+) -> Reading:
     reading, started = Reading(), time.perf_counter()
+
+    def heard(source: str) -> None:
+        reading.sources[source] += 1
+        if told is not None:
+            told(source)
+
     busy: dict[int, _Link] = {}
     for link, exchange in zip(links, waiting, strict=False):
         link.send(exchange)
@@ -133,7 +150,7 @@ def _read(links: list[_Link], waiting: Iterator[Exchange], epoll: select.epoll) 
             raise BenchError(f"nothing came for {_PATIENCE_S:.0f} s")
         for number, _ in events:
             link = busy[number]
-            if not link.receive(reading.sources):
+            if not link.receive(heard):
                 continue
             reading.requests += 1
             reading.bytes += len(link.expected)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from shadeproxy.bench.faults import BenchError
 from shadeproxy.bench.requests import CLIENT
+from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment, serving
 
@@ -75,6 +76,7 @@ def proxy(
     disk_bytes: int = 0,
     inflight_bytes: int = 0,
     signed: bool = False,
+    clients: Sequence[Credentials] = (CLIENT,),
     rules: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "proxy",
@@ -82,6 +84,7 @@ def proxy(
     """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
 
     ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
+    ``clients``: whom it knows.
     ``rules``: how fresh which objects are. ``more``: other sections of the configuration.
     """
     settings: dict[str, Any] = {
@@ -93,13 +96,16 @@ def proxy(
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
     # Stock clients sign whether or not they must.
-    secret = work / f"{name}.secret"
-    secret.write_text(CLIENT.secret_key)
-    secret.chmod(0o600)
-    client = {"access_key": CLIENT.access_key, "secret_file": str(secret), "upstream": "shared"}
-    settings["auth"] = {"anonymous": not signed, "clients": [client]}
+    known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
+    settings["auth"] = {"anonymous": not signed, "clients": known}
     with serving(name, settings, work / name) as server:
         parts = urlsplit(server.s3_url)
         if parts.hostname is None or parts.port is None:
             raise BenchError(f"the proxy says that it listens on {server.s3_url!r}")
         yield Served(name, parts.hostname, parts.port, server.pid, server.control_url)
+
+
+def _client(secret: Path, client: Credentials) -> dict[str, str]:
+    secret.write_text(client.secret_key)
+    secret.chmod(0o600)
+    return {"access_key": client.access_key, "secret_file": str(secret), "upstream": "shared"}

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError
 
 _TIMEOUT_S = 30.0
+LONG_TIMEOUT_S = 900.0
+"""For calls that look at every cached page before they answer."""
 
 
 class ControlClient:
@@ -25,15 +27,21 @@ class ControlClient:
         """The JSON object at ``path``. Raises ShadeProxyError that says what to change."""
         return self._send("GET", path, None)
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
         """The answer to ``body``. Raises ShadeProxyError that says what to change."""
-        return self._send("POST", path, json.dumps(body).encode())
+        return self._send("POST", path, json.dumps(body).encode(), timeout_s)
 
-    def _send(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def delete(self, path: str) -> dict[str, Any]:
+        """The answer to DELETE. Raises ShadeProxyError that says what to change."""
+        return self._send("DELETE", path, None)
+
+    def _send(
+        self, method: str, path: str, body: bytes | None, timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any]:
         https = self._parts.scheme == "https"
         connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
         headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
-        connection = connect(self._parts.netloc, timeout=_TIMEOUT_S)
+        connection = connect(self._parts.netloc, timeout=timeout_s)
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body=body, headers=headers)
             response = connection.getresponse()

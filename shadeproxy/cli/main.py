@@ -17,7 +17,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from shadeproxy import __version__
-from shadeproxy.cli.control import ControlClient
+from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -164,9 +164,12 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Drop cached pages below a prefix; the origin is not touched."""
-    if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
-        raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
-    answer = _client(config, override, url).post("/v1/purge", {"uri": uri, "dry_run": dry_run})
+    from shadeproxy.cli.prefixes import require_uri  # noqa: PLC0415  rich's bars take 20 ms
+
+    require_uri(uri)
+    answer = _client(config, override, url).post(
+        "/v1/purge", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S
+    )
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -176,6 +179,56 @@ def purge(
         if isinstance(value, int) and not isinstance(value, bool)
     )
     typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {counts}")
+
+
+@app.command()
+def warm(
+    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to read into the cache.")],
+    *,
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
+    from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
+
+    warm_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def pin(
+    uri: Annotated[
+        str, typer.Argument(metavar="[s3://BUCKET/PREFIX]", help="What to keep; without it, list the pins.")
+    ] = "",
+    *,
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what is read below a prefix, whatever else is read, until it is unpinned."""
+    from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
+
+    pin_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def unpin(
+    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What was pinned.")],
+    *,
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a pin back."""
+    from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
+
+    unpin_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

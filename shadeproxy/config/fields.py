@@ -102,12 +102,6 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
-def _not_available(value: bool) -> bool:
-    if value:
-        raise ValueError("this version cannot do it yet: leave it false")
-    return value
-
-
 def path_or(default: Callable[[], Path]) -> BeforeValidator:
     """Turns "" into the default directory and expands a leading "~"."""
 
@@ -123,5 +117,4 @@ Listen = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
-NotAvailable = Annotated[bool, AfterValidator(_not_available)]
 Right = Literal["read", "write", "list"]

@@ -10,7 +10,6 @@ from shadeproxy.config.fields import (
     Address,
     Duration,
     Listen,
-    NotAvailable,
     Right,
     Section,
     Size,
@@ -121,6 +120,7 @@ class OriginSection(Section):
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
     path: str = ""
     delay: Duration = 0.0
+    bandwidth: Size = 0
     credentials: OriginCredentials = OriginCredentials()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
@@ -163,7 +163,15 @@ class RuleSection(Section):
     freshness: Literal["immutable", "ttl", "revalidate"] = "ttl"
     ttl: Duration = 3600.0
     cache: bool = True
-    pin: NotAvailable = False
+    pin: bool = False
+
+    @model_validator(mode="after")
+    def _keeps_what_it_pins(self) -> Self:
+        if self.pin and not self.cache:
+            raise ValueError(
+                "pin = true keeps what is cached, and cache = false caches nothing: leave one out"
+            )
+        return self
 
 
 class RamCache(Section):

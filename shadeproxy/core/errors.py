@@ -39,6 +39,10 @@ class BodyMismatch(RequestError):
     """The body is not the one that was promised: wrong hash, checksum or length."""
 
 
+class ClientTooSlow(RequestError):
+    """The client keeps what waits for its body waiting for too long."""
+
+
 class MissingLength(RequestError):
     """The operation needs a Content-Length and got none."""
 
@@ -138,6 +142,10 @@ class BodyCutShort(OriginError):
     """The origin ended a body before its announced length; what came is never published."""
 
     retryable: ClassVar[bool] = True
+
+
+class BodyDamaged(OriginError):
+    """The body is not the one that the origin's own checksum is of; what came is never published."""
 
 
 class ObjectChanged(OriginError):

@@ -1,13 +1,15 @@
 """One ledger of bytes for fills in flight and queued writes (design 6.8).
 
 Rules: nothing is allocated before it is taken; what is taken is given back exactly once, whatever path
-the task leaves by; DEMAND may use the whole budget, PREFETCH only what leaves a reserve for DEMAND.
+the task leaves by; DEMAND may use the whole budget, PREFETCH only what leaves a reserve for DEMAND; clients
+take turns, and nobody overtakes whose turn it is.
 """
 
 import asyncio
-from collections import deque
 
 from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.turns import Turns
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
@@ -16,13 +18,13 @@ _Waiter = tuple[int, asyncio.Future[None]]
 
 
 class Ledger:
-    """Byte budget with a first-come queue for DEMAND. Single event loop; not thread-safe."""
+    """Byte budget with a queue for DEMAND, in turns (turns.py). Single event loop; not thread-safe."""
 
     def __init__(self, capacity_bytes: int, *, max_wait_s: float = 10.0) -> None:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
         self._max_wait_s = max_wait_s
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: Turns[_Waiter] = Turns()
 
     @property
     def waiting(self) -> int:
@@ -45,8 +47,8 @@ class Ledger:
             self.taken_bytes += size_bytes
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (size_bytes, future)
-        self._waiting.append(entry)
+        client, entry = CLIENT.get(), (size_bytes, future)
+        self._waiting.add(client, entry)
         try:
             # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
             await asyncio.wait({future}, timeout=self._max_wait_s)
@@ -54,10 +56,10 @@ class Ledger:
             if future.done():
                 self.give(size_bytes)
             else:
-                self._withdraw(entry)
+                self._withdraw(client, entry)
             raise
         if not future.done():
-            self._withdraw(entry)
+            self._withdraw(client, entry)
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def try_take(self, size_bytes: int) -> bool:
@@ -73,16 +75,16 @@ class Ledger:
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         self._grant()
 
-    def _withdraw(self, entry: _Waiter) -> None:
-        self._waiting.remove(entry)
+    def _withdraw(self, client: str, entry: _Waiter) -> None:
+        self._waiting.remove(client, entry)
         # Who waited behind it may fit into what is free.
         self._grant()
 
     def _grant(self) -> None:
         while self._waiting:
-            size_bytes, future = self._waiting[0]
+            size_bytes, future = self._waiting.first()
             if self.taken_bytes + min(size_bytes, self.capacity_bytes) > self.capacity_bytes:
                 return
-            self._waiting.popleft()
+            self._waiting.take()
             self.taken_bytes += size_bytes
             future.set_result(None)

@@ -1,15 +1,28 @@
-"""Which client request is being served, for whoever logs or asks the origin on its behalf.
+"""Which client request is being served, and whose, for whoever logs, queues or asks the origin for it.
 
 A context variable: a task inherits it from who started it, so the fill that several readers share carries
 the id of the first, and nothing has to be passed along. The fast lane's hits do not touch it: they wait for
 nobody and log nothing but their own line.
 """
 
+import itertools
+import secrets
 from contextvars import ContextVar
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """``x-amz-request-id`` of the answer; "" where no client waits."""
 
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""Who asks, for turns at what is scarce: an access key whose signature was verified, a job, or the address of
+the peer; "" where no client waits."""
+
 ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
 know, while an unsigned ``x-amz-*`` would be refused."""
+
+_numbers = itertools.count(secrets.randbits(60))
+
+
+def next_request_id() -> str:
+    """16 hexadecimal digits that no other answer of this process carries."""
+    return f"{next(_numbers):016X}"

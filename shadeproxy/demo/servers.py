@@ -88,7 +88,7 @@ def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator
         config = directory / "config.toml"
         config.write_text(write_toml(_merged(settings, own)))
         with running(name, [*_SERVE, str(config)], log=directory / "log", env=plain_environment()) as child:
-            yield _wait_until_ready(child)
+            yield wait_until_ready(child)
 
 
 @contextmanager
@@ -101,9 +101,9 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def _wait_until_ready(child: Child) -> Server:
-    """The addresses that it chose, from the log line that says so."""
-    deadline = time.monotonic() + _READY_S
+def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
+    """The addresses that it chose, from the log line that says so. Raises ShadeProxyError."""
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         # Before the log is read: a process that ended has written all it will.
         ended = child.process.poll() is not None
@@ -115,7 +115,7 @@ def _wait_until_ready(child: Child) -> Server:
         if ended:
             raise child.failure()
         time.sleep(_POLL_S)
-    raise ShadeProxyError(f"{child.name} is not ready after {_READY_S:.0f} s; is the machine very busy?")
+    raise ShadeProxyError(f"{child.name} is not ready after {limit_s:.0f} s; is the machine very busy?")
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.placement import Newcomers
+from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
@@ -74,6 +74,10 @@ class Ahead:
         """Call ``listener`` for each demand read of a part of an object of several pages that was no hit."""
         self._filling.on_part = listener
 
+    def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
+        """Call ``listener`` for each page that a reader wants and that is not resident."""
+        self._filling.on_wanted = listener
+
     def on_late(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when a reader asks for a page that is still being fetched ahead."""
         self._filling.on_late = listener
@@ -119,18 +123,33 @@ class Ahead:
             return []
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
 
-    def winners(self, needs: list[Need], *, pending_bytes: int, guess_bytes: int) -> NDArray[np.bool_]:
+    def winners(
+        self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
+    ) -> NDArray[np.bool_]:
         """Which of the pages would win a place, were they to come in this order after ``pending_bytes``.
 
-        ``guess_bytes``: the length of a page of which it is not known.
+        ``guess_bytes``: the length of a page of which it is not known. ``earned``: see ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
         newcomers = Newcomers(
             np.array([need.object_hash for need in needs], dtype=np.uint64),
             np.array([need.number for need in needs], dtype=np.uint32),
             np.array(sizes, dtype=np.int64),
+            np.array([self._cache.pins.covers(need.ref) for need in needs], dtype=np.bool_),
         )
-        return self._cache.placement.winners(newcomers, pending_bytes)
+        return self._cache.placement.winners(newcomers, pending_bytes, earned=earned)
+
+    def cacheable(self, ref: ObjectRef) -> bool:
+        """Whether anything of an object is ever stored."""
+        return self._rules.of(ref).cache
+
+    def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
+        """Whether a page of another version is resident or being written."""
+        return self._cache.holds_other_version(ref, etag)
+
+    async def check(self, ref: ObjectRef) -> None:
+        """Ask the origin which version it has, and drop what is cached of others. Raises OriginError."""
+        await self._versions.check(ref, SHARED)
 
     def wins(self, need: Need) -> bool:
         """Whether a page would win a place."""
@@ -179,18 +198,31 @@ class Ahead:
         flight.task.add_done_callback(lambda _task: self._end(flight, ended))
         return flight
 
+    def keep(self, need: Need) -> None:
+        """A page that ``begin`` stored was asked for by name: whether it is read says nothing of guesses."""
+        slot = self._cache.residents.occupant(need.object_hash, need.number)
+        if slot in self._cache.residents.unread:
+            self._cache.residents.unread.discard(slot)
+            self._stats.record_prefetch("warmed")
+
     def give_up(self, flight: Flight) -> None:
         """Want a page no more: its read ends if no reader joined it."""
         if flight in self._begun:
             self._leave(flight, "wasted")
+
+    def note_fault(self) -> None:
+        """Who decides what to fetch failed at it."""
+        self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
 
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
             return
-        self._leave(flight, "failed" if isinstance(flight.error, ShadeProxyError) else "wasted")
-        ended(Fetched(flight.meta, flight.length, flight.stored, flight.error))
+        # Before it is left, and with it forgets why it failed.
+        fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
+        self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
+        ended(fetched)
 
     def _leave(self, flight: Flight, outcome: str) -> None:
         """``outcome``: what became of it, unless a reader joined, or it is stored and waits for one."""

@@ -7,7 +7,6 @@ failure is a miss, a counter and a log line.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +19,20 @@ from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
+from shadeproxy.engine.pinning import Pinning
+from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.placement import Placement, WeightSource
+from shadeproxy.engine.places import ASKED, Places
 from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
-from shadeproxy.engine.transfers import Medium, RunIO, Transfers, run_io
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.transfers import Medium, Transfers
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.base import RecordHeader
 
 _PROMOTIONS = 8  # among the reads that are noted together
 _SLICE = 256  # pages dropped before something else may run
-
-
-class Place(NamedTuple):
-    """Where a page was before a wait; its slot may hold another page afterwards, and so may its location."""
-
-    generation: int
-    tier: int
-    location: Location
 
 
 class PageCache:
@@ -50,6 +45,7 @@ class PageCache:
         policy: Policy,
         weights: WeightSource,
         next_uses: NextUses | None = None,
+        pins: Pins | None = None,
         stats: Stats,
         ledger: Ledger,
         rng: np.random.Generator | None = None,
@@ -60,6 +56,7 @@ class PageCache:
         self.before_deciding: Callable[[], None] = lambda: None
         """Called before pages are ranked: to note the reads that were not noted yet."""
         self.hot = HotPages(self.residents, media)
+        self.pins = Pins(Rules()) if pins is None else pins
         self._groups = PrefixGroups()
         self.placement = Placement(
             self.residents,
@@ -70,9 +67,19 @@ class PageCache:
             rng=rng or np.random.default_rng(),
         )
         self.transfers = Transfers(
-            self.residents, media, placement=self.placement, stats=stats, ledger=ledger
+            self.residents, media, placement=self.placement, pins=self.pins, stats=stats, ledger=ledger
         )
-        self._recovery = Recovery(media, self.residents, self._groups, tick=lambda: self.placement.tick)
+        self._places = Places(self.residents, media, failed=self.transfers.note_failure)
+        self._pinning = Pinning(
+            self.pins, self.residents, self._groups, placement=self.placement, places=self._places
+        )
+        self._recovery = Recovery(
+            media,
+            self.residents,
+            self._groups,
+            tick=lambda: self.placement.tick,
+            pinned=self._pinning.of_rows,
+        )
         self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading
@@ -89,17 +96,17 @@ class PageCache:
 
         Raises TierError when the record is damaged (it is then dropped and counted) or left meanwhile.
         """
-        place = self._place_of(slot)
+        place = self._places.of(slot)
         medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
         try:
             if verify or not medium.tier.is_hot(place.location):
-                header = await self._load(place, verify=verify)
-                self._require(slot, place)
+                header = await self._places.load(place, verify=verify)
+                self._places.require(slot, place)
                 self.residents.prove(slot, header)
                 self.residents.trust(slot)
             return medium.tier.pin(place.location)
         except TierError as error:
-            if self._is_at(slot, place):
+            if self._places.holds(slot, place):
                 self.transfers.note_failure(medium.tier, "read", error)
                 self.drop(slot, "damaged")
             raise
@@ -134,14 +141,14 @@ class PageCache:
         slot = self.residents.first_page(object_hash(ref))
         if slot is None:
             return None
-        place, validated_s = self._place_of(slot), float(self.residents.validated_s[slot])
-        headers = await self._headers(place.tier, [place.location])
+        place, validated_s = self._places.of(slot), float(self.residents.validated_s[slot])
+        headers = await self._places.headers(place.tier, [place.location])
         if not headers:
-            if self._is_at(slot, place):
+            if self._places.holds(slot, place):
                 self.drop(slot, "damaged")
             return None
         header = headers[place.location]
-        if not self._is_at(slot, place):
+        if not self._places.holds(slot, place):
             return None
         try:
             self.residents.prove(slot, header)
@@ -172,24 +179,25 @@ class PageCache:
         ready = self.residents.ready()
         return self.residents.object_hash[ready], self.residents.number[ready]
 
-    def pinned(self, page: Page) -> memoryview | None:
+    def view_now(self, page: Page) -> memoryview | None:
         """The body of a page that was stored just now, without waiting; None when it is gone already."""
         slot = self.find(page)
         if slot is None:
             return None
         try:
-            return self.media[int(self.residents.tier[slot])].tier.pin(self._location(slot))
+            return self.media[int(self.residents.tier[slot])].tier.pin(self._places.of(slot).location)
         except TierError:
             return None
 
-    def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int]]:
-        """Readable pages of one version as (number, tier, bytes), in order."""
+    def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
+        """Readable pages of one version as (number, tier, bytes, whether pinned), in order."""
         table = self.residents
         return sorted(
             (
                 int(table.number[slot]),
                 self.media[int(table.tier[slot])].tier.name,
                 int(table.body_bytes[slot]),
+                bool(table.pinned[slot]),
             )
             for slot in table.pages_of(object_hash(ref))
             if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
@@ -268,6 +276,11 @@ class PageCache:
         """Segments of an earlier process that are yet to be taken in."""
         return self._recovery.awaited_segments
 
+    async def renew_pins(self) -> None:
+        """Hold what ``pins`` says, and nothing else, once all that there is is known."""
+        await self._recovery.over()
+        await self._pinning.renew()
+
     async def drain(self) -> None:
         """Wait for writes between tiers."""
         await self.transfers.drain()
@@ -282,16 +295,17 @@ class PageCache:
         slots = np.intersect1d(self._slots_of(bucket, prefix), self.residents.ready())
         if not prefix:
             return slots
-        places = {slot: self._place_of(slot) for slot in slots.tolist()}
-        matching = []
-        for index in range(len(self.media)):
-            inside = {slot: place.location for slot, place in places.items() if place.tier == index}
-            headers = await self._headers(index, list(inside.values()), run=asyncio.to_thread)
-            for slot, location in inside.items():
-                ref = headers[location].page.ref if location in headers else None
-                if ref is not None and ref.bucket == bucket and ref.key.startswith(prefix):
-                    matching.append(slot)
-        return np.array([slot for slot in matching if self._is_at(slot, places[slot])], dtype=np.int64)
+        matching = dict[int, int]()  # with the generation that was asked about
+        for start in range(0, len(slots), ASKED):
+            part = slots[start : start + ASKED]
+            refs = await self._places.refs(part[self.residents.tier[part] != NO_TIER].tolist())
+            for slot, ref in refs.items():
+                if ref.bucket == bucket and ref.key.startswith(prefix):
+                    matching[slot] = int(self.residents.generation[slot])
+        found, table = np.fromiter(matching, np.int64, len(matching)), self.residents
+        generations = np.fromiter(matching.values(), np.int64, len(matching))
+        there: Slots = found[(table.generation[found] == generations) & (table.tier[found] != NO_TIER)]
+        return there
 
     async def drop_under(self, bucket: str, prefix: str, reason: str) -> None:
         """Remove every page of the objects in ``bucket`` under ``prefix``, in slices."""
@@ -300,10 +314,10 @@ class PageCache:
             self.transfers.drop_unplaced(slot)
         # Again, because a page may have moved to another tier while headers were read.
         while len(found := await self.find_under(bucket, prefix)):
-            places = [(slot, self._place_of(slot)) for slot in found.tolist()]
+            places = [(slot, self._places.of(slot)) for slot in found.tolist()]
             for start in range(0, len(places), _SLICE):
                 for slot, place in places[start : start + _SLICE]:
-                    if self._is_at(slot, place):
+                    if self._places.holds(slot, place):
                         self.drop(slot, reason)
                 await asyncio.sleep(0)
 
@@ -331,54 +345,18 @@ class PageCache:
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
             held = np.flatnonzero(table.tier == index)
-            assert members.count + len(members.staged) == len(held)
+            assert members.pages == len(held)
+            pinned = held[table.pinned[held]]
+            assert len(pinned) == members.pinned
+            assert int(table.record_bytes[pinned].sum()) == members.pinned_bytes
             assert int(table.record_bytes[held].sum()) <= medium.tier.used_bytes <= medium.tier.capacity_bytes
             assert sum(members.staged.values()) == members.staged_bytes
 
     # ------------------------------------------------------------------ inside
 
-    def _location(self, slot: int) -> Location:
-        return Location(int(self.residents.location[slot]))
-
-    def _place_of(self, slot: int) -> Place:
-        return Place(
-            int(self.residents.generation[slot]), int(self.residents.tier[slot]), self._location(slot)
-        )
-
-    def _is_at(self, slot: int, place: Place) -> bool:
-        """Whether the slot still is the same page at the same place, after a wait."""
-        return self.residents.tier[slot] != NO_TIER and self._place_of(slot) == place
-
     def _slots_of(self, bucket: str, prefix: str) -> Slots:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
         return self.residents.in_groups(self._groups.candidates(bucket, prefix))
-
-    async def _load(self, place: Place, *, verify: bool) -> RecordHeader:
-        medium, loaded = self.media[place.tier], list[RecordHeader]()
-        await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
-        return loaded[0]
-
-    def _require(self, slot: int, place: Place) -> None:
-        if not self._is_at(slot, place):
-            raise TierError("the page left its tier while it was read")
-
-    async def _headers(
-        self, index: int, locations: list[Location], *, run: RunIO | None = None
-    ) -> dict[Location, RecordHeader]:
-        """Record headers of one tier; what cannot be read is left out and counted."""
-        tier, found, failures = self.media[index].tier, {}, list[TierError]()
-
-        def read() -> None:
-            for location in locations:
-                try:
-                    found[location] = tier.header(location)
-                except TierError as error:
-                    failures.append(error)
-
-        await run_io(run or self.media[index].load, read)
-        for error in failures:
-            self.transfers.note_failure(tier, "header", error)
-        return found
 
     def _add(self, page: Page, body_bytes: int, validated_s: float) -> int:
         hashed = object_hash(page.ref)
@@ -392,6 +370,7 @@ class PageCache:
             body_bytes=body_bytes,
             group=self._groups.of(page.ref),
             tick=self.placement.tick,
+            pinned=self.pins.covers(page.ref),
         )
         self.residents.validated_s[slot] = validated_s
         self.transfers.begin(slot)

@@ -41,6 +41,7 @@ REST = np.dtype(
         ("stamp", np.int64),
         ("position", np.int32),  # in its tier's members
         ("unverified", np.bool_),  # body hash not checked since recovery
+        ("pinned", np.bool_),  # held whatever else comes
     ],
     align=True,
 )

@@ -53,6 +53,10 @@ class DrawnVictims:
         )
         self._left, self._until_tick = _AHEAD, tick + _MOST_TICKS
 
+    def forget(self) -> None:
+        """Some may not be named any more: the next newcomer draws a sample."""
+        self._left = 0
+
     def worst(self, tick: float) -> int | None:
         """Slot of the worst page that is left, for one newcomer; None: a sample is to be drawn."""
         table, queue = self._residents, self._queue
@@ -79,6 +83,7 @@ def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
     if wanted >= count:
         return np.arange(count)
     step = count // wanted
-    positions = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
-    drawn: Slots = positions % count
-    return drawn
+    positions: Slots = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
+    # Less than twice the count, and a remainder takes five times as long.
+    positions[positions >= count] -= count
+    return positions

@@ -234,8 +234,8 @@ class Engine:
             await self.cache.erased()
         return counted
 
-    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int]]] | None:
-        """What is known of an object, and its resident pages as (number, tier, bytes); None: nothing."""
+    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int, bool]]] | None:
+        """What is known of an object, and its pages as ``PageCache.pages`` tells them; None: nothing."""
         known = await self._versions.known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
 
@@ -328,12 +328,14 @@ class Engine:
     async def _open(self, reading: EngineReading) -> None:
         request, wanted = reading.request, reading.request.range
         await self._versions.authorise(request)
-        if not request.conditions:
+        # Of a suffix it takes the size to tell where it begins.
+        told = not request.conditions and (wanted is None or wanted.first is not None)
+        if told:
             # Before its page is on its way: what is stored is ranked by its next use, not by this one.
             self._counting.note_read(request, (wanted and wanted.first) or 0)
         meta = await self._versions.usable(request)
         if meta is None:
-            if not request.conditions and (wanted is None or wanted.first is not None):
+            if told:
                 first = 0 if wanted is None or wanted.first is None else wanted.first
                 try:
                     await reading.open_unknown(first // self.page_size)
@@ -346,8 +348,8 @@ class Engine:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
-        if request.conditions and span.length:
-            # Not before it was known whether anything is to be read.
+        if not told and span.length:
+            # Not before it was known whether anything is to be read, and what.
             self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 

@@ -1,20 +1,21 @@
 """Pages on their way from the origin: joining a flight, reading ahead, and the fill itself.
 
-Laws: memory is taken from the ledger before it is allocated, and before the origin is asked where the
-length is known, so that no connection waits for memory; a page that was stored is read from its tier, and
-its memory is given back at once; reading ahead, and a fill whose readers have all been served, take only
-memory that nobody waits for.
+Laws: memory is taken from the ledger before it is allocated; who waits for a slot at the origin holds
+memory of the first half alone, and nobody waits for memory without a slot, so that the two never wait for
+each other; a page that was stored is read from its tier, and its memory is given back at once; reading
+ahead, and a fill whose readers have all been served, take only memory that nobody waits for.
 """
 
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Fill, Flight, SingleFlight
+from shadeproxy.engine.outlasting import Outlasting
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
@@ -47,9 +48,17 @@ class Filling:
         self._outdated = outdated
         self.on_late: Callable[[], None] = lambda: None
         """Told when a reader joins a prefetch."""
+        self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
+        """Told of each page that a reader wants and that is not resident."""
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
         """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
         self.flights = SingleFlight(self._retire, self._goes_on)
+        self._outlasting = Outlasting(ledger.capacity_bytes // 2)
+
+    @property
+    def crowded(self) -> bool:
+        """See reading.py ``Fills``."""
+        return self._outlasting.many
 
     def join(
         self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
@@ -60,6 +69,7 @@ class Filling:
         )
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number)
+            self.on_wanted(ref, number)
             if coalesced:
                 self._stats.record_coalesced()
             self._demand(flight)
@@ -83,6 +93,7 @@ class Filling:
             flight.budget_bytes = length
         self._demand(flight)
         self._cache.miss(ref, number)
+        self.on_wanted(ref, number)
         return flight
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
@@ -108,9 +119,15 @@ class Filling:
         async def fill(flight: Flight) -> None:
             try:
                 await self._fill(flight, known)
-            except ObjectChanged:
+            except (ObjectChanged, BodyDamaged):
+                # Of a damaged body the length may be wrong too, and was learned with it.
                 if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
+                    self._outdated(flight.ref)
+                raise
+            except BodyCutShort:
+                if flight.publishable and known is None:
+                    # The length that was learned with it may be the lie.
                     self._outdated(flight.ref)
                 raise
 
@@ -126,7 +143,7 @@ class Filling:
         flight.publishable = not self._versions.being_written(ref)
         ticket = self._versions.verdict_ticket(ref)
         if known is not None:
-            await self._take(flight, page_span(number, self._page_size, known.size).length)
+            await self._take_early(flight, page_span(number, self._page_size, known.size).length)
         # The first page of an unknown or small object is asked for without a range, which works for empty
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
         whole = number == 0 and (known is None or known.size <= self._page_size)
@@ -155,11 +172,25 @@ class Filling:
         flight.stored = stored
         if stored and flight.intent is Intent.PREFETCH:
             self._cache.mark_unread(page)
-        view = self._cache.pinned(page) if stored and flight.waiters else None
+        view = self._cache.view_now(page) if stored and flight.waiters else None
         if view is not None:
             # Readers that are slow go on from the tier; the memory is somebody else's turn.
+            self._outlasting.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
+
+    async def _take_early(self, flight: Flight, length: int) -> None:
+        """Memory for the page before the origin is asked, where there is plenty: no connection waits then.
+
+        The other half is for those that hold a slot: taken without one, all of it could wait for slots whose
+        holders, which did not know the length of their page before, wait for memory.
+        """
+        if flight.intent is not Intent.DEMAND:
+            await self._take(flight, length)  # never waits, and is refused before the origin is asked
+            return
+        plenty = self._ledger.taken_bytes + length <= self._ledger.capacity_bytes * _AHEAD_SHARE
+        if not flight.budget_bytes and plenty and self._ledger.try_take(length):
+            flight.budget_bytes = length
 
     async def _take(self, flight: Flight, length: int) -> None:
         """Memory for the page, unless it was taken before."""

@@ -265,4 +265,6 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self._live[flight.ref]
+            # Their tracebacks lead back to the flight, and its memory would wait for the collector.
+            flight.task = flight.error = None
             self._retire(flight)

@@ -32,7 +32,7 @@ _NOTED_TOGETHER = 4096
 # sake of fewer reads than these no decision waits for it.
 _WORTH_NOTING = 256
 # Of a small cache so many would be much: what was read is not to be kept for that read.
-_SMALL = 16
+_SMALL = 64
 # A ticket and its key take about 500 bytes.
 _MOST_TICKETS = 32_768
 _FLUSH_AFTER_S = 0.2
@@ -66,6 +66,8 @@ class Hits:
         self._fresh = fresh
         self._count = count
         self._slots: list[int] = []
+        self._generations: list[int] = []
+        """Of the page that was read in each of ``_slots``: until it is noted its slot may change hands."""
         self._taken: list[Taken] = []
         self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
         self._timer: asyncio.Handle | None = None
@@ -204,7 +206,7 @@ class Hits:
     def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
         """Reads of pages by another process, of which those that changed hands since are left out."""
         read = slots[self._residents.stamp[slots] == stamps].tolist()
-        self._slots += read
+        self._keep(read)
         self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(read) else _FLUSH_UNREAD_AFTER_S)
 
     def flush(self) -> None:
@@ -213,9 +215,12 @@ class Hits:
             self._timer.cancel()
             self._timer = None
         self.tell()
-        slots, self._slots = self._slots, []
-        if slots:
-            self._cache.note_uses(np.array(slots, dtype=np.int64))
+        if self._slots:
+            slots, generations = (
+                np.array(column, dtype=np.int64) for column in (self._slots, self._generations)
+            )
+            self._slots, self._generations = [], []
+            self._cache.note_uses(slots[self._residents.generation[slots] == generations])
 
     def tell(self) -> None:
         """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
@@ -224,13 +229,18 @@ class Hits:
             return
         stamps = self._residents.stamps
         # A slot that changed hands since is another page's.
-        self._slots += [one.slot for one, _, _, _ in taken if stamps[one.slot] == one.stamp]
+        self._keep([one.slot for one, _, _, _ in taken if stamps[one.slot] == one.stamp])
         self._count(taken)
 
     def _note(self, pieces: list[_Piece]) -> None:
         slots = [piece.slot for piece in pieces]
-        self._slots += slots
+        self._keep(slots)
         self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S)
+
+    def _keep(self, slots: list[int]) -> None:
+        generations = self._residents.generations
+        self._slots += slots
+        self._generations += [generations[slot] for slot in slots]
 
     def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
         self._taken.append((ticket, job, first, size_bytes))

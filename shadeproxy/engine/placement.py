@@ -1,13 +1,14 @@
 """Who gets a place and who leaves: the policy applied to the resident table.
 
 Laws: plain defs, no I/O beyond what a tier's ``reserve`` accounts for; a victim is only named when it is
-really beaten; victims are named for a newcomer, never for the sake of it. Carrying a decision out
-(demoting, dropping, writing) is the page cache's part.
+really beaten; victims are named for a newcomer, never for the sake of it; a pinned page is no victim, and
+beats every page that is not pinned. Carrying a decision out (demoting, dropping, writing) is the page cache's
+part.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,12 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
 from shadeproxy.engine.knowledge.upcoming import NextUses
+from shadeproxy.engine.newcomers import Newcomers
+from shadeproxy.engine.pins import PINNED_SHARE
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.keeping import keeping_ahead
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
@@ -31,7 +35,10 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
+_MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
+_RECORD_BYTES = 512  # of a record beside its body
+_SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with nobody
 
 Evict = Callable[[int, str], None]
 """Make a slot leave its tier, for a stated reason."""
@@ -41,14 +48,6 @@ class WeightSource(Protocol):
     """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
 
     def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
-
-
-class Newcomers(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,)."""
-
-    object_hash: NDArray[np.uint64]
-    number: NDArray[np.uint32]
-    record_bytes: NDArray[np.int64]
 
 
 class Placement:
@@ -67,7 +66,7 @@ class Placement:
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
-        self._policy = policy
+        self._policy = keeping_ahead(policy)
         self._weights = weights
         self._next_uses = next_uses
         self._rng = rng
@@ -75,7 +74,7 @@ class Placement:
         self._observed: list[tuple[int, float, float]] = []
         self._staging = StagingShare(policy.staging_share)
         self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
-        self._policy_of_staging = replace(policy, admits_always=True)
+        self._beats_all = replace(policy, admits_always=True)  # staged and pinned pages
 
     # ------------------------------------------------------------------ what readers do
 
@@ -109,6 +108,7 @@ class Placement:
         members = self._sample(0, 1)
         bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
         keys = self._policy.key(self._columns(slots))
+        keys = np.where(self._residents.pinned[slots], -np.inf, keys)
         order = np.argsort(keys, kind="stable")
         deserving: Slots = slots[order][keys[order] < bar]
         return deserving
@@ -121,21 +121,31 @@ class Placement:
 
     # ------------------------------------------------------------------ decisions
 
-    def winners(self, newcomers: Newcomers, pending_bytes: int) -> NDArray[np.bool_]:
+    def winners(self, newcomers: Newcomers, pending_bytes: int, *, earned: bool = False) -> NDArray[np.bool_]:
         """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
 
-        ``pending_bytes`` come before them. A guess by a sample, and nothing changes: ``find_place`` decides.
+        ``pending_bytes`` come before them. ``earned``: where the policy admits whatever comes, only what
+        finds room wins. A guess by a sample, and nothing changes: ``find_place`` decides.
         """
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
         beyond = needed - self.free_bytes
-        if self._policy.admits_always or not len(sizes) or beyond[-1] <= 0:
+        held: NDArray[np.bool_] = newcomers.pinned & (
+            np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
+        )
+        if not len(sizes):
+            return held
+        if self._policy.admits_always:
+            rounded = beyond + _RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
+            fits = rounded <= 0 if earned else (beyond <= 0) | (needed <= self._unread_room_bytes())
+            return held | fits
+        if beyond[-1] <= 0:
             return np.ones(len(sizes), dtype=np.bool_)
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
         keys = self._policy.key(self._columns_of(newcomers))
-        wins: NDArray[np.bool_] = (beyond <= 0) | (keys < worst)
+        wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 
     @property
@@ -153,10 +163,31 @@ class Placement:
         """What is run by recency, for pages that win no place."""
         return self._staging_bytes(0)
 
+    @property
+    def pinnable_bytes(self) -> int:
+        """What pages may come to be pinned, all tiers taken together."""
+        return sum(max(self.pin_room_bytes(index), 0) for index in range(len(self._tiers)))
+
+    def pin_room_bytes(self, index: int) -> int:
+        """What pages may come to be pinned in tier ``index``."""
+        held_bytes = self._residents.members[index].pinned_bytes
+        return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
+
+    def pin(self, slot: int) -> bool:
+        """Hold a page of a tier whatever else comes; False where pinned pages hold all that they may."""
+        index = int(self._residents.tier[slot])
+        if int(self._residents.record_bytes[slot]) > self.pin_room_bytes(index):
+            return False
+        self._residents.pin(slot, pinned=True)
+        self._drawn[index].forget()
+        return True
+
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
         """A reserved location in tier ``index`` won against its residents by the policy, or None."""
         tier, members = self._tiers[index], self._residents.members[index]
         size = int(self._residents.record_bytes[slot])
+        if self._residents.pinned[slot] and size > self.pin_room_bytes(index):
+            return None
         room = self._staging_bytes(index)
         if index == 0 and room < size:
             self._release_staged()
@@ -164,7 +195,7 @@ class Placement:
         held_back = max(room if size <= room else 0, members.staged_bytes)
         free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
         # Holes left by victims drawn at random are of no use to a page much longer than they are.
-        long = size > _LONG * tier.used_bytes / max(members.count, 1)
+        long = size > _LONG * tier.used_bytes / max(members.count + members.pinned, 1)
         if free < size and not long and not self._displace(slot, index, size - free, evict):
             return None
         for attempt in range(_RESERVE_TRIES):
@@ -192,7 +223,7 @@ class Placement:
             try:
                 location = self._tiers[0].reserve(size)
             except TierFull:
-                if not self._displace(slot, 0, size, evict, policy=self._policy_of_staging):
+                if not self._displace(slot, 0, size, evict, policy=self._beats_all):
                     return None
             else:
                 self._staging.on_staged(size, self._tiers[0].capacity_bytes)
@@ -208,7 +239,7 @@ class Placement:
     def _displace(
         self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
     ) -> bool:
-        policy, newcomer = policy or self._policy, np.array([slot], dtype=np.int64)
+        policy, newcomer = policy or self._policy_for(slot), np.array([slot], dtype=np.int64)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
             if not self._outranks(policy, slot, worst):
@@ -223,10 +254,13 @@ class Placement:
         _evict_all(members[chosen], evict)
         return True
 
+    def _policy_for(self, slot: int) -> Policy:
+        return self._beats_all if self._residents.pinned[slot] else self._policy
+
     def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
         # Both now: since the victim was drawn, time has brought it nearer to its next use.
         keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
-        return policy.admits_always or bool(keys[0] < keys[1])
+        return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
 
     def _draw(self, index: int) -> int:
         """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
@@ -244,8 +278,8 @@ class Placement:
         starts, stops = byte_spans(table.location[members])
         order = np.argsort(starts)
         members, starts, stops = members[order], starts[order], stops[order]
-        # Whose key is not asked: staged pages are no members, and stay.
-        kept = np.isin(members, list(table.members[index].staged), invert=True)
+        # Whose key is not asked: staged and pinned pages are no members, and stay.
+        kept = np.isin(members, list(table.members[index].staged), invert=True) & ~table.pinned[members]
         beaten = kept & self._beaten(slot, members)
         run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
         if run is None:
@@ -254,14 +288,15 @@ class Placement:
         return True
 
     def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
-        bar = admission_bar(self._policy, self._columns(np.array([slot], dtype=np.int64)))
+        bar = admission_bar(self._policy_for(slot), self._columns(np.array([slot], dtype=np.int64)))
         beaten: NDArray[np.bool_] = self._policy.key(self._columns(members)) > bar
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
-        """Members and staged pages of a tier; of a big one, those of a few segments drawn at random."""
+        """All pages of a tier; of a big one, those of a few segments drawn at random."""
         members = self._residents.members[index]
-        slots = np.concatenate([members.slots, np.fromiter(members.staged, np.int64, len(members.staged))])
+        staged = np.fromiter(members.staged, np.int64, len(members.staged))
+        slots = np.concatenate([members.slots, staged, self._residents.pinned_in(index)])
         if len(slots) <= _MOST_SAMPLED:
             return slots
         segments = byte_spans(self._residents.location[slots])[0] // SEGMENT_SPAN_BYTES
@@ -322,6 +357,11 @@ class Placement:
             draw=self._rng.random(count),
             tick=self.tick,
         )
+
+    def _unread_room_bytes(self) -> int:
+        """For pages that come ahead, beside those that wait for their first read."""
+        capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
+        return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
     def _staging_bytes(self, index: int) -> int:
         return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0

@@ -41,6 +41,11 @@ class Fills(Protocol):
     def leave(self, flight: Flight, *, served: bool = False) -> None: ...
 
     @property
+    def crowded(self) -> bool:
+        """Whether pieces are to be copied, because those handed out keep too much memory already."""
+        ...
+
+    @property
     def on_part(self) -> Callable[[ObjectRef, ObjectMeta, Span], None]: ...
 
 
@@ -122,6 +127,11 @@ class EngineReading:
         flight = self._joined.pop(number, None)
         if flight is not None:
             self._fills.leave(flight, served=served)
+
+    @property
+    def crowded(self) -> bool:
+        """See ``Fills.crowded``."""
+        return self._fills.crowded
 
     def reset(self) -> None:
         """Nothing is known any more: the version that was opened is gone."""
@@ -269,6 +279,8 @@ class Body:
                 return page[self._position : self._stop]
             self._flight = page
         piece = await self._flight.piece(self._position, self._stop)
+        if self._reading.crowded:
+            piece = memoryview(bytes(piece))
         self._position += len(piece)
         if self._position == self._stop:
             self._flight = None

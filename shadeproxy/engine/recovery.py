@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
+from shadeproxy.core.identity import GroupName
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.residents import Residents
 from shadeproxy.engine.transfers import Medium
@@ -22,7 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """From ``media`` into ``residents``. ``tick`` tells the number of demand reads so far."""
+    """From ``media`` into ``residents``. ``tick`` tells the number of demand reads so far, ``pinned`` which
+    rows of a tier are to be held, as bool[n].
+    """
 
     def __init__(
         self,
@@ -31,11 +35,13 @@ class Recovery:
         groups: PrefixGroups,
         *,
         tick: Callable[[], float],
+        pinned: Callable[[int, Rows, list[GroupName]], NDArray[np.bool_]],
     ) -> None:
         self._media = media
         self._residents = residents
         self._groups = groups
         self._tick = tick
+        self._pinned = pinned
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
         self._distrusted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +130,8 @@ class Recovery:
                 number for number, (bucket, _) in enumerate(contents.names) if bucket in self._distrusted
             ]
             rows["validated_s"][np.isin(rows["group"], doubted)] = 0.0
-        left_out = self._residents.take_in(rows, groups, index, self._tick())
+        pinned = self._pinned(index, rows, contents.names)
+        left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
         for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():
             self._resolve(*row[:3])
             release(Location(row[3]))

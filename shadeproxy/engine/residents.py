@@ -22,15 +22,28 @@ __all__ = ["NO_TIER", "Members", "Residents", "Slots", "etag_hash", "page_hash"]
 
 Slots = NDArray[np.int64]
 
+# In place of a position among the members.
+_STAGED = -1
+_PINNED = -2
+
 
 class Members:
-    """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency."""
+    """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency; of pinned
+    ones, which nobody may draw, the number and their record bytes.
+    """
 
     def __init__(self) -> None:
         self._slots = np.zeros(COLUMN_CAPACITY, dtype=np.int64)
         self.count = 0
         self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
         self.staged_bytes = 0
+        self.pinned = 0
+        self.pinned_bytes = 0
+
+    @property
+    def pages(self) -> int:
+        """How many there are of all three."""
+        return self.count + len(self.staged) + self.pinned
 
     @property
     def slots(self) -> Slots:
@@ -72,7 +85,7 @@ class Residents:
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
         self.unread: set[int] = set()
-        """Slots of the pages that were fetched ahead and not read yet: their first use is no reuse."""
+        """Slots of the pages that were fetched ahead on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
         self._next_slot = 0
         self._share = share
@@ -96,16 +109,22 @@ class Residents:
         self.body_bytes: NDArray[np.int64] = rest["body_bytes"]
         self.validated_s: NDArray[np.float64] = rest["validated_s"]
         self.unverified: NDArray[np.bool_] = rest["unverified"]
+        self.pinned: NDArray[np.bool_] = rest["pinned"]
         self.generation: NDArray[np.int64] = rest["generation"]
         self._position: NDArray[np.int32] = rest["position"]
         self.stamp: NDArray[np.int64] = rest["stamp"]
         # One element of a memoryview is read in a third of the time that one of an ndarray takes.
-        self.stamps = self.stamp.data
+        self.stamps, self.generations = self.stamp.data, self.generation.data
         self._tiers, self._etags = self.tier.data, self.etag.data
         self._index.bind(self.object_hash.data, self.number.data)
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of the pages in ``unread``."""
+        return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
         """The slot of a page of that version that is ready to be read."""
@@ -137,8 +156,21 @@ class Residents:
         """Every slot, in use or free, whose latest page is of one of the prefix groups."""
         return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
 
+    def pinned_in(self, tier: int) -> Slots:
+        """Every slot that holds a pinned page of ``tier``."""
+        stop = self._next_slot
+        return np.flatnonzero((self._position[:stop] == _PINNED) & (self.tier[:stop] == tier))
+
     def add(
-        self, object_hash: int, number: int, *, etag: int, body_bytes: int, group: int, tick: float
+        self,
+        object_hash: int,
+        number: int,
+        *,
+        etag: int,
+        body_bytes: int,
+        group: int,
+        tick: float,
+        pinned: bool = False,
     ) -> int:
         """A slot for a page that is in no tier yet, and has no other slot."""
         slot = self._free.pop() if self._free else self._grow(1)
@@ -159,11 +191,14 @@ class Residents:
         self.group[slot] = group
         self.validated_s[slot] = 0.0
         self.unverified[slot] = False
+        self.pinned[slot] = pinned
         return slot
 
-    def take_in(self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float) -> Slots:
+    def take_in(
+        self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
+    ) -> Slots:
         """Pages that lie in ``tier`` already, unproven; indices of the rows whose page has a slot already
-        and which are left out. ``groups``: i32[n], their prefix groups here.
+        and which are left out. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -182,7 +217,12 @@ class Residents:
         self.admitted[slots] = tick - mine["age"]
         self.group[slots] = groups[entered]
         self.unverified[slots] = True
-        self._position[slots] = self.members[tier].extend(slots)
+        held = pinned[entered]
+        self.pinned[slots] = held
+        self._position[slots[~held]] = self.members[tier].extend(slots[~held])
+        self._position[slots[held]] = _PINNED
+        self.members[tier].pinned += int(held.sum())
+        self.members[tier].pinned_bytes += int(self.record_bytes[slots[held]].sum())
         self.tier[slots] = tier
         return np.flatnonzero(~entered)
 
@@ -197,13 +237,39 @@ class Residents:
         self.stamp[slot] += 1
         self.tier[slot] = tier
         self._show(slot)
-        members = self.members[tier]
-        if staged:
-            self._position[slot] = -1
+        self._enter(slot, staged=staged)
+
+    def _enter(self, slot: int, *, staged: bool = False) -> None:
+        """Among the pages of its tier."""
+        members, record_bytes = self.members[int(self.tier[slot])], int(self.record_bytes[slot])
+        if self.pinned[slot]:
+            self._position[slot] = _PINNED
+            members.pinned += 1
+            members.pinned_bytes += record_bytes
+        elif staged:
+            self._position[slot] = _STAGED
             members.staged[slot] = record_bytes
             members.staged_bytes += record_bytes
         else:
             self._position[slot] = members.append(slot)
+
+    def _depart(self, slot: int) -> None:
+        members, position = self.members[int(self.tier[slot])], int(self._position[slot])
+        if position == _PINNED:
+            members.pinned -= 1
+            members.pinned_bytes -= int(self.record_bytes[slot])
+        elif position == _STAGED:
+            members.staged_bytes -= members.staged.pop(slot)
+        else:
+            moved = members.swap_remove(position)
+            if moved >= 0:
+                self._position[moved] = position
+
+    def pin(self, slot: int, *, pinned: bool) -> None:
+        """Hold a page of a tier whatever else comes, or no more."""
+        self._depart(slot)
+        self.pinned[slot] = pinned
+        self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
         """Raises TierError unless the record that was found at a slot's location is the slot's page: what
@@ -221,13 +287,7 @@ class Residents:
     def displace(self, slot: int) -> tuple[int, Location]:
         """Take a page out of its tier, keeping its slot; where it was."""
         tier, location = int(self.tier[slot]), Location(int(self.location[slot]))
-        members = self.members[tier]
-        if self.is_staged(slot):
-            members.staged_bytes -= members.staged.pop(slot)
-        else:
-            moved = members.swap_remove(int(self._position[slot]))
-            if moved >= 0:
-                self._position[moved] = self._position[slot]
+        self._depart(slot)
         self.tier[slot] = NO_TIER
         self.stamp[slot] += 1
         if self._share is not None:
@@ -246,14 +306,13 @@ class Residents:
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
         """Demand reads, oldest first, of slots that may repeat; their reuse distances in ticks, nan
-        for the first use of one that was unread.
+        for the first use of one that nobody had asked for.
         """
         order = np.argsort(slots, kind="stable")
         sorted_slots, sorted_ticks = slots[order], ticks[order]
         before = self.last_use[sorted_slots]
         again = np.flatnonzero(sorted_slots[1:] == sorted_slots[:-1]) + 1
-        if self.unread:
-            before[np.isin(sorted_slots, list(self.unread))] = np.nan
+        before[self.uses[sorted_slots] == 0] = np.nan
         before[again] = sorted_ticks[again - 1]
         distances = np.empty(len(slots))
         distances[order] = sorted_ticks - before
@@ -266,17 +325,16 @@ class Residents:
 
     def staged_in(self, slots: Slots) -> Slots:
         """Those of ``slots`` that are staged."""
-        staged: Slots = slots[(self._position[slots] < 0) & (self.tier[slots] != NO_TIER)]
+        staged: Slots = slots[(self._position[slots] == _STAGED) & (self.tier[slots] != NO_TIER)]
         return staged
 
     def is_staged(self, slot: int) -> bool:
-        return bool(self.tier[slot] != NO_TIER and self._position[slot] < 0)
+        return bool(self.tier[slot] != NO_TIER and self._position[slot] == _STAGED)
 
     def unstage(self, slot: int) -> None:
         """A staged page becomes an ordinary member of its tier."""
-        members = self.members[int(self.tier[slot])]
-        members.staged_bytes -= members.staged.pop(slot)
-        self._position[slot] = members.append(slot)
+        self._depart(slot)
+        self._enter(slot)
 
     def remove(self, slot: int) -> None:
         """Forget a page that is in no tier (``displace`` it first)."""
@@ -291,8 +349,8 @@ class Residents:
         self._free.append(slot)
 
     def use(self, slot: int, tick: float) -> float:
-        """One demand read; the reuse distance in ticks, nan for the first use of one that was unread."""
-        distance = np.nan if slot in self.unread else tick - float(self.last_use[slot])
+        """One demand read; the reuse distance in ticks, nan for the first one of a page that came unasked."""
+        distance = tick - float(self.last_use[slot]) if self.uses[slot] else np.nan
         self.last_use[slot] = tick
         self.uses[slot] += 1
         if self.is_staged(slot):

@@ -1,10 +1,10 @@
-"""Freshness rules per bucket and prefix: how long cached metadata may answer for the origin.
+"""Rules per bucket and prefix: how long cached metadata may answer for the origin, and what is pinned.
 
 Pure data and one decision. The clock comes in as an argument; who revalidates is not decided here.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from fnmatch import fnmatchcase
@@ -39,6 +39,7 @@ class Rule:
     freshness: Freshness = Freshness.TTL
     ttl_s: float = 3600.0
     cache: bool = True
+    pin: bool = False
 
     def applies(self, ref: ObjectRef) -> bool:
         return ref.key.startswith(self.prefix) and fnmatchcase(ref.bucket, self.bucket)
@@ -66,11 +67,17 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
         self._default = default or Rule()
-        self._rules = (*rules, self._default)
+        self._rules: tuple[Rule, ...] = ()
+        self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
         """Go by ``rules`` from now on. Who remembers what the old ones said must be told to forget it."""
         self._rules = (*rules, self._default)
+        self.any_pins = any(rule.pin for rule in self._rules)
 
     def of(self, ref: ObjectRef) -> Rule:
         return next((rule for rule in self._rules if rule.applies(ref)), self._rules[-1])
+
+    def __iter__(self) -> Iterator[Rule]:
+        """In the order in which they are asked; the default is the last."""
+        return iter(self._rules)

@@ -13,6 +13,7 @@ import structlog
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
+from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.placement import Placement
 from shadeproxy.engine.residents import Residents
 from shadeproxy.telemetry.stats import Stats
@@ -59,12 +60,14 @@ class Transfers:
         media: Sequence[Medium],
         *,
         placement: Placement,
+        pins: Pins,
         stats: Stats,
         ledger: Ledger,
     ) -> None:
         self._residents = residents
         self._media = media
         self._placement = placement
+        self._pins = pins
         self._stats = stats
         self._ledger = ledger
         self._unplaced: dict[int, object] = {}  # slot -> ticket of the write that will place it
@@ -95,10 +98,13 @@ class Transfers:
 
         ``wanted`` is asked after the write. False: it was not stored, and its slot is gone.
         """
-        for index in range(len(self._media)):
-            location = self._reserve(slot, index)
-            if location is not None:
-                return await self._write(self._plan(slot, index, location, header, body), wanted)
+        index, location = self._first_place(slot)
+        if location is None and self._residents.pinned[slot]:
+            # Pinned pages hold all that they may: it is a page like any other.
+            self._residents.pinned[slot] = False
+            index, location = self._first_place(slot)
+        if location is not None:
+            return await self._write(self._plan(slot, index, location, header, body), wanted)
         location = self._placement.find_staging_place(slot, self._evict)
         if location is not None:
             return await self._write(self._plan(slot, 0, location, header, body, staged=True), wanted)
@@ -130,6 +136,13 @@ class Transfers:
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("used")
             self.on_first_use(slot)
+
+    def _first_place(self, slot: int) -> tuple[int, Location | None]:
+        for index in range(len(self._media)):
+            location = self._reserve(slot, index)
+            if location is not None:
+                return index, location
+        return 0, None
 
     def _reserve(self, slot: int, index: int) -> Location | None:
         try:
@@ -169,6 +182,10 @@ class Transfers:
         if not stored:
             self._release(plan.index, plan.location)
             return False
+        # Asked again: what is pinned, and how much, may have changed since it was decided.
+        covered = self._pins.covers(plan.header.page.ref)
+        fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
+        self._residents.pinned[plan.slot] = fits
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
         self._stats.record_admission(tier.name)
         return True

@@ -14,6 +14,7 @@ from shadeproxy.core.types import ObjectRef
 Addressing = Literal["path", "virtual", "auto"]
 
 # A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
@@ -66,4 +67,5 @@ class Endpoint:
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
             return self.is_aws and _HOST_LABEL.fullmatch(bucket) is not None
-        return self._addressing == "virtual"
+        # What is no name of a host must not become one: it would say which server is asked.
+        return self._addressing == "virtual" and _HOST_NAME.fullmatch(bucket) is not None

@@ -8,6 +8,7 @@ Cut off at once by ``abort``; only a connection that is IDLE and ``reusable`` ma
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from copy import copy
 from enum import Enum, auto
 from typing import cast
 
@@ -258,7 +259,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _wait(self) -> None:
         """Until something happened. Raises what ended the connection."""
         if self._failure is not None:
-            raise self._failure
+            # A copy: the traceback of what is raised leads back here, and both would wait for the collector.
+            raise copy(self._failure)
         if self._ended:
             if self._head is not None and self._head.length is None:
                 return  # a body that lasts until the connection ends

@@ -1,8 +1,8 @@
 """``FaultyOrigin``: an origin that misbehaves on order, for tests, experiments and the demo's slow origin.
 
 Faults come from a script (one entry per call, in order, then none) or from a seeded draw; the same seed
-gives the same faults. It never invents bytes: what it yields is what the inner origin yielded, delayed, cut
-or under another ETag.
+gives the same faults. It never invents bytes: what it yields is what the inner origin yielded, delayed, cut,
+under another ETag or length, or with one bit flipped.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import BodyCutShort, OriginError
-from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
@@ -32,7 +32,9 @@ class Fault:
 
     ``delay_s`` before anything happens; ``error`` instead of an answer; ``cut_after_bytes``: BodyCutShort
     there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces
-    of this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version.
+    of this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
+    ``flip_bit_at``: the last bit of that byte of the body is another; ``short_by_bytes``: the object is said
+    to be so much shorter, and so much of its end does not come (negative: longer, and it is cut short).
     """
 
     delay_s: float = 0.0
@@ -42,6 +44,8 @@ class Fault:
     trickle_bytes: int | None = None
     trickle_delay_s: float = 0.0
     flip_etag: bool = False
+    flip_bit_at: int | None = None
+    short_by_bytes: int = 0
 
 
 NO_FAULT = Fault()
@@ -89,7 +93,8 @@ class FaultyOrigin:
         opened = self._inner.open(ref, **options)
         async with opened as reading, aclosing(self._spoil(reading.chunks, fault)) as chunks:
             direct = None if _spoils(fault) else reading.receive
-            yield OriginRead(_claim(reading.meta, fault), reading.span, chunks, direct)
+            span = Span(reading.span.start, reading.span.stop - fault.short_by_bytes)
+            yield OriginRead(_claim(reading.meta, fault), span, chunks, direct)
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         await self._begin()
@@ -129,8 +134,12 @@ class FaultyOrigin:
         return NO_FAULT
 
     async def _spoil(self, chunks: AsyncIterator[bytes], fault: Fault) -> AsyncGenerator[bytes, None]:
-        given = 0
+        given, at = 0, fault.flip_bit_at
         async for chunk in chunks:
+            if at is not None and given <= at < given + len(chunk):
+                flipped = bytearray(chunk)
+                flipped[at - given] ^= 1
+                chunk = bytes(flipped)  # noqa: PLW2901 (it is spoiled where it comes)
             for piece in _pieces(chunk, fault.trickle_bytes):
                 if fault.trickle_delay_s:
                     await self._clock.sleep(fault.trickle_delay_s)
@@ -144,6 +153,8 @@ class FaultyOrigin:
                 if stop < given + len(piece):
                     await self._break_off(fault, stop)
                 given = stop
+        if fault.short_by_bytes < 0:
+            await self._break_off(fault, given)
 
     async def _break_off(self, fault: Fault, at: int) -> None:
         if fault.stall_after_bytes == at:
@@ -154,15 +165,13 @@ class FaultyOrigin:
 
 def _spoils(fault: Fault) -> bool:
     """Whether the body itself suffers."""
-    return (fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes) != (
-        None,
-        None,
-        None,
-    ) or bool(fault.trickle_delay_s)
+    spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
+    return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 
 
 def _claim(meta: ObjectMeta, fault: Fault) -> ObjectMeta:
-    return replace(meta, etag='"another-version"') if fault.flip_etag else meta
+    claimed = replace(meta, size=meta.size - fault.short_by_bytes)
+    return replace(claimed, etag='"another-version"') if fault.flip_etag else claimed
 
 
 def _pieces(chunk: bytes, size: int | None) -> Iterable[bytes]:

@@ -1,15 +1,12 @@
 """``LimitedOrigin``: at most so many bodies open at once, DEMAND before everything else, PREFETCH only where
-there is room to spare: it never waits, so that no reader finds himself waiting with it.
+there is room to spare: it never waits, so that no reader finds himself waiting with it; and at most so many
+forwarded requests, of which one client never has all, for they last as long as their client likes.
 
-The state: ``_open`` slots taken, and two queues of waiting futures, each first come, first served. A slot
-passes from hand to hand (``give``), so a newcomer cannot slip in between. A waiter that is cancelled, or
-waited too long, leaves its queue; one that was granted a slot in the same tick hands it on. Heads,
-listings and forwarded requests are not counted: they are short, or the client's own.
+Heads and listings are not counted: they are short.
 """
 
-import asyncio
-from collections import deque
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Unpack
 
@@ -23,9 +20,10 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.slots import Slots
 
-_Waiting = deque[asyncio.Future[None]]
 _SPARED = 8  # one slot in so many is never prefetching's
+_KEPT = 4  # one slot in so many is kept from any one client that forwards
 
 
 def prefetch_slots(max_open: int) -> int:
@@ -36,21 +34,29 @@ def prefetch_slots(max_open: int) -> int:
 class LimitedOrigin:
     """``inner`` with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
-    Who waits for one longer than ``max_wait_s`` gets Overloaded: the answer is then 503 SlowDown.
+    Who waits for one longer than ``max_wait_s`` gets Overloaded (slots.py).
     """
 
     def __init__(self, inner: Origin, *, max_open: int, max_wait_s: float = 10.0) -> None:
         self._inner = inner
         self._max_open = max_open
-        self._max_wait_s = max_wait_s
-        self._open = 0
-        self._demand: _Waiting = deque()
-        self._others: _Waiting = deque()
+        self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
+        self._forwards = Slots(
+            max_open,
+            max_wait_s=max_wait_s,
+            what="uploads and other forwarded requests",
+            most_of_client=max_open - max_open // _KEPT,
+        )
 
     @property
     def open_now(self) -> int:
         """Bodies open now."""
-        return self._open
+        return self._reads.taken
+
+    @property
+    def forwarded_now(self) -> int:
+        """Forwarded requests under way."""
+        return self._forwards.taken
 
     @property
     def prefetch_slots(self) -> int:
@@ -60,7 +66,7 @@ class LimitedOrigin:
     @property
     def waiting(self) -> int:
         """Reads that wait for a slot now."""
-        return len(self._demand) + len(self._others)
+        return self._reads.waiting
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         return await self._inner.head(ref, upstream=upstream)
@@ -72,7 +78,7 @@ class LimitedOrigin:
         return await self._inner.list_objects(bucket, prefix, **options)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        return self._inner.forward(request)
+        return self._limited_forward(request)
 
     async def probe(self) -> str:
         return await self._inner.probe()
@@ -80,39 +86,24 @@ class LimitedOrigin:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def take(self, intent: Intent) -> None:
-        """A slot, when it is one's turn. Raises Overloaded after ``max_wait_s``; for PREFETCH at once."""
-        if intent is Intent.PREFETCH and self._open >= self.prefetch_slots:
+    async def take(self, intent: Intent) -> str:
+        """A slot for a read; for whom it counts. Raises Overloaded; for PREFETCH at once."""
+        if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             raise Overloaded("no read of the origin is to spare for prefetching")
-        if self._open < self._max_open:
-            self._open += 1
-            return
-        queue = self._demand if intent is Intent.DEMAND else self._others
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(future)
-        try:
-            # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
-            await asyncio.wait({future}, timeout=self._max_wait_s)
-        except asyncio.CancelledError:
-            if future.done():
-                self.give()
-            else:
-                queue.remove(future)
-            raise
-        if not future.done():
-            queue.remove(future)
-            raise Overloaded(
-                f"all {self._max_open} reads of the origin were taken for {self._max_wait_s:g} s;"
-                " retry later, or raise origin.max_connections"
-            )
+        return await self._reads.take(urgent=intent is Intent.DEMAND)
 
-    def give(self) -> None:
-        """Hand a slot on to who waits longest, demand first."""
-        for queue in (self._demand, self._others):
-            if queue:
-                queue.popleft().set_result(None)
-                return
-        self._open -= 1
+    def give(self, client: str) -> None:
+        """A read of ``client`` is over."""
+        self._reads.give(client)
+
+    @asynccontextmanager
+    async def _limited_forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        client = await self._forwards.take()
+        try:
+            async with self._inner.forward(request) as answer:
+                yield answer
+        finally:
+            self._forwards.give(client)
 
 
 class _LimitedRead:
@@ -124,13 +115,14 @@ class _LimitedRead:
         self._limited = limited
         self._inner = inner
         self._intent = intent
+        self._client = ""
 
     async def __aenter__(self) -> OriginRead:
-        await self._limited.take(self._intent)
+        self._client = await self._limited.take(self._intent)
         try:
             return await self._inner.__aenter__()
         except BaseException:
-            self._limited.give()
+            self._limited.give(self._client)
             raise
 
     async def __aexit__(
@@ -139,4 +131,4 @@ class _LimitedRead:
         try:
             return await self._inner.__aexit__(kind, error, trace)
         finally:
-            self._limited.give()
+            self._limited.give(self._client)

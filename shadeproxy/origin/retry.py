@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import OriginError, OriginUnavailable
+from shadeproxy.core.errors import OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import (
     Arrived,
@@ -97,24 +97,30 @@ class RetryingOrigin:
             try:
                 return await call()
             except OriginError as error:
-                await self.back_off(error, budget)
+                if not await self.backs_off(error, budget):
+                    raise
 
-    async def back_off(self, error: OriginError, budget: "Budget") -> None:
-        """Wait before the next attempt, or raise ``error`` when there is none."""
+    async def backs_off(self, error: OriginError, budget: "Budget") -> bool:
+        """Wait before the next attempt; False, without a wait, when there is none.
+
+        The caller raises: an error raised by a frame that holds it waits for the collector, and with it
+        the memory of the page.
+        """
         if error.retryable:
             self._health.attempt_failed(error)
         if not error.retryable or not budget.left:
-            raise error
+            return False
         limit_s = min(self._rule.max_delay_s, self._rule.base_delay_s * 2**budget.used)
         delay_s = self._rng.uniform(0, limit_s)
         asked_s = error.retry_after_s if isinstance(error, OriginUnavailable) else None
         if asked_s is not None:
             if asked_s > self._rule.max_delay_s:
-                raise error
+                return False
             delay_s = max(delay_s, asked_s)
         budget.used += 1
         self.retries += 1
         await self._clock.sleep(delay_s)
+        return True
 
 
 class Budget:
@@ -183,7 +189,9 @@ class _RetriedRead:
                     at += len(chunk)
                     yield chunk
             except OriginError as error:
-                chunks = (await self._again(first, at, error)).chunks
+                if not await self._may_go_on(error):
+                    raise
+                chunks = (await self._go_on(first, at, error)).chunks
             else:
                 return
 
@@ -199,15 +207,26 @@ class _RetriedRead:
             try:
                 await reading.read_into(buffer[filled:], note)
             except OriginError as error:
-                reading = await self._again(first, first.span.start + filled, error)
+                if not await self._may_go_on(error):
+                    raise
+                reading = await self._go_on(first, first.span.start + filled, error)
             else:
                 return
 
-    async def _again(self, first: OriginRead, at: int, error: OriginError) -> OriginRead:
-        """The rest of the same version, from ``at``. Raises ``error`` when there is no attempt left."""
+    async def _may_go_on(self, error: OriginError) -> bool:
         # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
         # never holds two.
         await self._close()
-        await self._origin.back_off(error, self._budget)
+        return await self._origin.backs_off(error, self._budget)
+
+    async def _go_on(self, first: OriginRead, at: int, error: OriginError) -> OriginRead:
+        """The rest of the same version, from ``at``. Raises ``error`` when there is none."""
         self._options = {**self._options, "span": Span(at, first.span.stop), "if_match": first.meta.etag}
-        return await self._origin.repeat(self._budget, self._attempt)
+        try:
+            return await self._origin.repeat(self._budget, self._attempt)
+        except OriginAnswer as answer:
+            # The object ends where the body did: its length was a lie, and whoever asked for the whole did
+            # not ask for a range.
+            if answer.status == 416:
+                raise error from answer
+            raise

@@ -152,6 +152,8 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 
 def _parse(body: bytes) -> Element | None:
+    if not body:
+        return None  # an answer to HEAD; and a parser that fails leaves cycles, with all that hangs from them
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -49,10 +49,12 @@ class Policy:
 
     ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
     ``staging_share``: upper bound of the share of each tier that is run by recency for newcomers that
-    did not win a place (design 6.5); 0 switches staging off.
+    did not win a place (design 6.5); 0 switches staging off. ``looks_ahead``: ``key`` depends on
+    ``next_use_s``; a caller may give the others inf instead of computing it.
     """
 
     name: str
     key: EvictionKey
     admits_always: bool = False
     staging_share: float = 0.0
+    looks_ahead: bool = False

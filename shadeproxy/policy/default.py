@@ -46,4 +46,5 @@ def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
 
 def default_policy(objective: Objective = "bytes") -> Policy:
     """The default policy for the fewest origin bytes, or for the fewest origin requests."""
-    return Policy("default", partial(next_use_key, objective=objective), staging_share=_STAGING_SHARE)
+    key = partial(next_use_key, objective=objective)
+    return Policy("default", key, staging_share=_STAGING_SHARE, looks_ahead=True)

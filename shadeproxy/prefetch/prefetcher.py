@@ -3,28 +3,30 @@
 ``_plan`` decides what is wanted, ``_pump`` starts what there is room for; both are plain defs, and run when
 an order or a reader moved, and when a page came. Laws: streams first, because their readers are here now;
 then announced samples by next use over all jobs, then the rest of big objects; a page is only asked for
-when it would win a place; memory and connections are taken only where demand leaves some; what only a
-withdrawn order wanted is cancelled; failures are counted, and slow it down.
+when it would win a place, and once for one use; memory and connections are taken only where demand leaves
+some; what only a withdrawn order wanted is cancelled; failures are counted, and slow it down, and a defect of
+its own ends nothing but the round that it is in, least of all a read.
 """
 
 import asyncio
 import heapq
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import structlog
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.ahead import Ahead, Fetched, Need
 from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.upcoming import NextUses, Upcoming
+from shadeproxy.prefetch.fetched import FetchedPages
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.walk import Walk, Wanted
@@ -38,9 +40,11 @@ _LEAST_MISS_RATIO = 0.1
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
+_REFUSALS_IN_A_ROW = 32  # each may be of its object alone; so many are not
 _FIRST_PAUSE_S = 0.1
 _MOST_DOUBLINGS = 10  # of a number that grows for as long as the origin is away
 _MOST_PAUSE_S = 5.0
+_FAULT_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
@@ -78,9 +82,12 @@ class Prefetcher:
         self._walks: dict[str, Walk] = {}
         self._queue: list[Wanted] = []  # soonest last
         self._depth = 0
-        self._flying: dict[tuple[ObjectRef, int], _Flying] = {}
+        self._flying: dict[int, _Flying] = {}
+        self._turns = count()
         self._flying_bytes = 0
         self._failures = 0
+        self._refusals = 0
+        self._fetched = FetchedPages()
         self._paused = False
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,6 +98,7 @@ class Prefetcher:
         self._ahead.on_late(self._note_late)
         self._ahead.on_part(self._note_part)
         self._ahead.on_first_use(self._note_first_use)
+        self._ahead.on_wanted(self._note_wanted)
         self._spawn(self._run(), "prefetch")
         self._woken.set()
 
@@ -119,13 +127,20 @@ class Prefetcher:
         self._woken.set()
 
     def _note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+        self._safely(partial(self._follow, ref, meta, span))
+        self._woken.set()
+
+    def _follow(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
         if not self._announced(ref, meta):
             self._parts.note(ref, meta, span, room_bytes=self._ahead.free_bytes)
-            self._woken.set()
 
     def _note_first_use(self, hashed: int, number: int) -> None:
-        self._parts.note_first_use(hashed, number)
+        self._fetched.was_wanted(hashed, number)
+        self._safely(partial(self._parts.note_first_use, hashed, number))
         self._woken.set()
+
+    def _note_wanted(self, ref: ObjectRef, number: int) -> None:
+        self._fetched.was_wanted(object_hash(ref), number)
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
         """Whether an order says what will be read of an object: it knows better."""
@@ -140,9 +155,25 @@ class Prefetcher:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            self._plan()
-            self._pump()
+            if not self._safely(self._plan_and_pump):
+                # What failed once will probably fail again: not fifty times a second, and log lines of it.
+                self._woken.set()
+                await self._clock.sleep(_FAULT_PAUSE_S)
             await self._clock.sleep(_PAUSE_S)
+
+    def _plan_and_pump(self) -> None:
+        self._plan()
+        self._pump()
+
+    def _safely(self, action: Callable[[], None]) -> bool:
+        """Whether it succeeded: readers and later rounds must not suffer from a defect here."""
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - a defect: logged and counted, and everything goes on without it
+            self._ahead.note_fault()
+            _log.exception("prefetching failed and goes on")
+            return False
+        return True
 
     # ------------------------------------------------------------------ decisions
 
@@ -177,8 +208,9 @@ class Prefetcher:
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
         """Those that would win a place, and are not on their way since they were looked up."""
         lacking: list[Wanted] = []
+        now_s = self._clock.monotonic_s()
         for one in wanted:
-            if self._ahead.lacks(one.need):
+            if self._ahead.lacks(one.need) and not self._fetched.awaits(one.need, now_s):
                 lacking.append(one)
             else:
                 self._walks[one.job].issued(one)
@@ -206,6 +238,7 @@ class Prefetcher:
         """Of the other jobs nothing is wanted any more."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
+            self._fetched.clear()  # what nobody will read was fetched for no use
             for key, flown in list(self._flying.items()):
                 if flown.wanted is not None and flown.wanted.job == job:
                     self._give_up(key)
@@ -254,40 +287,50 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = (need.ref, need.number)
+        # Not the page: of another version of it a fetch may be under way still.
+        key = next(self._turns)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._ahead.begin(need, partial(self._landed, key))
-        self._flying[key] = _Flying(flight, size_bytes, self._clock.monotonic_s(), wanted)
+        now_s = self._clock.monotonic_s()
+        self._fetched.add(need, now_s)
+        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
         self._flying_bytes += size_bytes
 
-    def _landed(self, key: tuple[ObjectRef, int], fetched: Fetched) -> None:
+    def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
         self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
+        if fetched.error is not None:
+            self._fetched.was_wanted(object_hash(flown.flight.ref), flown.flight.number)
         if flown.wanted is not None and fetched.meta is not None:
             walk = self._walks.get(flown.wanted.job)
             if walk is not None and fetched.meta.size > self._ahead.page_size:
                 walk.forget(flown.wanted.sample)
         if self._queue:
-            self._pump()
+            self._safely(self._pump)
         if not self._queue:
             self._woken.set()
 
-    def _give_up(self, key: tuple[ObjectRef, int]) -> None:
+    def _give_up(self, key: int) -> None:
         self._ahead.give_up(self._remove(key).flight)
 
-    def _remove(self, key: tuple[ObjectRef, int]) -> _Flying:
+    def _remove(self, key: int) -> _Flying:
         flown = self._flying.pop(key)
         self._flying_bytes -= flown.size_bytes
         return flown
 
     def _learn(self, fetched: Fetched, elapsed_s: float) -> None:
         if fetched.error is None:
-            self._failures = 0
+            self._failures = self._refusals = 0
             if fetched.size_bytes:
                 self._latency.note(elapsed_s, fetched.size_bytes)
             return
         if isinstance(fetched.error, Overloaded):
             return  # demand was quicker
+        if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
+            # Missing, forbidden, or changed meanwhile: that says nothing of other objects.
+            self._refusals += 1
+            if self._refusals < _REFUSALS_IN_A_ROW:
+                return
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
             doublings = min(self._failures - _FAILURES_IN_A_ROW, _MOST_DOUBLINGS)

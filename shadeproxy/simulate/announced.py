@@ -47,13 +47,18 @@ def parse_announce(text: str) -> Announce:
     return _NAMED[text]
 
 
+def require_epochs(trace: Trace, announce: Announce) -> None:
+    """Raises ConfigError when orders come by epochs and the trace knows none."""
+    if announce.epochs > 0 and trace.epochs is None:
+        raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
+
+
 class NextUses:
     """``begin`` the blocks of a trace in order, then ask at any read of the block, in order."""
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
         """Raises ConfigError when orders come by epochs and the trace knows none."""
-        if announce.epochs > 0 and trace.epochs is None:
-            raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
+        require_epochs(trace, announce)
         self._ids = trace.ids
         if trace.jobs is None:
             self._job_of = np.zeros(len(trace.ids), dtype=np.intp)

@@ -6,9 +6,12 @@ matplotlib is wanted by nothing else here, and imported when a picture is drawn.
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.simulate.run import Row
+
+_TITLE_CHARACTERS = 48
 
 _STYLES = {
     "lru": ("#E69F00", "^", "--"),
@@ -52,7 +55,7 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
             points = sorted((row.cache, row.hit_ratio) for row in rows if row.policy == name)
             if points:
                 axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=line, label=name)
-        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_title(fill(title, _TITLE_CHARACTERS), loc="left", fontsize=10)
         axes.set_xlabel("cache, share of the data")
         axes.set_ylabel("hit ratio")
         axes.set_xlim(left=0)

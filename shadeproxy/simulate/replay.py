@@ -18,7 +18,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import choose_beaten
 from shadeproxy.policy.staging import StagingShare
-from shadeproxy.simulate.announced import Announce, NextUses
+from shadeproxy.simulate.announced import Announce, NextUses, require_epochs
 from shadeproxy.simulate.trace import Trace
 
 _BLOCK = 256  # reads that the reuse estimator learns together, as in the engine
@@ -48,7 +48,8 @@ class Replay:
         self._capacity = capacity_bytes
         self._rng = np.random.default_rng(seed)
         self._rank_all = SAMPLE if len(trace.ids) <= _LONG_TRACE else 0
-        self._next_uses = NextUses(trace, announce) if announce.epochs else None
+        require_epochs(trace, announce)
+        self._next_uses = NextUses(trace, announce) if announce.epochs and policy.looks_ahead else None
         sizes = np.ones(objects, dtype=np.int64) if trace.sizes is None else trace.sizes
         # A row an object, because a sample of rows is gathered from memory in a fifth of the time.
         self._facts = np.zeros((objects, len(_FACTS)))
@@ -71,11 +72,14 @@ class Replay:
         self._tick = 0
         self._reuse = ReuseEstimator()
         self._staging = StagingShare(policy.staging_share)
+        # Without a share staging decides nothing, and is not asked.
+        self._stages = policy.staging_share > 0
         self._drawn = DrawnVictims(self, 0)
         # The engine ranks a drawn victim anew for each of at most sixteen newcomers; here its key is kept.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
-        self._group = np.zeros(_MOST_SAMPLED, dtype=np.intp)
+        self._group = np.zeros(2 * _BLOCK, dtype=np.intp)
+        self._idle_after = np.inf
         self._observed: list[float] = []
 
     def run(self) -> Hits:
@@ -119,13 +123,16 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _miss(self, page: int, bar: float) -> None:
-        self._staging.on_miss(page, self._capacity)
+        if self._stages:
+            self._staging.on_miss(page, self._capacity)
         # A newcomer's facts; it is a member only if it wins a place.
         self._last_use[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]
         if self._find_place(size, bar):
             self._position[page] = self._members.append(page)
+        elif not self._stages:
+            return
         elif self._find_staging_place(size):
             self._position[page] = -1
             self._members.staged[page] = size
@@ -137,6 +144,9 @@ class Replay:
         self._used += size
 
     def _find_place(self, size: int, bar: float) -> bool:
+        if not self._stages:
+            free = self._capacity - self._used
+            return free >= size or self._displace(bar, size - free, self._policy)
         room, members = int(self._staging.share() * self._capacity), self._members
         if room < size and members.staged:
             self._release_staged()
@@ -222,7 +232,7 @@ class Replay:
         next_use = self._next_uses
         return PageColumns(
             next_use_s=_never(len(pages)) if next_use is None else next_use.until(pages, self._tick - 1),
-            idle_after=self._reuse.idle_after(self._group[: len(pages)]),
+            idle_after=np.full(len(pages), self._idle_after),
             draw=self._rng.random(len(pages)),
             tick=float(self._tick),
             **dict(zip(_FACTS, self._facts.take(pages, axis=0).T, strict=True)),
@@ -255,6 +265,7 @@ class Replay:
         count = len(self._observed)
         ticks = np.arange(tick - count + 1.0, tick + 1)
         self._reuse.observe(self._group[:count], ticks, self._observed)
+        self._idle_after = float(self._reuse.idle_after(self._group[:1])[0])
         self._observed.clear()
 
 

@@ -103,6 +103,8 @@ class PrefetchCounters(Counters):
     used: int = counter("Prefetched pages that demand then read.")
     wasted: int = counter("Prefetched pages that left unread, or won no place.")
     failed: int = counter("Prefetches that the origin or a limit refused.")
+    warmed: int = counter("Pages that were stored because a call asked for their prefix.")
+    faults: int = counter("Defects of the prefetcher itself, each in the log; it goes on.")
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ class TierGauges:
     capacity_bytes: int
     pages: int
     limit_bytes: int = 0
+    pinned_bytes: int = 0
     disabled: int = 0
     dropped_records: int = 0
     dropped_catalogues: int = 0

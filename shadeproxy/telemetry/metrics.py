@@ -33,6 +33,7 @@ _TIER_HELP = {
     "capacity_bytes": "Bytes the tier may allocate.",
     "pages": "Pages in the tier.",
     "limit_bytes": "Bytes that capacity and free space let the tier hold.",
+    "pinned_bytes": "Bytes of pinned pages in the tier.",
     "disabled": "1 when the tier takes nothing more because its medium failed.",
     "dropped_records": "Pages found damaged at the start and given up.",
     "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",

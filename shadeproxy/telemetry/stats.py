@@ -119,7 +119,10 @@ class Stats:
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """``outcome``: "issued", and in the end "used", "wasted" or "failed"."""
+        """``outcome``: "issued", and in the end "used", "wasted", "failed" or "warmed".
+
+        "fault": of who prefetches.
+        """
         match outcome:
             case "issued":
                 self.prefetch.issued += 1
@@ -127,6 +130,10 @@ class Stats:
                 self.prefetch.used += 1
             case "wasted":
                 self.prefetch.wasted += 1
+            case "warmed":
+                self.prefetch.warmed += 1
+            case "fault":
+                self.prefetch.faults += 1
             case _:
                 assert outcome == "failed", outcome
                 self.prefetch.failed += 1
@@ -187,6 +194,7 @@ class Stats:
             "capacity_bytes": now.capacity_bytes,
             "pages": now.pages,
             "limit_bytes": now.limit_bytes,
+            "pinned_bytes": now.pinned_bytes,
             "disabled_reason": now.disabled_reason,
             "dropped_records": now.dropped_records,
             "dropped_catalogues": now.dropped_catalogues,

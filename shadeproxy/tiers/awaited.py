@@ -66,8 +66,7 @@ class Awaited:
         """
         self._disowned, self._halted = Disowned(claim.path), False
         for number, path in self._files.existing():
-            segment = Segment(path, number)
-            self._files.keep(number)
+            segment = self._files.keep(number, path)
             awaited_bytes = self._space.awaited_bytes_of(segment)
             self._segments[number] = segment, awaited_bytes
             self._space.awaited_bytes += awaited_bytes

@@ -82,6 +82,8 @@ class Tier(Protocol):
 
     name: str
     capacity_bytes: int
+    most_segments: int
+    """Files that it may have at a time, with two descriptors each."""
 
     @property
     def dropped(self) -> Dropped:

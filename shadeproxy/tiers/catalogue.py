@@ -125,4 +125,6 @@ def empty(path: Path) -> None:
 
     Emptied rather than deleted: a directory operation may wait for the file system's journal.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))
+    # One that is gone says nothing already.
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

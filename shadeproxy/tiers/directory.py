@@ -37,9 +37,9 @@ _IGNORED = frozenset({"lost+found"})
 class Claim:
     """A directory held by this process. ``store_id``: the 64-bit id that its records carry.
 
-    ``unflushed``: the machine went down while the directory was in use, so that what was erased last may
-    have come back, and what was written last may be torn. ``boot``: a number that stands for the boot of the
-    machine that this is.
+    ``unflushed``: the machine went down while the directory was in use, or an erasure failed, so that what
+    was erased last may have come back, and what was written last may be torn. ``boot``: a number that stands
+    for the boot of the machine that this is.
     """
 
     path: Path

@@ -13,6 +13,7 @@ from pathlib import Path
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.location import MOST_SEGMENT_BYTES, NUMBERS
+from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
 
 _LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
@@ -54,8 +55,11 @@ def segment_name(number: int) -> str:
 class SegmentFiles:
     """Files named by number in ``directory``, each of ``segment_bytes``, for ``group_id`` to read."""
 
-    def __init__(self, directory: Path, segment_bytes: int, group_id: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, segment_bytes: int, group_id: int | None = None, *, calls: Calls = SYSTEM
+    ) -> None:
         self.group_id = group_id
+        self._calls = calls
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._numbers = itertools.cycle(range(NUMBERS))
@@ -78,9 +82,11 @@ class SegmentFiles:
                 # Or else it would pass for that of the next segment of its number.
                 path.unlink()
 
-    def keep(self, number: int) -> None:
-        """Take the number of an existing file."""
+    def keep(self, number: int, path: Path) -> Segment:
+        """Open an existing file and take its number. Raises OSError."""
+        segment = Segment(path, number, calls=self._calls)
         self._taken.add(number)
+        return segment
 
     def forget(self, number: int) -> None:
         """The file of that number is gone."""
@@ -96,7 +102,10 @@ class SegmentFiles:
         """Make a file and append it to ``ready``. Raises OSError."""
         path = self._directory / segment_name(number)
         try:
-            self.ready.append(Segment(path, number, size_bytes=self._segment_bytes, group_id=self.group_id))
+            size_bytes, group_id = self._segment_bytes, self.group_id
+            self.ready.append(
+                Segment(path, number, size_bytes=size_bytes, group_id=group_id, calls=self._calls)
+            )
         except OSError:
             self._taken.discard(number)
             raise

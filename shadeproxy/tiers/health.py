@@ -9,6 +9,8 @@ import os
 
 _logger = logging.getLogger(__name__)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of the process and not of the medium: they pass when clients leave.
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
 # By how much of the capacity a tier shrinks each time the medium says that it is full.
@@ -41,6 +43,8 @@ class Health:
         if error.errno in _FULL:
             # Below what is used, so that the next reservation has to free something first.
             self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
+            return
+        if error.errno in _PASSING:
             return
         self._in_a_row += 1
         if self.disabled_reason is None and (error.errno in _FINAL or self._in_a_row >= _MOST_FAILURES):

@@ -1,10 +1,14 @@
-"""System calls that Python does not offer: punching holes and asking what is in the page cache.
+"""System calls on segments: those that Python does not offer (punching holes, asking what is in the page
+cache), and those that change a segment or read it, as one object that can be wrapped (``faulty.py``).
 
 Only thin bindings live here; failures are OSError with the errno of the call.
 """
 
 import ctypes
 import os
+from typing import Protocol
+
+import numpy as np
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -13,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _mincore = _libc.mincore
-_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def punch_hole(fd: int, start: int, length: int) -> None:
@@ -23,14 +27,47 @@ def punch_hole(fd: int, start: int, length: int) -> None:
         raise OSError(errno, f"fallocate(PUNCH_HOLE): {os.strerror(errno)}")
 
 
+class Calls(Protocol):
+    """By which a segment is changed and read: pread(2), pwrite(2), fallocate(2). All raise OSError."""
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+        ...
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        """How many bytes were written, at least one."""
+        ...
+
+    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+        """Give the blocks of ``[start, start + length)`` back; they read as zeros."""
+        ...
+
+
+class SystemCalls:
+    """The kernel's."""
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        return os.pread(descriptor, length, offset)
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        return os.pwrite(descriptor, data, offset)
+
+    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+        punch_hole(descriptor, start, length)
+
+
+SYSTEM: Calls = SystemCalls()
+
+
 def is_resident(mapping_address: int, start: int, length: int) -> bool:
     """Whether every page of ``[start, start + length)`` of a mapping is in the page cache (mincore(2))."""
     first = start // _PAGE_BYTES * _PAGE_BYTES
     span = start + length - first
     pages = -(-span // _PAGE_BYTES)
-    vector = ctypes.create_string_buffer(pages)
-    if _mincore(mapping_address + first, span, vector) != 0:
+    # Not a ctypes array: each length would be a type of its own, which only the collector frees.
+    vector = np.empty(pages, np.uint8)
+    if _mincore(mapping_address + first, span, vector.ctypes.data) != 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"mincore: {os.strerror(errno)}")
     # Only the lowest bit of each byte is defined; today's kernels set no other.
-    return vector.raw == b"\x01" * pages
+    return bool((vector & 1).all())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.lending import interior
-from shadeproxy.tiers.medium import is_resident, punch_hole
+from shadeproxy.tiers.medium import SYSTEM, Calls, is_resident
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
 BLOCK_BYTES = 4096
@@ -56,15 +56,22 @@ class Segment:
     """A file of ``size_bytes``, sparse, with a mapping and the state of its blocks."""
 
     def __init__(
-        self, path: Path, number: int, *, size_bytes: int | None = None, group_id: int | None = None
+        self,
+        path: Path,
+        number: int,
+        *,
+        size_bytes: int | None = None,
+        group_id: int | None = None,
+        calls: Calls = SYSTEM,
     ) -> None:
         """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
 
-        Raises OSError.
+        ``calls``: by which it is read and written from then on. Raises OSError.
         """
         self.path = path
         self.number = number
         self.records = 0
+        self._calls = calls
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
@@ -198,8 +205,8 @@ class Segment:
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
         self._prepare()
-        _write_all(self._fd, body, offset + len(header))
-        _write_all(self._fd, header, offset)
+        self._write_all(body, offset + len(header))
+        self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:
         """Zero a header. Raises OSError; it is then tried again before anything else is changed."""
@@ -208,7 +215,7 @@ class Segment:
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
-        return os.pread(self._fd, length, offset)
+        return self._calls.pread(self._fd, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:
         """As ``read``. Raises TierError."""
@@ -221,7 +228,7 @@ class Segment:
         """Return blocks to the file system. Raises OSError."""
         self._prepare()
         first, stop = blocks
-        punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
+        self._calls.punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
     def is_resident(self, offset: int, length: int) -> bool:
         """Whether the bytes are in the page cache. Raises OSError."""
@@ -261,7 +268,7 @@ class Segment:
         if self.catalogued:
             self._outdate()
         while self._unerased:
-            _write_all(self._fd, _ZERO_HEADER, self._unerased[-1])
+            self._write_all(_ZERO_HEADER, self._unerased[-1])
             self._unerased.pop()
 
     def _outdate(self) -> None:
@@ -270,15 +277,14 @@ class Segment:
             catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
+    def _write_all(self, data: Body, offset: int) -> None:
+        written = self._calls.pwrite(self._fd, data, offset)
+        if written < len(data):
+            # Short writes happen when the medium fills up: the next call says so.
+            view = memoryview(data)
+            while written < len(data):
+                written += self._calls.pwrite(self._fd, view[written:], offset + written)
+
 
 def _blocks_of(unit: int, units: int) -> BlockRange:
     return unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
-
-
-def _write_all(descriptor: int, data: Body, offset: int) -> None:
-    written = os.pwrite(descriptor, data, offset)
-    if written < len(data):
-        # Short writes happen when the medium fills up: the next call says so.
-        view = memoryview(data)
-        while written < len(data):
-            written += os.pwrite(descriptor, view[written:], offset + written)

@@ -17,18 +17,12 @@ from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
 from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
-from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
+from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import lends
-from shadeproxy.tiers.location import (
-    MOST_RECORD_UNITS,
-    NUMBERS,
-    number_of,
-    pack,
-    unit_of,
-    unpack,
-)
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, number_of, pack, unit_of, unpack
+from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
@@ -63,6 +57,7 @@ class SegmentStore:
     ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
     earlier process kept of something else is given up. ``path`` is created if need be. ``group_id``: whose
     members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
+    ``calls``: by which segments are read and written.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class SegmentStore:
         group_id: int | None = None,
         lend: bool = False,
         submit: Submit = run_inline,
+        calls: Calls = SYSTEM,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.name = name
@@ -89,7 +85,7 @@ class SegmentStore:
         self._contents = contents
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
-        self._files = SegmentFiles(path, segment_bytes, group_id)
+        self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
@@ -126,12 +122,10 @@ class SegmentStore:
 
     @property
     def dropped(self) -> Dropped:
-        """See ``Tier.dropped``."""
         return self._awaited.dropped
 
     @property
     def limit_bytes(self) -> int:
-        """See ``Tier.limit_bytes``."""
         return min(self.capacity_bytes, self._health.ceiling_bytes)
 
     @property
@@ -239,13 +233,12 @@ class SegmentStore:
         return segment.view, start, start + length
 
     def lender(self, location: Location) -> Lender | None:
-        """See ``Tier.lender``."""
         return self._resolve(location)[0] if self._lends else None
 
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
-        self._try(partial(segment.erase, offset))
+        self._try(partial(self._erase, segment, offset))
         if self._pins.release(location):
             self._free(location)
 
@@ -284,7 +277,6 @@ class SegmentStore:
             self._try(partial(self._files.create, self._files.new_number()))
 
     def is_detached(self) -> bool:
-        """See ``Tier.is_detached``."""
         return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
@@ -355,10 +347,19 @@ class SegmentStore:
         """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
-            segment.erase(offset)
+            self._erase(segment, offset)
         except OSError as error:
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
+
+    def _erase(self, segment: Segment, offset: int) -> None:
+        """Zero a header; where that fails the next process is to trust no page. Raises OSError."""
+        try:
+            segment.erase(offset)
+        except OSError:
+            if self.claim is not None and not self.claim.unflushed:
+                self.claim = doubt(self.claim)
+            raise
 
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""

@@ -37,6 +37,7 @@ WELL = Facts(
     state_aside=(),
     descriptors_open=100,
     descriptors_limit=65536,
+    connections_refused=0,
     waits=(),
     reload_error="",
 )

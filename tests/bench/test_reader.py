@@ -46,6 +46,12 @@ def test_the_source_of_a_hit_is_counted(make_fake, pieces):
     assert read(server.address, exchanges(server, pieces), connections=3).sources == {"ram": 40}
 
 
+def test_who_asks_is_told_of_each_answer(make_fake, pieces):
+    server, told = make_fake("ram"), []
+    read(server.address, exchanges(server, pieces), connections=1, told=told.append)
+    assert told == ["ram"] * 40
+
+
 def test_wrong_bytes_are_named(make_origin, pieces):
     server = make_origin(seed=1)
     with pytest.raises(BenchError, match=r"^GET /bench/1000/00000000.bin HTTP/1.1: wrong bytes$"):

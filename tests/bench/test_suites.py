@@ -13,7 +13,7 @@ from shadeproxy.bench.registry import SUITES
 from shadeproxy.bench.server import proxy
 from shadeproxy.bench.suites import scripts
 from shadeproxy.bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
-from shadeproxy.bench.suites.knowledge import apply_scores, choose_victim
+from shadeproxy.bench.suites.knowledge import apply_scores, choose_victim, take_order
 from shadeproxy.bench.suites.misses import cold_reads
 from shadeproxy.bench.suites.sdk import connector, connector_rate, sdk_rate
 from shadeproxy.bench.suites.tiers import write_cost
@@ -65,6 +65,9 @@ def test_tier_writes_are_compared():
 def test_scores_and_victims():
     assert apply_scores(samples=500, scores=100, rounds=2).ours > 0
     assert choose_victim(residents=2000, choices=3).ours > 0
+    taken = take_order(samples=500, rounds=2)
+    assert taken.ours > 0
+    assert taken.note.startswith("the loop is held ")
 
 
 @pytest.mark.parametrize("client", CLIENTS)

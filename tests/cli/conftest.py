@@ -63,6 +63,9 @@ def control():
         def do_GET(self):
             self.reply()
 
+        def do_DELETE(self):
+            self.reply()
+
         def do_POST(self):
             self.reply()
 

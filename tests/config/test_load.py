@@ -114,7 +114,10 @@ UNREADABLE = [
         '[policy]\nname = "lur"',
         "{file}: policy.name = \"lur\": no policy is called 'lur'; choose one of default, lru",
     ),
-    ("[[rules]]\npin = true", "{file}: rules[0].pin = true: this version cannot do it yet"),
+    (
+        "[[rules]]\npin = true\ncache = false",
+        "{file}: rules[0]: pin = true keeps what is cached, and cache = false caches nothing: leave one out",
+    ),
     ('[telemetry]\naccess_log = "maybe"', '{file}: telemetry.access_log = "maybe": write true or false'),
     ("[cache.ram]\npath = 3", '{file}: cache.ram.path = 3: write text in quotes, as in "text"'),
     ("[s3", "{file}: is not valid TOML: "),

@@ -5,6 +5,7 @@ import pytest
 
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 
@@ -102,3 +103,22 @@ async def test_cancelled_in_the_turn_of_the_grant_hands_the_bytes_on(give_first)
     await behind
     assert waiter.cancelled()
     assert (ledger.taken_bytes, ledger.waiting) == (70, 0)
+
+
+async def test_clients_take_turns_at_the_bytes():
+    ledger = Ledger(100)
+    await ledger.take(100, Intent.DEMAND)
+    order = []
+
+    async def taker(client):
+        CLIENT.set(client)
+        await ledger.take(50, Intent.DEMAND)
+        order.append(client)
+        ledger.give(50)
+
+    tasks = [asyncio.create_task(taker(client)) for client in ["greedy"] * 5 + ["modest"] * 2]
+    await asyncio.sleep(0)
+    ledger.give(100)
+    await asyncio.gather(*tasks)
+    assert order[:4] == ["greedy", "modest", "greedy", "modest"]
+    assert (ledger.taken_bytes, ledger.waiting) == (0, 0)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import urllib3
 
+import shadeproxy_sdk as shade
+
 SIZE, COUNT = 20_000, 300
 
 
@@ -163,3 +165,28 @@ def test_scores_are_frozen_for_an_epoch(trained):
     assert np.frombuffer(call(trained, "GET", "/v1/jobs/j/scores"), "<f4")[0] == 7
     assert np.frombuffer(call(trained, "GET", "/v1/jobs/j/scores?epoch=2"), "<f4")[0] == 7
     assert error_of(trained, "GET", "/v1/jobs/j/scores?epoch=x")[0] == 400
+
+
+def test_a_job_that_is_closed_leaves_no_order_behind(trained):
+    client = shade.Client(trained.control)
+    data = shade.S3Dataset(client, bucket="data", prefix="", decode=len)
+    job = client.job("closed", dataset=data.manifest)
+    for epoch in range(2):
+        job.announce(epoch, np.arange(COUNT, dtype=np.uint32))
+    assert job.flush()
+    assert json.loads(call(trained, "GET", "/v1/jobs/closed"))["order"]["left"] == 2 * COUNT
+    assert job.close()
+    client.close()
+    assert json.loads(call(trained, "GET", "/v1/jobs/closed"))["order"]["left"] == 0
+
+
+def test_a_job_that_is_deleted_takes_its_orders_with_it_for_good(trained):
+    for epoch in range(3):
+        put_order(trained, epoch, np.arange(COUNT))
+    call(trained, "DELETE", "/v1/jobs/j")
+    assert "j" not in json.loads(call(trained, "GET", "/v1/stats"))["orders"]
+    call(trained, "PUT", "/v1/jobs/j", b'{"dataset": "d", "world_size": 2}')
+    assert json.loads(call(trained, "GET", "/v1/jobs/j"))["order"] is None
+    assert trained.stop() == 0
+    trained.start()
+    assert json.loads(call(trained, "GET", "/v1/jobs/j"))["order"] is None

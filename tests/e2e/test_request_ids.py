@@ -1,5 +1,6 @@
 """One id follows a request: from the answer to the log and to the origin."""
 
+import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -86,3 +87,18 @@ def test_a_proxy_behind_a_proxy_remembers_the_requests_of_the_first(serve, fake_
             timeout=20,
         ).close()
     assert behind.stats()["totals"]["hits_ram"] == 4
+
+
+def test_reads_of_a_batch_carry_the_id_of_their_call(proxy, fake_origin):
+    """What training reads through the SDK: one call, many objects."""
+    items = [{"bucket": "data", "key": key} for key in ("a", "b")]
+    body = json.dumps({"items": items}).encode()
+    request = urllib.request.Request(
+        f"{proxy.control}/v1/batch", data=body, headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        request_id = answer.headers[FIELD]
+        answer.read()
+    assert len(request_id) == 16
+    for path in ("/data/a", "/data/b"):
+        assert [fields[FIELD] for fields in asked(fake_origin, path)] == [request_id]

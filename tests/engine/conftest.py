@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
@@ -20,6 +21,7 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.upcoming import NextUses
+from shadeproxy.engine.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.engine.verdicts import Verdicts
@@ -64,6 +66,7 @@ class Bench:
     clock: ManualClock
     ledger: Ledger
     weights: Weights
+    rules: Rules
 
     async def get(self, key: str, *, bucket: str = "b", **kwargs: Any) -> tuple[bytes, Source]:
         """The body of a whole or ranged GET, and where it came from."""
@@ -73,6 +76,20 @@ class Bench:
             size = reading.meta.size
             span = spec.resolve(size) if size else Span(0, 0)
             return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
+
+    async def pin(self, prefix: str, bucket: str = "b") -> None:
+        """As a call does."""
+        self.cache.pins.add(PinnedPrefix(bucket, prefix, 0.0))
+        await self.cache.renew_pins()
+
+    async def unpin(self, prefix: str, bucket: str = "b") -> None:
+        assert self.cache.pins.remove(bucket, prefix)
+        await self.cache.renew_pins()
+
+    def cached(self, keys: Iterable[str]) -> int:
+        """How many of these objects of bucket b are resident."""
+        refs = {ObjectRef("b", key) for key in keys}
+        return sum(self.cache.residents.first_page(object_hash(ref)) is not None for ref in refs)
 
     async def settle(self) -> None:
         """Wait until everything that was read is stored or passed by."""
@@ -105,7 +122,13 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         next_uses: NextUses | None = None,
         knowledge: Knowledge | None = None,
         recording: Recording | None = None,
+        pinned: tuple[str, ...] = (),
+        recover: bool = True,
     ) -> Bench:
+        rules_in_force = Rules(rules)
+        pins = Pins(rules_in_force)
+        for prefix in pinned:
+            pins.add(PinnedPrefix("b", prefix, 0.0))
         stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
         media = [
@@ -123,17 +146,22 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             policy=get_policy(policy),
             weights=knowledge or weights,
             next_uses=next_uses if knowledge is None else knowledge.orders,
+            pins=pins,
             stats=stats,
             ledger=ledger,
             rng=np.random.default_rng(7),
             share=share,
         )
-        await asyncio.to_thread(cache.recover)
+        if recover:
+            await asyncio.to_thread(cache.recover)
+            await cache.renew_pins()
+        else:
+            await asyncio.to_thread(cache.open)
         origin = origin or MemoryOrigin(clock=clock)
         engine = Engine(
             origin,
             cache,
-            rules=Rules(rules),
+            rules=rules_in_force,
             ledger=ledger,
             stats=stats,
             clock=clock,
@@ -142,7 +170,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             orders=None if knowledge is None else knowledge.orders,
             recording=recording,
         )
-        bench = Bench(engine, cache, origin, stats, clock, ledger, weights)
+        bench = Bench(engine, cache, origin, stats, clock, ledger, weights, rules_in_force)
         benches.append(bench)
         return bench
 

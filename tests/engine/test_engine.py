@@ -6,7 +6,6 @@ import pytest
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.errors import (
-    BodyCutShort,
     ObjectChanged,
     OriginAnswer,
     OriginUnavailable,
@@ -16,7 +15,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Gate
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -131,47 +130,6 @@ async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, st
     await asyncio.sleep(0)
     bench.engine.assert_quiescent()
     assert (await bench.get("k"))[0] == BODY
-
-
-class CutOrigin(MemoryOrigin):
-    """Ends a body early, without a word."""
-
-    cut_at = 1000
-
-    def open(self, ref, **kwargs):
-        origin = super()
-        from contextlib import asynccontextmanager
-        from dataclasses import replace
-
-        @asynccontextmanager
-        async def cut():
-            async with origin.open(ref, **kwargs) as read:
-
-                async def chunks():
-                    left = self.cut_at
-                    async for chunk in read.chunks:
-                        yield chunk[:left]
-                        left -= len(chunk)
-                        if left <= 0:
-                            return
-
-                yield replace(read, chunks=chunks())
-
-        return cut()
-
-
-async def test_a_body_cut_short_is_an_error_and_is_never_kept(make_bench):
-    bench = await make_bench(origin=CutOrigin())
-    bench.origin.put("b", "k", b"x" * 3000)
-    got = b""
-    with pytest.raises(BodyCutShort):
-        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
-            async for piece in reading.body(Span(0, 3000)):
-                got += piece
-    assert got == b"x" * 1000
-    assert len(bench.cache.residents) == 0
-    bench.origin.cut_at = 10**9
-    assert await bench.get("k") == (b"x" * 3000, Source.ORIGIN)
 
 
 async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):

@@ -92,6 +92,7 @@ async def test_a_flight_survives_the_reader_that_started_it(bench):
 
 async def test_a_flight_dies_with_its_last_reader_and_nobody_joins_it_then(bench):
     first = bench.join()
+    task = first.task
     readers = [bench.reader(first), bench.reader(bench.join())]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -100,7 +101,7 @@ async def test_a_flight_dies_with_its_last_reader_and_nobody_joins_it_then(bench
     await asyncio.wait(readers)
     successor = bench.join()
     assert successor is not first
-    await asyncio.wait({first.task})
+    await asyncio.wait({task})
     assert bench.cancelled
     bench.go.set()
     assert await bench.read(successor) == b"abcdef"
@@ -111,8 +112,9 @@ async def test_a_flight_dies_with_its_last_reader_and_nobody_joins_it_then(bench
 
 async def test_a_fill_cancelled_before_its_first_step_is_retired_too(bench):
     flight = bench.join()
+    task = flight.task
     bench.flights.leave(flight)
-    await asyncio.wait({flight.task})
+    await asyncio.wait({task})
     await asyncio.sleep(0)
     assert (bench.fills, bench.retired) == (0, [flight])
 

@@ -136,3 +136,18 @@ async def test_tickets_are_made_by_the_rules_that_stand(make_bench):
     assert bench.engine.ticket(REF, 0, now_s) is None
     bench.engine._rules.adopt([])
     assert bench.engine.ticket(REF, 0, now_s) is not None
+
+
+async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_bench):
+    bench = await warmed(make_bench, body=b"one")
+    # As in a big cache, where a few reads wait for others before they are noted.
+    bench.cache.before_deciding = lambda: None
+    assert hit(bench, Span(0, 3)) == (b"one", Source.RAM)
+    (slot,) = bench.cache.residents.pages_of(object_hash(REF))
+    bench.cache.drop_object(REF, "test")
+    bench.origin.put("b", "other", b"another")
+    await bench.get("other")
+    await bench.settle()
+    assert bench.cache.residents.pages_of(object_hash(ObjectRef("b", "other"))) == [slot]
+    bench.engine._hits.flush()
+    assert bench.cache.residents.uses[slot] == 1

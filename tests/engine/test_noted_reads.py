@@ -44,3 +44,16 @@ async def test_a_read_with_conditions_counts_when_they_let_it(make_bench, condit
         pass
     await bench.settle()
     assert orders.reads == told
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_suffix_is_told_from_where_it_begins(make_bench, known):
+    bench = await make_bench()
+    meta = bench.origin.put("b", "k", bytes(1000))
+    if known:
+        bench.engine._versions.learn(ObjectRef("b", "k"), meta)
+    orders = bench.engine._counting._orders = Told()
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=RangeSpec(None, 100))):
+        pass
+    await bench.settle()
+    assert orders.reads == [900]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shadeproxy.bench.suites.ratios import importance_draws, merged, permutations
+from shadeproxy.bench.suites.ratios import Reads
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, JobContext, ObjectRef, Source
 from shadeproxy.engine.knowledge.jobs import Job
@@ -14,6 +14,8 @@ from shadeproxy.engine.knowledge.manifest import ManifestBuilder
 from shadeproxy.engine.reader import USE, Kind
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.workloads import importance, uniform
 
 SIZE = 16_000
 COUNT = 500
@@ -67,11 +69,10 @@ class Runs:
         """Hit ratio from the second epoch on; the next epoch is told after ``known_at`` of one (None: this
         one as it begins). ``read`` and ``announced``: other orders than the trace's.
         """
-        read, announced = read or trace.orders, announced or trace.orders
+        reads_of_trace = Reads(trace, Announce(0))
+        read, announced = read or reads_of_trace.orders, announced or reads_of_trace.orders
         hits = reads = 0
-        for job, epoch, place in zip(
-            trace.jobs.tolist(), trace.epochs.tolist(), trace.places.tolist(), strict=True
-        ):
+        for (job, epoch, place, _), _ in reads_of_trace:
             orders = announced[job]
             if place == 0 and (known_at is None or epoch == 0):
                 self.announce(job, epoch, orders[epoch])
@@ -109,27 +110,27 @@ def make_runs(make_bench):
 async def test_importance_draws_hit_half_when_this_epoch_is_announced(make_runs):
     """The design's row: 50.1 % of at most 56.9 % with a cache of 20 %; without an order 20 to 30 %."""
     runs = await make_runs()
-    orders = importance_draws(COUNT, epochs=3)
-    counts = np.bincount(np.concatenate(orders[0]), minlength=COUNT)
+    draws = importance(COUNT, 3)
+    counts = np.bincount(draws.ids, minlength=COUNT)
     runs.score(0, counts + 1.0)  # what is drawn often weighs much
-    assert await runs.play(merged(COUNT, orders), known_at=None) >= 48
+    assert await runs.play(draws, known_at=None) >= 48
 
 
 async def test_the_next_epoch_half_an_epoch_early_is_worth_more(make_runs):
     runs = await make_runs()
-    assert await runs.play(merged(COUNT, importance_draws(COUNT, epochs=3)), known_at=0.5) >= 53
+    assert await runs.play(importance(COUNT, 3), known_at=0.5) >= 53
 
 
 async def test_two_jobs_on_one_data_set_share_what_each_will_read(make_runs):
     runs = await make_runs(jobs=2)
-    assert await runs.play(merged(COUNT, permutations(COUNT, jobs=2, epochs=3))) >= 42
+    assert await runs.play(uniform(COUNT, 3, jobs=2)) >= 42
 
 
 async def drawn(runs, change=None) -> float:
     """Draws by importance, the next epoch known; ``change``: from what is announced to what is read."""
-    orders = importance_draws(COUNT, epochs=3)
-    read = [[change(order) for order in orders[0]]] if change else None
-    return await runs.play(merged(COUNT, orders), read=read)
+    draws = importance(COUNT, 3)
+    read = [[change(order) for order in draws.ids.reshape(3, COUNT)]] if change else None
+    return await runs.play(draws, read=read)
 
 
 async def test_what_differs_a_little_costs_little(make_runs):
@@ -155,8 +156,7 @@ async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
     """It falls back to what a stock client gets, and says so."""
     runs = await make_runs()
     rng = np.random.default_rng(4)
-    orders = permutations(COUNT, jobs=1, epochs=4)
-    ratio = await runs.play(merged(COUNT, orders), read=[[rng.permutation(COUNT) for _ in orders[0]]])
+    ratio = await runs.play(uniform(COUNT, 4), read=[[rng.permutation(COUNT) for _ in range(4)]])
     assert not runs.knowledge.orders.state("job0").believed
     assert ratio >= 18  # without an order 20
 
@@ -164,11 +164,12 @@ async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
 async def test_an_order_that_nobody_reads_takes_nothing_from_others(make_runs):
     runs = await make_runs(jobs=2)
     never = np.random.default_rng(5).permutation(COUNT)
-    orders = permutations(COUNT, jobs=1, epochs=3)
     for epoch in range(3):
         runs.announce(1, epoch, never)
+    honest_reads = uniform(COUNT, 3)
     honest = [
-        await runs.read(0, epoch, int(number)) for epoch in range(3) for number in orders[0][epoch].tolist()
+        await runs.read(0, epoch, number)
+        for number, epoch in zip(honest_reads.ids.tolist(), honest_reads.epochs.tolist(), strict=True)
     ]
     assert np.mean(honest[COUNT:]) >= 0.97 * 0.2
 

@@ -41,13 +41,18 @@ def rows_of(hashes, first_unit=0) -> np.ndarray:
     return rows
 
 
+def take_in(table, hashes, tier, tick) -> np.ndarray:
+    count = len(hashes)
+    return table.take_in(rows_of(hashes), np.zeros(count, np.int32), tier, tick, np.zeros(count, np.bool_))
+
+
 def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
     monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
     table = Residents(2)
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):
         part = hashes[start : start + 700]
-        assert not len(table.take_in(rows_of(part), np.zeros(len(part), np.int32), 1, 100.0))
+        assert not len(take_in(table, part, 1, 100.0))
     assert len(table) == table.members[1].count == 5000
     for hashed in hashes.tolist():
         slot = table.find(hashed, 0, 5)
@@ -70,7 +75,7 @@ def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
 def test_a_page_that_is_there_stays():
     table = Residents(1)
     there = table.add(20, 0, etag=9, body_bytes=1, group=0, tick=0.0)
-    left_out = table.take_in(rows_of([10, 20, 30, 10]), np.zeros(4, np.int32), 0, 0.0)
+    left_out = take_in(table, [10, 20, 30, 10], 0, 0.0)
     assert left_out.tolist() == [1, 3]
     assert table.occupant(20, 0) == there
     assert table.etag[there] == 9

@@ -20,6 +20,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.origin.memory import MemoryOrigin
@@ -28,6 +29,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
 
 PAGE = 4096
+PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
 KEYS = st.sampled_from([f"k{n}" for n in range(12)])
 SIZES = st.one_of(
     st.integers(0, 3 * PAGE), st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE, 5 * PAGE + 1])
@@ -62,6 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.origin = MemoryOrigin(chunk_bytes=1000, clock=self.clock)
         self.origin.buckets["b"] = {}
+        self.pinned = set()
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -76,6 +79,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     def open(self, *, background=False):
         stats, self.ledger = Stats(), Ledger(1 << 16)
+        rules = Rules(
+            (Rule(prefix="fixed/", freshness=Freshness.IMMUTABLE),), Rule(freshness=Freshness.REVALIDATE)
+        )
+        pins = Pins(rules)
+        for prefix in sorted(self.pinned):
+            pins.add(PinnedPrefix("b", prefix, 0.0))
         sizes = [("ram", 12 * PAGE, Source.RAM), ("disk", 24 * PAGE if self.disk else 0, Source.DISK)]
         self.cache = PageCache(
             [
@@ -90,6 +99,7 @@ class EngineMachine(RuleBasedStateMachine):
             ],
             policy=get_policy(self.policy),
             weights=self.weights,
+            pins=pins,
             stats=stats,
             ledger=self.ledger,
             rng=np.random.default_rng(0),
@@ -99,9 +109,6 @@ class EngineMachine(RuleBasedStateMachine):
             self.run(self.start_recovery())
         else:
             self.cache.recover()
-        rules = Rules(
-            (Rule(prefix="fixed/", freshness=Freshness.IMMUTABLE),), Rule(freshness=Freshness.REVALIDATE)
-        )
         self.engine = Engine(
             self.origin,
             self.cache,
@@ -176,7 +183,8 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def read(self, key, fixed, first, length, whole):
         key = f"fixed/{key}" if fixed else key
-        self.run(self.check_read(key, None if whole else RangeSpec(first, first + length)))
+        with self.nothing_pinned_is_evicted():
+            self.run(self.check_read(key, None if whole else RangeSpec(first, first + length)))
 
     async def check_read(self, key, spec):
         expected = self.model.get(key)
@@ -204,7 +212,8 @@ class EngineMachine(RuleBasedStateMachine):
         async def read_all():
             await asyncio.gather(*(self.check_read(key, None) for key in keys))
 
-        self.run(read_all())
+        with self.nothing_pinned_is_evicted():
+            self.run(read_all())
 
     @rule(key=KEYS, steps=st.integers(0, 25))
     def hang_up(self, key, steps):
@@ -216,6 +225,34 @@ class EngineMachine(RuleBasedStateMachine):
             await asyncio.gather(task, return_exceptions=True)
 
         self.run(cancel())
+
+    @rule(prefix=PREFIXES, wait=st.booleans())
+    def pin(self, prefix, wait):
+        self.pinned.add(prefix)
+        self.cache.pins.add(PinnedPrefix("b", prefix, 0.0))
+        if wait:
+            self.run(self.cache.renew_pins())
+
+    @rule(prefix=PREFIXES)
+    def unpin(self, prefix):
+        self.pinned.discard(prefix)
+        self.cache.pins.remove("b", prefix)
+        self.run(self.cache.renew_pins())
+
+    @contextlib.contextmanager
+    def nothing_pinned_is_evicted(self):
+        """Of what is as the origin has it."""
+        before = self.held()
+        yield
+        self.run(self.settle())
+        assert before <= self.held()
+
+    def held(self):
+        table = self.cache.residents
+        slots = np.flatnonzero(table.pinned & (table.tier >= 0) & ~table.unverified)
+        fixed = {object_hash(ObjectRef("b", f"fixed/k{number}")) for number in range(12)}
+        pages = zip(table.object_hash[slots].tolist(), table.number[slots].tolist(), strict=True)
+        return {page for page in pages if page[0] in fixed}
 
     @rule(key=KEYS, weight=st.floats(0, 10))
     def score(self, key, weight):

@@ -115,6 +115,12 @@ def test_explicit_ids_order_the_samples():
         ({"bucket": "b", "key": "a\0b"}, "is not 1 to 1024 bytes without NUL"),
         ({"bucket": "", "key": "k"}, "line 3: '' is not the name of a bucket"),
         ({"bucket": "a/b", "key": "k"}, "line 3: 'a/b' is not the name of a bucket"),
+        ({"bucket": "..", "key": "k"}, "line 3: '..' is not the name of a bucket"),
+        # Each would name another server where buckets are part of the host.
+        ({"bucket": "evil.example?", "key": "k"}, "line 3: 'evil.example?' is not the name of a bucket"),
+        ({"bucket": "evil.example#", "key": "k"}, "line 3: 'evil.example#' is not the name of a bucket"),
+        ({"bucket": "me@evil.example", "key": "k"}, "line 3: 'me@evil.example' is not the name of a bucket"),
+        ({"bucket": "b\r\nX: y", "key": "k"}, "is not the name of a bucket"),
         ([], "line 3: Expected `object`"),
     ],
 )

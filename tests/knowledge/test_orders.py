@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from shadeproxy.api.control.settling import Settling
-from shadeproxy.core.types import JobContext
+from shadeproxy.core.errors import Conflict
+from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.knowledge.build import Build
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
 from shadeproxy.engine.knowledge.orders import OrderState
 
 COUNT = 2000
@@ -149,3 +151,20 @@ async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
             while settling._seeking:
                 await asyncio.sleep(0.01)
     assert (training.state.believed, training.state.found) == (False, 100)
+
+
+def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(training):
+    """It was checked, off the loop, against a data set that had more samples."""
+    knowledge = training.knowledge
+    checked = knowledge.check_order("j", EPOCHS[0], epoch=0, rank=0)
+    knowledge.delete_job("j")
+    (name,) = knowledge.datasets
+    builder = ManifestBuilder(name)
+    builder.add(ObjectRef("b", "only"), None, None)
+    knowledge.delete_dataset(name)
+    knowledge.put_dataset(builder.finish())
+    knowledge.put_job(Job("j", dataset=name), 0.0)
+    with pytest.raises(Conflict, match="'j' was registered anew meanwhile"):
+        knowledge.orders.put(checked, 0.0)
+    knowledge.orders.settle()
+    assert knowledge.orders.state("j") is None

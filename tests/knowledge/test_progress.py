@@ -278,3 +278,18 @@ def test_a_false_order_is_sought_less_and_less_often():
         job.orders.settle()
     assert not job.state.believed
     assert 1 <= len(sought) <= 8
+
+
+@pytest.mark.parametrize("count", [320, 512])
+def test_an_order_that_names_everything_many_times_is_found_out(count):
+    """Whatever is read would be near some place of it, and every page would seem to be due soon. Nor is the
+    job found elsewhere in it, where it would be believed again.
+    """
+    job, random = Long(count=count), np.random.default_rng(9)
+    job.orders.on_lost = lambda _job: job.orders.settle()
+    for epoch in range(2):
+        job.announce(np.concatenate([random.permutation(count) for _ in range(6)]), epoch=epoch)
+    for epoch in range(2):
+        job.read(random.permutation(count), epoch=epoch)
+    assert not job.state.believed
+    assert np.isinf(job.seconds(np.arange(count))).all()

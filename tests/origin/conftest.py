@@ -24,6 +24,8 @@ from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.throttled import ThrottledOrigin
+from shadeproxy.origin.verified import VerifiedOrigin
 
 _spec = importlib.util.spec_from_file_location(
     "rgw_fixtures", Path(__file__).parent.parent / "rgw" / "conftest.py"
@@ -142,7 +144,9 @@ KINDS = [
     "moto",
     "limited",
     "retrying",
+    "verified",
     "faulty",
+    "throttled",
     pytest.param("rgw", marks=pytest.mark.rgw),
 ]
 
@@ -156,7 +160,9 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "moto": lambda: s3_origin(request.getfixturevalue("moto_endpoint")),
         "limited": lambda: LimitedOrigin(MemoryOrigin(), max_open=2),
         "retrying": lambda: RetryingOrigin(MemoryOrigin(), clock=ManualClock()),
+        "verified": lambda: VerifiedOrigin(MemoryOrigin()),
         "faulty": lambda: FaultyOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
+        "throttled": lambda: ThrottledOrigin(MemoryOrigin(), bytes_per_s=1e6, clock=ManualClock()),
         "rgw": lambda: _rgw_origin(request),
     }
     subject = Subject(made[request.param](), request.param)

@@ -41,3 +41,27 @@ def test_an_endpoint_that_is_none_is_a_configuration_error(url):
 def test_addressing(url, addressing, bucket, expected):
     endpoint = Endpoint(url, region="eu-west-1", addressing=addressing)
     assert tuple(endpoint.target(ObjectRef(bucket, "k +"))) == expected
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        "evil.example:80",
+        "evil.example/",
+        "evil.example#",
+        "evil.example?x=",
+        "me@evil",
+        "b\r\nX: y",
+        "-b",
+        "",
+    ],
+)
+@pytest.mark.parametrize("addressing", ["virtual", "auto", "path"])
+def test_no_bucket_names_another_server(bucket, addressing):
+    for url in ("http://s3.example.org:9000", None):
+        endpoint = Endpoint(url, region="eu-west-1", addressing=addressing)
+        target = endpoint.target(ObjectRef(bucket, "k"))
+        assert target.origin == endpoint.url
+        assert target.host == endpoint.url.partition("://")[2]
+        assert target.raw_path.isprintable()
+        assert target.raw_path.isascii()

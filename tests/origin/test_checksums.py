@@ -5,37 +5,13 @@ import hashlib
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shadeproxy.core.errors import NotSupported, OriginAnswer
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.origin.s3ops.crc import CRC32C, CRC64NVME, ParallelCrc
 
 BODY = b"123456789"
-
-
-def crc(model, *pieces):
-    running = ParallelCrc(model)
-    for piece in pieces:
-        running.update(piece)
-    return running.digest()
-
-
-def test_check_values_of_the_catalogue():
-    # "Catalogue of parametrised CRC algorithms": the CRC of "123456789".
-    assert crc(CRC32C, BODY).hex() == "e3069283"
-    assert crc(CRC64NVME, BODY).hex() == "ae8b14860a799888"
-
-
-@pytest.mark.parametrize("model", [CRC32C, CRC64NVME])
-@given(size=st.integers(0, 20_000), cut=st.integers(0, 20_000))
-def test_lanes_and_bytes_agree(model, size, cut):
-    data = hashlib.shake_128(b"seed").digest(size)
-    one_by_one = crc(model, *(data[at : at + 100] for at in range(0, size, 100)))
-    assert crc(model, data) == crc(model, data[:cut], data[cut:]) == one_by_one
 
 
 def b64(digest):

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from shadeproxy.core.errors import OriginAnswer, Overloaded
+from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent, ObjectRef
+from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 
@@ -79,7 +81,9 @@ async def test_the_wait_for_a_slot_ends_and_leaves_no_trace(intent):
     memory.put("b", "k", b"body")
     limited = LimitedOrigin(memory, max_open=1, max_wait_s=0.02)
     async with limited.open(REF):
-        with pytest.raises(Overloaded, match=r"all 1 reads .* taken for 0\.02 s; .*raise origin\.max_connec"):
+        with pytest.raises(
+            Overloaded, match=r"all 1 reads .* taken for 0\.02 s.*; .*raise origin\.max_connec"
+        ):
             async with limited.open(REF, intent=intent):
                 pass
         assert (limited.open_now, limited.waiting) == (1, 0)
@@ -104,3 +108,62 @@ async def test_prefetch_leaves_one_slot_in_eight_and_never_waits():
     leave.set()
     await asyncio.gather(*held)
     assert limited.open_now == 0
+
+
+async def test_clients_take_turns_however_many_reads_each_has_waiting(limited):
+    order, leave = [], asyncio.Event()
+    tasks = [asyncio.create_task(hold(limited, order, "first", Intent.DEMAND, leave))]
+    await settle()
+    for client, reads in [("greedy", 6), ("modest", 2)]:
+        inside = CLIENT.set(client)
+        tasks += [
+            asyncio.create_task(hold(limited, order, client, Intent.DEMAND, leave)) for _ in range(reads)
+        ]
+        CLIENT.reset(inside)
+        await settle()
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert order[1:5] == ["greedy", "modest", "greedy", "modest"]
+    assert (limited.open_now, limited.waiting) == (0, 0)
+
+
+def forwarded(limited, entered, leave, client):
+    async def run():
+        CLIENT.set(client)
+        request = ForwardRequest(method="HEAD", ref=REF, raw_path="/b/k", raw_query="", headers=())
+        async with limited.forward(request) as answer:
+            entered.append(client)
+            await leave.wait()
+            return answer.status
+
+    return asyncio.create_task(run())
+
+
+async def test_one_client_never_has_all_forwards_however_long_they_last():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=4)
+    entered, leave = [], asyncio.Event()
+    greedy = [forwarded(limited, entered, leave, "greedy") for _ in range(10)]
+    await settle()
+    assert (entered, limited.forwarded_now) == (["greedy"] * 3, 3)
+    modest = forwarded(limited, entered, leave, "modest")
+    await settle()
+    assert entered[3:] == ["modest"]
+    assert limited.open_now == 0, "reads have slots of their own"
+    leave.set()
+    assert await asyncio.gather(modest, *greedy) == [200] * 11
+    assert limited.forwarded_now == 0
+
+
+async def test_the_wait_of_a_forward_ends_too():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=1, max_wait_s=0.02)
+    entered, leave = [], asyncio.Event()
+    first = forwarded(limited, entered, leave, "a")
+    await settle()
+    with pytest.raises(Overloaded, match=r"all 1 uploads and other forwarded requests were taken"):
+        await forwarded(limited, entered, leave, "b")
+    leave.set()
+    await first

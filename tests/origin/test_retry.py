@@ -61,6 +61,16 @@ async def test_head_list_and_open_are_repeated(retrying, faulty):
     assert retrying.retries == 5
 
 
+@pytest.mark.parametrize("size", [0, 5000])
+async def test_a_body_that_is_shorter_than_it_was_said_to_be_is_cut_short(retrying, faulty, memory, size):
+    """There is nothing to go on with: the origin's 416 is no answer to who asked for the whole."""
+    memory.put("b", "k", BODY[:size])
+    faulty.enqueue(Fault(short_by_bytes=-10))
+    with pytest.raises(BodyCutShort):
+        async with retrying.open(REF) as reading:
+            await reading.read_into(memoryview(bytearray(size + 10)), lambda _: None)
+
+
 async def test_attempts_end(retrying, faulty):
     faulty.enqueue(DOWN, DOWN, DOWN)
     with pytest.raises(OriginUnavailable, match="down"):

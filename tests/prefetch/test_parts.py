@@ -1,11 +1,14 @@
 """Readers of parts of big objects: the rest is there when they come to it, and nothing is fetched blindly."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.origin.memory import Gate
 from shadeproxy.prefetch.parts import Parts
-from tests.prefetch.conftest import Order, whole
+from tests.prefetch.conftest import Order, until, whole
 
 PAGE = 4096
 BODY = bytes(range(256)) * 16 * 12  # twelve pages
@@ -81,6 +84,30 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
         sources.append(await read(fetching, number * PAGE, number * PAGE + 100))
         sources.append(await read(fetching, (number + 6) * PAGE, (number + 6) * PAGE + 100))
     assert sources.count(Source.ORIGIN) <= 4
+
+
+async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(make_fetching):
+    fetching = await make_fetching(whole_bytes=1 << 20)
+    bench, old, new = fetching.bench, Gate(), Gate()
+    bench.origin.put("b", "big", BODY[: 3 * PAGE - 1])
+    await bench.get("big", range=RangeSpec(0, 10))
+    bench.origin.gate = old
+    await old.reached.wait()
+    await until(lambda: fetching.prefetcher.flying == 2)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    async with bench.engine.writing([ObjectRef("b", "big")]):
+        bench.origin.gate = None
+        bench.origin.put("b", "big", BODY[: 3 * PAGE])
+    await bench.get("big", range=RangeSpec(0, 10))
+    bench.origin.gate = new
+    await new.reached.wait()
+    old.release()
+    new.release()
+    await fetching.idle()
+    assert fetching.prefetcher._flying_bytes == 0
+    for number in range(3):
+        assert await read(fetching, number * PAGE, number * PAGE + 100) is Source.RAM
 
 
 async def test_an_order_knows_better(make_fetching):

@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length") or 0)
         self.server.fake.answer(self, self.rfile.read(length))
 
-    do_GET = do_PUT = do_POST = do  # noqa: N815 (the names that http.server calls)
+    do_GET = do_PUT = do_DELETE = do_POST = do  # noqa: N815 (the names that http.server calls)
 
     def reply(self, status, body=b"", *, announced=None, **headers):
         self.send_response(status)
@@ -226,6 +226,8 @@ class FakeProxy(FakeStore):
             return self.register_job(name, json.loads(body))
         if name not in self.jobs:
             return None
+        if rest[0] == "epochs" and method == "DELETE":
+            return {} if self.orders.pop((name, int(rest[1]), int(query["rank"])), None) else None
         if rest[0] == "epochs":
             return self.put_order(name, int(rest[1]), body, **query)
         return getattr(self, f"{method}_{rest[0]}".lower())(name, body, **query)

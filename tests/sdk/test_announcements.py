@@ -131,3 +131,45 @@ def test_announcing_returns_while_the_proxy_hangs(make_job, proxy):
     proxy.released.set()
     assert job.flush()
     assert len(proxy.orders) == 2
+
+
+def test_a_job_that_is_closed_withdraws_its_orders_and_no_other_ranks(make_job, proxy):
+    ranks = [make_job(rank=rank, world_size=2) for rank in range(2)]
+    for job in ranks:
+        for epoch in range(3):
+            job.begin(epoch)
+            job.announce(epoch, ids(1, 2))
+            job.announce(epoch + 1, ids(3))
+            assert job.flush()
+    assert ranks[0].close()
+    assert {rank for _, epoch, rank in proxy.orders if epoch >= 2} == {1}
+    assert ranks[0].stats().failures == 0, "that the epoch before was over is no failure"
+    assert ranks[1].close()
+    assert not {epoch for _, epoch, _ in proxy.orders if epoch >= 1}
+
+
+def test_what_is_withdrawn_is_not_announced_before(make_job, proxy):
+    job = make_job()
+    proxy.refuse["order"] = 503
+    job.announce(0, ids(1, 2))
+    assert not job.flush()
+    del proxy.refuse["order"]
+    assert job.close()
+    assert proxy.pieces == []
+
+
+def test_a_proxy_that_forgot_the_job_is_not_told_of_it_again_to_withdraw(make_job, proxy):
+    job = make_job()
+    job.announce(0, ids(1, 2))
+    assert job.flush()
+    proxy.forget()
+    assert job.close()
+    assert proxy.jobs == {}
+
+
+def test_closing_beside_a_dead_proxy_ends_within_its_time(make_job, proxy):
+    job = make_job()
+    job.announce(0, ids(1, 2))
+    assert job.flush()
+    proxy.die()
+    assert not job.close(timeout_s=5.0)

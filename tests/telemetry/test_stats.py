@@ -61,9 +61,10 @@ def test_reads_of_a_job_are_counted_by_epoch(stats):
 
 
 def test_tiers_show_hits_gauges_and_evictions(stats):
-    stats.watch_tier(
-        "ram", lambda: TierGauges(used_bytes=5, capacity_bytes=9, pages=2, limit_bytes=7, dropped_records=3)
+    gauges = TierGauges(
+        used_bytes=5, capacity_bytes=9, pages=2, limit_bytes=7, pinned_bytes=3, dropped_records=3
     )
+    stats.watch_tier("ram", lambda: gauges)
     stats.record_read("train", Source.RAM, 10)
     stats.record_read("train", Source.ORIGIN, 30)
     stats.record_admission("ram")
@@ -83,6 +84,7 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
         "capacity_bytes": 9,
         "pages": 2,
         "limit_bytes": 7,
+        "pinned_bytes": 3,
         "disabled_reason": "",
         "dropped_records": 3,
         "dropped_catalogues": 0,

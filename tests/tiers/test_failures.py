@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
+from shadeproxy.tiers.segment import Segment
 
 
 @pytest.fixture
@@ -66,6 +68,54 @@ def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, tim
     with pytest.raises(TierError, match="tier disk cannot erase"):
         store.erase(kept)
     store.release(kept)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sample, monkeypatch, code):
+    """They come back when clients leave; a tier that was switched off would stay so until a restart."""
+    store, _ = bench.open()
+    real, refused = Segment.__init__, []
+
+    def refuse(*_arguments, **_options):
+        refused.append(code)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Segment, "__init__", refuse)
+    first = 0
+    while len(refused) < 20:
+        try:
+            bench.add(store, sample(first, 9000))
+            first += 1
+        except TierFull:
+            pass
+    assert store.disabled_reason is None
+    assert store._health.failures == len(refused)
+    held = store.used_bytes
+    monkeypatch.setattr(Segment, "__init__", real)
+    bench.fill(store, 9000, first=first)
+    assert store.used_bytes > held
+
+
+@pytest.mark.parametrize("ending", ["killed", "closed", "catalogued"])
+def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, ending):
+    """Else the next process would serve what was overwritten: nothing in its record tells."""
+    schedule = scheduled()
+    store, _ = bench.open(calls=FaultyCalls(schedule))
+    kept = bench.add(store, sample(1, 5000))
+    overwritten = bench.add(store, sample(2, 5000))
+    store.close(pages(store, [(kept, sample(1, 5000)), (overwritten, sample(2, 5000))]))
+    store, recovered = bench.open(calls=FaultyCalls(schedule))
+    schedule.enqueue(MediumFault.WRITE_EIO)
+    store.release(next(one.location for one in recovered if one.header == sample(2, 5000).header))
+    if ending == "killed":
+        store.claim.release(clean=False)
+        store.claim = None
+    else:
+        store.close(pages(store, [(kept, sample(1, 5000))]) if ending == "catalogued" else None)
+    _, recovered = bench.open()
+    assert sample(1, 5000).header.page in {one.header.page for one in recovered}
+    stale = [one for one in recovered if one.header.page == sample(2, 5000).header.page]
+    assert [one.header.validated_s for one in stale] == [0.0] * len(stale)
 
 
 def test_single_failures_are_forgiven(bench, sample, failing):

@@ -1,4 +1,4 @@
-"""Calls about what is cached: look at one object, purge a prefix."""
+"""Calls about what is cached: look at one object, purge, pin and unpin a prefix."""
 
 import math
 
@@ -8,12 +8,16 @@ from aiohttp import web
 from shadeproxy.api.control.bodies import (
     ObjectSummary,
     PageSummary,
+    PinAnswer,
+    PinList,
+    PinRequest,
+    PinSummary,
     PurgeAnswer,
     PurgeRequest,
     answer_json,
     read_json,
 )
-from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.context import ControlContext, Pinned
 from shadeproxy.core.errors import InvalidRequest, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
@@ -23,14 +27,43 @@ _SCHEME = "s3://"
 
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PurgeRequest)
-    bucket, _, prefix = wanted.uri.removeprefix(_SCHEME).partition("/")
-    if not wanted.uri.startswith(_SCHEME) or not bucket:
-        raise InvalidRequest(
-            f"{wanted.uri[:200]!r} is no S3 URI",
-            hint="write s3://bucket/prefix, or s3://bucket for all of it",
-        )
+    bucket, prefix = read_place(wanted.uri)
     purged = await context.admin.purge(bucket, prefix, dry_run=wanted.dry_run)
     return answer_json(PurgeAnswer(purged.objects, purged.pages, purged.size_bytes))
+
+
+async def pin(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, PinRequest)
+    bucket, prefix = read_place(wanted.uri)
+    return _answer_pin(bucket, prefix, await context.admin.pin(bucket, prefix, dry_run=wanted.dry_run))
+
+
+async def unpin(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, PinRequest)
+    bucket, prefix = read_place(wanted.uri)
+    return _answer_pin(bucket, prefix, await context.admin.unpin(bucket, prefix, dry_run=wanted.dry_run))
+
+
+async def list_pins(context: ControlContext, _request: web.Request) -> web.Response:
+    now = context.admin.pins()
+    pins = [PinSummary(pin.uri, pin.by, pin.since_s) for pin in now.pins]
+    return answer_json(PinList(pins, now.size_bytes, now.limit_bytes))
+
+
+def read_place(uri: str) -> tuple[str, str]:
+    """Bucket and prefix of s3://bucket/prefix. Raises InvalidRequest."""
+    bucket, _, prefix = uri.removeprefix(_SCHEME).partition("/")
+    if not uri.startswith(_SCHEME) or not bucket:
+        raise InvalidRequest(
+            f"{uri[:200]!r} is no S3 URI", hint="write s3://bucket/prefix, or s3://bucket for all of it"
+        )
+    return bucket, prefix
+
+
+def _answer_pin(bucket: str, prefix: str, pinned: Pinned) -> web.Response:
+    return answer_json(
+        PinAnswer(f"s3://{bucket}/{prefix}", pinned.objects, pinned.pages, pinned.size_bytes, pinned.held)
+    )
 
 
 async def get_object(context: ControlContext, request: web.Request) -> web.Response:
@@ -48,7 +81,9 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
             size=cached.meta.size,
             headers=list(cached.meta.headers),
             validated_s=cached.validated_s,
-            pages=[PageSummary(page.number, page.tier, page.size_bytes) for page in cached.pages],
+            pages=[
+                PageSummary(page.number, page.tier, page.size_bytes, page.pinned) for page in cached.pages
+            ],
             weight=None if math.isnan(weight) else weight,
         )
     )

@@ -17,6 +17,7 @@ from shadeproxy.api.control.frames import FrameWriter
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -34,9 +35,15 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     if request.version < (1, 1):
         raise InvalidRequest("a batch is answered in chunks", hint="use HTTP/1.1")
     call = await read_call(context, request)
-    frames = FrameWriter(request)
+    request_id = next_request_id()
+    frames = FrameWriter(request, request_id)
     await frames.start()
+    whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
+    # Its fetches inherit both: who they are for, and which call the origin is asked for.
+    inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
+    REQUEST_ID.reset(inside)
+    CLIENT.reset(client)
     try:
         # Nobody says when the caller goes away while nothing is written: aiohttp cancels handlers for a
         # whole listener or not at all, and other calls are to be finished.
@@ -180,6 +187,8 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
+                        # It would keep the memory of its page while the next one is waited for.
+                        del piece
         except ShadeProxyError as error:
             if began:
                 raise _BrokenOffError(f"{self._samples[index].ref}: {error}") from error

@@ -204,10 +204,80 @@ class PurgeAnswer(msgspec.Struct):
     bytes: int
 
 
+class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``uri``: as of a purge. ``dry_run``: change nothing, and tell what is cached of it."""
+
+    uri: str
+    dry_run: bool = False
+
+
+class PinAnswer(msgspec.Struct):
+    """What is cached under the prefix; ``held``: pages of it that are pinned now."""
+
+    uri: str
+    objects: int
+    pages: int
+    bytes: int
+    held: int
+
+
+class PinSummary(msgspec.Struct):
+    """``by``: "call", or the rule of the configuration, as "rules[0]", whose bucket is a pattern.
+    ``since_s``: Unix time of the call.
+    """
+
+    uri: str
+    by: str
+    since_s: float | None
+
+
+class PinList(msgspec.Struct):
+    """``bytes``: of pinned pages in all tiers; ``limit_bytes``: what they may take."""
+
+    pins: list[PinSummary]
+    bytes: int
+    limit_bytes: int
+
+
+class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``uri``: as of a purge. ``dry_run``: read nothing, and count what would have to be read."""
+
+    uri: str
+    dry_run: bool = False
+
+
+class OperationSummary(msgspec.Struct):
+    """Numbers of objects, and bytes of bodies. ``listed``: ``total`` is final. ``done``: objects that are
+    over; of them ``resident`` were cached before, of ``not_stored`` a part won no place, of ``failed`` a part
+    could not be read. ``bytes``: read from the origin and stored; of a dry run: that would have to be read.
+    ``error``: the first failure.
+    """
+
+    id: str
+    kind: str
+    uri: str
+    dry_run: bool
+    state: Literal["running", "done", "failed", "cancelled"]
+    listed: bool
+    done: int
+    total: int
+    bytes: int
+    total_bytes: int
+    resident: int
+    not_stored: int
+    failed: int
+    error: str
+
+
+class OperationList(msgspec.Struct):
+    operations: list[OperationSummary]
+
+
 class PageSummary(msgspec.Struct):
     number: int
     tier: str
     bytes: int
+    pinned: bool
 
 
 class ObjectSummary(msgspec.Struct):

@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.api.control.running import Operations, Work
 from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
@@ -39,10 +40,39 @@ class Purged:
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is cached under a prefix. ``held``: pages of it that are pinned."""
+
+    objects: int
+    pages: int
+    size_bytes: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """``since_s``: Unix time of the call that pinned it; None where a rule of the configuration did."""
+
+    uri: str
+    by: str
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PinsNow:
+    """``size_bytes``: of pinned pages; ``limit_bytes``: what they may take."""
+
+    pins: tuple[Pin, ...]
+    size_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CachedPage:
     number: int
     tier: str
     size_bytes: int
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +96,22 @@ class CacheAdmin(Protocol):
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
         """What is cached of one object; None when nothing is known of it."""
+        ...
+
+    async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+        """Evict nothing under ``prefix`` for anything else, now and after a restart. Raises Conflict."""
+        ...
+
+    async def unpin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+        """Take a pin back. Raises UnknownName where no call pinned that, Conflict where a rule did."""
+        ...
+
+    def pins(self) -> PinsNow:
+        """All that is pinned."""
+        ...
+
+    def warming(self, bucket: str, prefix: str, *, dry_run: bool) -> Work:
+        """To be run: everything under ``prefix`` is read into the cache, where there is room for it."""
         ...
 
 
@@ -121,10 +167,12 @@ class ControlContext:
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
     settling: Settling = field(init=False, repr=False)
+    operations: Operations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
         self.settling = Settling(self.knowledge.orders, self.pool)
+        self.operations = Operations(self.clock)
 
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs

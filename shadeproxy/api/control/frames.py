@@ -16,6 +16,7 @@ from aiohttp import web
 
 from shadeproxy.api.control.bodies import BATCH
 from shadeproxy.api.control.errors import ErrorBody
+from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import Source
 
 HEADER = struct.Struct("<IHBBQ")
@@ -43,8 +44,8 @@ _NEAR_BUFFER_BYTES = 1 << 20
 class FrameWriter:
     """One answer. ``add`` and ``extend`` gather, ``flush`` sends."""
 
-    def __init__(self, request: web.Request) -> None:
-        self.response = web.StreamResponse(headers={"Content-Type": BATCH})
+    def __init__(self, request: web.Request, request_id: str) -> None:
+        self.response = web.StreamResponse(headers={"Content-Type": BATCH, ORIGIN_FIELD: request_id})
         self.response.enable_chunked_encoding()
         self._request = request
         self._parts: list[bytes | memoryview] = [b""]

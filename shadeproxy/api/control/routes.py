@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, batch, datasets, jobs, locate, orders, reads, service
+from shadeproxy.api.control import admin, batch, datasets, jobs, locate, operations, orders, reads, service
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -60,6 +60,9 @@ _FRAMES: dict[int, tuple[str, Content]] = {
 }
 _PLACES: dict[int, tuple[str, Content]] = {
     200: ("The files and a record for each page; see docs/protocol.md", {wire.LOCATE: None})
+}
+_STARTED: dict[int, tuple[str, Content]] = {
+    202: ("Begun; its state is at Location", {wire.JSON: wire.OperationSummary})
 }
 _FORM = {"format": "summary (default) or jsonl"}
 
@@ -183,6 +186,54 @@ ROUTES = (
         admin.purge,
         body={wire.JSON: wire.PurgeRequest},
         answers=_ok(wire.PurgeAnswer),
+    ),
+    Route(
+        "POST",
+        "/v1/pin",
+        "Keep what is read under a prefix whatever else is read; with dry_run only count it",
+        admin.pin,
+        body={wire.JSON: wire.PinRequest},
+        answers=_ok(wire.PinAnswer),
+    ),
+    Route(
+        "POST",
+        "/v1/unpin",
+        "Take a pin back; with dry_run only count what is cached under it",
+        admin.unpin,
+        body={wire.JSON: wire.PinRequest},
+        answers=_ok(wire.PinAnswer),
+    ),
+    Route(
+        "GET", "/v1/pins", "What is pinned, by calls and by rules", admin.list_pins, answers=_ok(wire.PinList)
+    ),
+    Route(
+        "POST",
+        "/v1/warm",
+        "Begin to read everything under a prefix into the cache; with dry_run only count it",
+        operations.warm,
+        body={wire.JSON: wire.WarmRequest},
+        answers=_STARTED,
+    ),
+    Route(
+        "GET",
+        "/v1/operations",
+        "What was begun and runs, or ended within the hour",
+        operations.list_operations,
+        answers=_ok(wire.OperationList),
+    ),
+    Route(
+        "GET",
+        "/v1/operations/{id}",
+        "How far an operation is",
+        operations.get_operation,
+        answers=_ok(wire.OperationSummary),
+    ),
+    Route(
+        "DELETE",
+        "/v1/operations/{id}",
+        "End an operation; one that ended stays as it is",
+        operations.delete_operation,
+        answers=_ok(wire.OperationSummary),
     ),
     Route(
         "GET",

@@ -8,19 +8,23 @@ operations or the engine.
 
 import asyncio
 import re
+import sys
+from typing import cast
 
 from aiohttp import web
 
+from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
 from shadeproxy.api.s3.lane import FastLane, Unanswered
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.errors import InvalidRequest
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
-# A head that is longer than this is aiohttp's to refuse.
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 # aiohttp takes two steps of the loop from the end of an answer to the next request.
@@ -43,19 +47,28 @@ class S3Protocol(web.RequestHandler):
 
     __slots__ = (
         "_active",
+        "_admitted",
+        "_door",
         "_ending",
         "_fast",
         "_half_closed",
+        "_head_bytes",
         "_held",
         "_lane",
         "_left_bytes",
         "_read_task",
+        "_refused",
+        "_resumed",
         "_s3",
         "_sender",
         "_stopped",
+        "_taken",
+        "_turned_from",
     )
 
-    def __init__(self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float) -> None:
+    def __init__(
+        self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float, door: Door
+    ) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -70,6 +83,8 @@ class S3Protocol(web.RequestHandler):
         )
         self._s3 = s3
         self._fast = fast
+        self._door = door
+        self._admitted = True
         self._lane = _OURS
         self._held = b""
         self._sender: Sender | None = None
@@ -78,8 +93,16 @@ class S3Protocol(web.RequestHandler):
         self._read_task: asyncio.Task[None] | None = None
         self._active = False
         """Whether a request was answered since the keep-alive timer last looked."""
+        self._resumed = 0
+        self._taken: tuple[int, int, int] | None = None
+        """What ``_progress`` answered when the keep-alive timer last looked."""
         self._ending = False
         self._half_closed = False
+        self._turned_from: asyncio.Transport | None = None
+        self._refused = False
+        """Whether what still comes is dropped, until the connection is closed."""
+        self._head_bytes = 0
+        """Of a head that aiohttp waits for the rest of."""
         self._stopped = False
         """Whether the transport was told not to read, because too much is held."""
 
@@ -87,6 +110,9 @@ class S3Protocol(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
+        if not self._admitted or self._refused:
+            self._drop(data)
+            return
         if self._lane == _OURS and data:
             if self._held or self._busy:
                 self._hold(self._held + data)
@@ -96,10 +122,18 @@ class S3Protocol(web.RequestHandler):
         elif self._lane == _LENT and data:
             self._lend(data)
         else:
-            super().data_received(data)
+            self._watch_head(data)
+            if not self._refused:
+                super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
+        self._admitted = self._door.enter()
+        if not self._admitted:
+            # uvloop's own kind, which is no subclass.
+            self._turned_from = cast("asyncio.Transport", transport)
+            self._door.turn_away(transport)
+            return
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
@@ -107,6 +141,7 @@ class S3Protocol(web.RequestHandler):
     def resume_writing(self) -> None:
         """The client took enough of what was written."""
         super().resume_writing()
+        self._resumed += 1
         if self._held:
             self._loop.call_soon(self._go_on)
 
@@ -119,11 +154,15 @@ class S3Protocol(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone, and with it what it asked for."""
+        if not self._admitted:
+            return
+        self._door.leave()
         self._held = b""
         if self._read_task is not None:
             self._read_task.cancel()
         if self._sender is not None:
             self._sender.close()
+            self._sender = None  # it knows the way back here, and both would wait for the collector
         super().connection_lost(exc)
 
     async def drained(self) -> None:
@@ -167,12 +206,27 @@ class S3Protocol(web.RequestHandler):
             self._sender.close()
 
     def _process_keepalive(self) -> None:
-        writing = self.transport is not None and self.transport.get_write_buffer_size() > 0
-        if self._active or writing or self._busy:
+        before, self._taken = self._taken, self._progress()
+        if self._taken is not None and self._taken == before:
+            # Who takes nothing holds a page, or memory that other reads wait for.
+            self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
+            if self.transport is not None:
+                reset_on_close(self.transport)
+            return
+        working = self._waiter is None or self._waiter.done()
+        if self._active or self._busy or working or self._taken is not None:
             self._active = False
             self._keepalive_handle = self._loop.call_later(self.keepalive_timeout, self._process_keepalive)
         else:
             super()._process_keepalive()
+
+    def _progress(self) -> tuple[int, int, int] | None:
+        """What changes as the client takes bytes; None when none wait for it."""
+        waiting_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        sender = self._sender
+        if not waiting_bytes and (sender is None or not sender.busy):
+            return None
+        return self._resumed, waiting_bytes, 0 if sender is None else sender.position
 
     # ------------------------------------------------------------------ the fast lane
 
@@ -231,11 +285,31 @@ class S3Protocol(web.RequestHandler):
     def _hold(self, data: bytes) -> None:
         self._held = data
         if not self._busy and len(data) > MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
-            self._give()
+            self._refuse_head()
             return
         if len(data) > MOST_HELD_BYTES and not self._stopped and self.transport is not None:
             self._stopped = True
             self.transport.pause_reading()
+
+    def _watch_head(self, data: bytes) -> None:
+        """Lines and fields of a head are bounded by aiohttp; what comes after its refusal is not."""
+        idle = self._waiter is not None and not self._waiter.done()
+        self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse_head()
+
+    def _drop(self, data: bytes) -> None:
+        """Of who was refused: a little is taken so that the answer arrives, and not what a flood brings."""
+        self._head_bytes += len(data)
+        if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
+            self._stopped = True
+            self._turned_from.pause_reading()
+
+    def _refuse_head(self) -> None:
+        self._refused, self._held, self._turned_from = True, b"", self.transport
+        if self.transport is not None:
+            error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
+            self._door.refuse(self.transport, error)
 
     def _go_on(self) -> None:
         """Serve what was held, if it can be."""
@@ -294,15 +368,19 @@ class S3Protocol(web.RequestHandler):
 class S3Server(web.Server):
     """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
 
-    def __init__(self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0) -> None:
+    def __init__(
+        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = 75.0, door: Door | None = None
+    ) -> None:
+        """``door``: shared by the listeners of one process; None: everybody gets in."""
         # A client that goes away cancels its handler, and so leaves the engine and the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast
         self._keepalive_s = keepalive_s
+        self._door = door or Door(sys.maxsize, clock=SystemClock())
 
     def __call__(self) -> S3Protocol:
-        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s)
+        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
 
 
 def body_bytes(raw: bytes) -> int | None:

@@ -4,8 +4,6 @@ Rules: every answer carries x-amz-request-id and x-shade-cache; an answer that h
 aborted, never replaced by an error.
 """
 
-import itertools
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,18 +17,13 @@ from shadeproxy.api.s3.port import Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import JobContext, Source
 
 CLIENT_CLOSED = 499
 """Status in logs and counts of a request whose client went away (nginx's number)."""
 
 _T = TypeVar("_T")
-_request_numbers = itertools.count(secrets.randbits(60))
-
-
-def next_request_id() -> str:
-    """16 hexadecimal digits that no other answer of this process carries."""
-    return f"{next(_request_numbers):016X}"
 
 
 def with_own(

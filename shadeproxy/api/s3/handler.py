@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
@@ -22,7 +23,7 @@ from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.tracing import REQUEST_ID
+from shadeproxy.core.tracing import CLIENT, REQUEST_ID
 from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.log import mask_text
@@ -76,6 +77,7 @@ class S3Handler(Gate):
         exchange.request, exchange.operation = call.request, call.operation.name
 
         async def serve(exchange: Exchange) -> None:
+            _count_as(call, port)
             await self._read(exchange, call)
 
         await self._complete(exchange, serve)
@@ -93,7 +95,7 @@ class S3Handler(Gate):
 
     async def _complete(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> None:
         started_s = self._clock.monotonic_s()
-        inside = REQUEST_ID.set(exchange.request_id)
+        inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         # What stands when the task is cancelled: that is done when the client goes away.
         status = CLIENT_CLOSED
         try:
@@ -101,6 +103,7 @@ class S3Handler(Gate):
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
             REQUEST_ID.reset(inside)
+            CLIENT.reset(whose)
 
     async def _answer(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> int:
         try:
@@ -136,6 +139,7 @@ class S3Handler(Gate):
             await self._posts.serve(exchange, request, boundary)
             return
         call, authenticated = self._identify(request, exchange)
+        _count_as(call, exchange.port)
         if self.reads_cache(call):
             await self._read(exchange, call)
             return
@@ -184,6 +188,11 @@ class S3Handler(Gate):
             duration_s=round(duration_s, 6),
             error=exchange.failure,
         )
+
+
+def _count_as(call: Call, port: Port) -> None:
+    """Whose turn at what is scarce a call takes: a name counts only where a signature proved it."""
+    CLIENT.set(port.peer if call.identity.name == ANONYMOUS.name else call.identity.name)
 
 
 def _decoded(raw_headers: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -8,7 +8,7 @@ leaves untouched: nothing is written, nothing counted.
 
 from typing import NamedTuple, Protocol
 
-from shadeproxy.api.s3.exchange import Call, next_request_id, with_own
+from shadeproxy.api.s3.exchange import Call, with_own
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.read import answer_for, read_request
@@ -20,6 +20,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
+from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES

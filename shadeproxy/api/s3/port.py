@@ -57,6 +57,11 @@ class Port(Protocol):
     method: str
 
     @property
+    def peer(self) -> str:
+        """Address that the request came from, without its port; "" where that is not known."""
+        ...
+
+    @property
     def unread(self) -> bool:
         """Whether the client is sending a body of which not all was read."""
         ...
@@ -74,6 +79,10 @@ class AiohttpPort:
     def __init__(self, http: web.BaseRequest) -> None:
         self.http = http
         self.method = http.method
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self.http.transport)
 
     @property
     def unread(self) -> bool:
@@ -104,6 +113,10 @@ class DirectPort:
         self.method = method
         self._outlet = outlet
         self._keep_alive = keep_alive
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self._outlet.transport)
 
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
@@ -184,3 +197,9 @@ class DirectResponse:
         if self._aborted or transport is None or transport.is_closing():
             raise ConnectionResetError("the client is gone, or the answer was aborted")
         return transport
+
+
+def peer_of(transport: asyncio.BaseTransport | None) -> str:
+    """See ``Port.peer``. Of a Unix socket nobody knows it."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else ""

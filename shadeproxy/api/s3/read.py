@@ -58,11 +58,14 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call) -> None:
             await response.write_eof()
             return
         async with closing(reading.body(answer.body)) as pieces:
-            first = await anext(pieces, memoryview(b""))
+            piece = await anext(pieces, memoryview(b""))
             response = await exchange.start(answer.status, answer.headers)
-            await response.write(first)
+            await response.write(piece)
+            # A name for a piece keeps the memory of its page: none is kept while the next one is waited for.
+            del piece
             async for piece in pieces:
                 await response.write(piece)
+                del piece
         if response.bytes_sent != answer.body.length:
             raise BodyCutShort(f"{call.request.ref}: {response.bytes_sent} of {answer.body.length} bytes")
         await response.write_eof()

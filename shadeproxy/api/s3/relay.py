@@ -52,6 +52,9 @@ class ReaderProtocol(asyncio.Protocol):
         self._active = False
         """Whether anything was answered or relayed since the timer last looked."""
         self._silent = 0
+        self._resumed = 0
+        self._taken: tuple[int, int] | None = None
+        """What changes as the client takes bytes, as the timer last saw it; None: none waited for it."""
         self._stopped = False
         self._ending = False
         self._client: asyncio.Transport | None = None
@@ -95,6 +98,7 @@ class ReaderProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._resumed += 1
         if self._owner is not None:
             self._owner.resume()
         if (self._held or self._ending) and self._lane == _OURS:
@@ -118,6 +122,11 @@ class ReaderProtocol(asyncio.Protocol):
             self._client.close()
 
     def _look(self) -> None:
+        waiting_bytes = 0 if self._client is None else self._client.get_write_buffer_size()
+        before, self._taken = self._taken, (self._resumed, waiting_bytes) if waiting_bytes else None
+        if self._taken is not None and self._taken == before:
+            self.cut()  # as the owner does with who takes nothing (connection.py)
+            return
         busy = self._active or self._paused or self._lane == _LENT
         self._active, self._silent = False, 0 if busy else self._silent + 1
         if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):

@@ -66,6 +66,11 @@ class Sender:
         """Whether a file is being sent that the client does not take fast enough."""
         return self._loan is not None
 
+    @property
+    def position(self) -> int:
+        """How far a file was sent: it moves while the client takes bytes."""
+        return self._position
+
     def write(self, data: bytes) -> None:
         """Through the transport, which keeps what the client does not take now."""
         self._transport.write(data)

@@ -77,6 +77,10 @@ class DataSet:
         """Whether the writer overwrites it."""
         return number % 7 == 3
 
+    def changes(self, number: int) -> bool:
+        """Whether it may get another version, from whomever."""
+        return self.is_written(number)
+
     def body(self, number: int, version: int) -> memoryview:
         offset = (version * len(self) + number) * _STEP_BYTES % _PERIOD_BYTES
         return self._base[offset : offset + self.sizes[number]]

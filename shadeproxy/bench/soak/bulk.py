@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import shadeproxy_sdk as shade
 from shadeproxy.bench.requests import CLIENT
 from shadeproxy.bench.soak.bodies import BUCKET, LARGEST_BYTES, PAGE_BYTES, DataSet
-from shadeproxy.bench.soak.tally import Tally
+from shadeproxy.bench.soak.tally import FAULTS, Tally
 from shadeproxy.bench.soak.versions import Versions
 from shadeproxy_sdk.ways import Offers
 
@@ -36,12 +36,27 @@ class _Manifest:
         self.manifest = shade.Manifest.from_entries(name, entries)
 
 
+def _inexcusable(_error: shade.ShadeError) -> str:
+    return "error"
+
+
 class Trainer:
-    """One thread. ``way``: "locate" or "batch"; what that way does not give comes by GETs."""
+    """One thread. ``way``: "locate" or "batch"; what that way does not give comes by GETs. ``excuse``: the
+    outcome of a read that failed.
+    """
 
     def __init__(
-        self, way: str, control_url: str, *, data: DataSet, versions: Versions, tally: Tally, seed: int
+        self,
+        way: str,
+        control_url: str,
+        *,
+        data: DataSet,
+        versions: Versions,
+        tally: Tally,
+        seed: int,
+        excuse: Callable[[shade.ShadeError], str] = _inexcusable,
     ) -> None:
+        self._excuse = excuse
         self._way, self._data, self._versions, self._tally = way, data, versions, tally
         self._random = random.Random(seed)  # noqa: S311 (which objects are read is no secret)
         keys = shade.Credentials(CLIENT.access_key, CLIENT.secret_key)
@@ -73,6 +88,11 @@ class Trainer:
         form = self._random.choice((self._read_whole, self._read_rows, self._read_rows, self._read_parts))
         form()
 
+    def leave(self) -> None:
+        """Close, whether or not everything was delivered."""
+        self._job.close()
+        self._client.close()
+
     def close(self) -> None:
         """Deliver what was reported, and count it."""
         self._job.close()
@@ -95,7 +115,7 @@ class Trainer:
             read = self._client.read_many if with_copy else self._client.views
             samples = read(source.manifest, ids)
         except shade.ShadeError as error:
-            self._tally.failed(self._way, "error", str(error))
+            self._failed(error)
             return
         self._judge(source, ids, before, [np.frombuffer(sample, np.uint8) for sample in samples])
 
@@ -106,10 +126,14 @@ class Trainer:
         try:
             self._client.read_into(self._rows.manifest, ids, out)
         except shade.ShadeError as error:
-            self._tally.failed(self._way, "error", str(error))
+            self._failed(error)
             return
         self._judge(self._rows, ids, before, list(out))
         self._job.report(np.array(ids), np.array([self._random.expovariate(1.0) for _ in ids]))
+
+    def _failed(self, error: shade.ShadeError) -> None:
+        outcome = self._excuse(error)
+        self._tally.failed(self._way, outcome, str(error) if outcome in FAULTS else "")
 
     def _draw(self, source: _Manifest, count: int) -> list[int]:
         return [self._random.randrange(len(source.samples)) for _ in range(count)]

@@ -9,7 +9,7 @@ import argparse
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -93,6 +93,24 @@ class Client:
         return train
 
 
+def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) -> list[threading.Thread]:
+    """A thread for each; one that dies sets ``failed``."""
+
+    def run(loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except BaseException:
+            # A thread that died is a client that asks nothing: the run must not pass for it.
+            failed.set()
+            raise
+
+    # Daemons: one that hangs does not keep its process.
+    threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A client process of a soak.")
     parser.add_argument("--role", choices=("http", "sdk"), required=True)
@@ -106,17 +124,7 @@ def main() -> None:
     client = Client(parser.parse_args())
     failed = threading.Event()
 
-    def run(loop: Callable[[], None]) -> None:
-        try:
-            loop()
-        except BaseException:
-            # A thread that died is a client that asks nothing: the run must not pass for it.
-            failed.set()
-            raise
-
-    threads = [threading.Thread(target=run, args=(loop,)) for loop in client.loops()]
-    for thread in threads:
-        thread.start()
+    threads = run_threads(client.loops(), failed)
     ended = threading.Thread(target=sys.stdin.read, daemon=True)
     ended.start()
     while ended.is_alive() and not failed.is_set():

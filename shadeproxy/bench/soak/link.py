@@ -10,12 +10,16 @@ from typing import NamedTuple
 from shadeproxy.bench.soak.bodies import LARGEST_BYTES, MIB
 
 _ROOM_BYTES = LARGEST_BYTES + 64 * 1024
-_PATIENCE_S = 60.0
+_SILENCE_S = 60.0
 _MOST_HEAD_BYTES = 32 * 1024
 
 
 class Cut(Exception):
-    """The proxy closed the connection, or was silent for a minute, before the answer was whole."""
+    """The proxy closed the connection, or was silent for too long, before the answer was whole."""
+
+
+class Silent(Cut):
+    """Not a byte came for too long."""
 
 
 class Pace(NamedTuple):
@@ -43,15 +47,23 @@ class Answer(NamedTuple):
         return self.length == len(expected) and self.buffer.startswith(expected, self.start)
 
     @property
+    def document(self) -> bytes:
+        """All of the body, copied."""
+        return bytes(self.buffer[self.start : self.start + self.length])
+
+    @property
     def text(self) -> str:
         return self.buffer[self.start : self.start + min(self.length, 400)].decode(errors="replace")
 
 
 class Link:
-    """Opened on first use, and again after ``close``."""
+    """Opened on first use, and again after ``close``. ``silence_s``: after so long without a byte, Silent."""
 
-    def __init__(self, address: tuple[str, int], *, receive_bytes: int = 0) -> None:
+    def __init__(
+        self, address: tuple[str, int], *, receive_bytes: int = 0, silence_s: float = _SILENCE_S
+    ) -> None:
         self._address = address
+        self._silence_s = silence_s
         self._receive_bytes = receive_bytes
         self._socket: socket.socket | None = None
         self._buffer = bytearray(_ROOM_BYTES)
@@ -64,11 +76,13 @@ class Link:
             self._socket = socket.socket()
             if self._receive_bytes:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_bytes)
-            self._socket.settimeout(_PATIENCE_S)
+            self._socket.settimeout(self._silence_s)
             self._socket.connect(self._address)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket.sendall(request)
+        except TimeoutError as error:
+            raise Silent(f"the request was not taken in {self._silence_s:g} s") from error
         except (BrokenPipeError, ConnectionResetError) as error:
             raise Cut(f"the request could not be sent: {error}") from error
 
@@ -109,7 +123,11 @@ class Link:
         try:
             room = self._view[self._stop : self._stop + pace.chunk_bytes]
             count = self._socket.recv_into(room)
-        except (ConnectionResetError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise Silent(
+                f"silent for {self._silence_s:g} s after {self._stop} bytes of the answer"
+            ) from error
+        except ConnectionResetError as error:
             raise Cut(f"{error} after {self._stop} bytes of the answer") from error
         if not count:
             raise Cut(f"the connection ended after {self._stop} bytes of the answer")

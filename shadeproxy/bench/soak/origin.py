@@ -24,6 +24,8 @@ _BUCKETS = (
     f"<CreationDate>{_DATE}</CreationDate></Bucket></Buckets></ListAllMyBucketsResult>"
 ).encode()
 Fields = dict[str, str]
+Parts = list[bytes | memoryview]
+"""Head and body of an answer; the head alone where there is no body."""
 
 
 class SoakOrigin:
@@ -36,7 +38,11 @@ class SoakOrigin:
         self._sorted = sorted(data.keys)
 
     def body(self, number: int) -> memoryview:
-        return self.data.body(number, self.versions[number])
+        return self.data.body(number, self.version(number))
+
+    def version(self, number: int) -> int:
+        """The present one."""
+        return self.versions[number]
 
     def put(self, number: int, version: int, body: bytes) -> bool:
         """Whether ``body`` is that version, which then is the present one."""
@@ -46,7 +52,7 @@ class SoakOrigin:
         return True
 
     def tag(self, number: int) -> str:
-        return self.data.tag(number, self.versions[number])
+        return self.data.tag(number, self.version(number))
 
     def listing(self, query: str) -> bytes:
         asked = {name: values[0] for name, values in parse_qs(query).items()}
@@ -89,6 +95,8 @@ class OriginConnection(asyncio.Protocol):
             fields = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
             self._needed = end + 4 + int(fields.get("content-length", "0"))
             if len(self._received) < self._needed:
+                if not self.expects(fields):
+                    return
                 if fields.get("expect"):
                     self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 return
@@ -96,29 +104,37 @@ class OriginConnection(asyncio.Protocol):
             del self._received[: self._needed]
             self._needed = 0
             method, target, _ = first.split(" ", 2)
-            answer = self.answer(method, target, fields, body)
-            asyncio.get_running_loop().call_later(self._origin.latency_s, self._write, answer)
+            self.respond(method, target, fields, body)
 
-    def answer(self, method: str, target: str, fields: Fields, body: bytes) -> list[bytes | memoryview]:
+    def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (others look at it)
+        """Whether the rest of a body is waited for; asked once, when the head is there."""
+        return True
+
+    def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
+        """Answer one request, some time later."""
+        answer = self.answer(method, target, fields, body)
+        asyncio.get_running_loop().call_later(self._origin.latency_s, self._write, answer)
+
+    def answer(self, method: str, target: str, fields: Fields, body: bytes) -> Parts:
         """Head and body of the answer to one request."""
         path, _, query = target.partition("?")
         origin = self._origin
         if path in {"/", _PATH, _PATH + "/"}:
             listing = _BUCKETS if path == "/" else origin.listing(query)
-            return _answer("200 OK", listing, {"Content-Type": "application/xml"})
+            return answer_of("200 OK", listing, {"Content-Type": "application/xml"})
         number = origin.data.number_of(unquote(path.removeprefix(_PATH + "/")))
         if number is None:
-            return _error("404 Not Found", "NoSuchKey", method)
+            return error_of("404 Not Found", "NoSuchKey", method)
         if method == "PUT":
             if not origin.put(number, int(fields.get("x-amz-meta-version", "-1")), body):
-                return _error("400 Bad Request", "BadDigest", method)
-            return _answer("200 OK", b"", {"ETag": origin.tag(number)})
+                return error_of("400 Bad Request", "BadDigest", method)
+            return answer_of("200 OK", b"", {"ETag": origin.tag(number)})
         wanted = fields.get("if-match")
         if wanted is not None and wanted != origin.tag(number):
-            return _error("412 Precondition Failed", "PreconditionFailed", method)
+            return error_of("412 Precondition Failed", "PreconditionFailed", method)
         return self._object(method, number, fields.get("range"))
 
-    def _object(self, method: str, number: int, span: str | None) -> list[bytes | memoryview]:
+    def _object(self, method: str, number: int, span: str | None) -> Parts:
         body, status = self._origin.body(number), "200 OK"
         size_bytes = len(body)
         more = {
@@ -131,28 +147,28 @@ class OriginConnection(asyncio.Protocol):
             first, _, last = span.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last or size_bytes - 1) + 1, size_bytes)
             if start >= size_bytes:
-                return _error("416 Requested Range Not Satisfiable", "InvalidRange", method)
+                return error_of("416 Requested Range Not Satisfiable", "InvalidRange", method)
             body, status = body[start:stop], "206 Partial Content"
             more["Content-Range"] = f"bytes {start}-{stop - 1}/{size_bytes}"
-        return _answer(status, body, more, with_body=method != "HEAD")
+        return answer_of(status, body, more, with_body=method != "HEAD")
 
-    def _write(self, parts: list[bytes | memoryview]) -> None:
+    def _write(self, parts: Parts) -> None:
         if not self._transport.is_closing():
             self._transport.writelines(parts)
 
 
-def _answer(
-    status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True
-) -> list[bytes | memoryview]:
+def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
+    """Head and body."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "x-amz-request-id: soak"]
     lines += [f"{name}: {value}" for name, value in more.items()]
     head = ("\r\n".join(lines) + "\r\n\r\n").encode()
     return [head, body] if with_body else [head]
 
 
-def _error(status: str, code: str, method: str) -> list[bytes | memoryview]:
+def error_of(status: str, code: str, method: str) -> Parts:
+    """Head and XML document; of a HEAD the head alone."""
     text = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code></Error>'.encode()
-    return _answer(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
+    return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
 
 
 async def serve(origin: SoakOrigin, connection: type[OriginConnection] = OriginConnection) -> None:

@@ -62,11 +62,7 @@ def if_match_fails(session: Session) -> None:
 
 def not_modified(session: Session) -> None:
     number = next(
-        (
-            n
-            for n in (session.pick(*_MIDDLE) for _ in range(_UNWRITTEN_TRIES))
-            if not session.data.is_written(n)
-        ),
+        (n for n in (session.pick(*_MIDDLE) for _ in range(_UNWRITTEN_TRIES)) if not session.data.changes(n)),
         session.data.ranges[4096][0],
     )
     asked = session.asked("304", number, None, 304)
@@ -105,7 +101,8 @@ def hang_up(session: Session) -> None:
                 session.link.taste(session.random.choice((1, 200, 4096, 262_144)))
             time.sleep(session.random.choice((0.0, 0.002, 0.02)))
     except (Cut, OSError) as error:
-        session.tally.failed("hang up", "error", repr(error))
+        asked = session.asked("hang up", number, None, 200)
+        session.failed("hang up", session.broken(asked, error), repr(error))
     else:
         session.tally.answered("hang up")
     finally:

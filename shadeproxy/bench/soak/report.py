@@ -14,7 +14,7 @@ from shadeproxy.bench.soak.verdict import Check, Run
 from shadeproxy.bench.soak.watch import Sample
 from shadeproxy.bench.tables import table
 
-_MARKS = {True: "passed", False: "FAILED", None: "not judged"}
+MARKS = {True: "passed", False: "FAILED", None: "not judged"}
 _HITS = ("ram", "disk")
 
 
@@ -81,7 +81,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
 def checks_table(checks: Sequence[Check]) -> list[str]:
     """Lines of Markdown: each check, its verdict, what was found."""
     return table(
-        ["check", "verdict", "found"], ([check.name, _MARKS[check.passed], check.found] for check in checks)
+        ["check", "verdict", "found"], ([check.name, MARKS[check.passed], check.found] for check in checks)
     )
 
 
@@ -93,7 +93,7 @@ def counts_table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
 def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
     counts = run.counts
     return [
-        *(f"{_MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in checks),
+        *(f"{MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in checks),
         f"  requests  {counts.kinds}",
         f"  outcomes  {counts.outcomes}",
         f"   sources  {counts.sources}",

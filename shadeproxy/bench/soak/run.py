@@ -103,7 +103,7 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
         counts = read_counts(work.glob("*.json"))
         log = work / served.name / "log"
         (out / "proxy.log").write_bytes(log.read_bytes())
-        return Run(counts, idle, samples, rested, _complaints(log))
+        return Run(counts, idle, samples, rested, complaints(log))
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
         time.sleep(min(1.0, patience_s / 4))
 
 
-def _complaints(log: Path) -> list[str]:
+def complaints(log: Path) -> list[str]:
     """Each kind of error line once, with how often it came and where it was raised."""
     kinds: Counter[str] = Counter()
     for line in log.read_text(errors="replace").splitlines():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shadeproxy.bench.requests import CLIENT, REGION
 from shadeproxy.bench.soak.bodies import BUCKET, DataSet
 from shadeproxy.bench.soak.link import FULL_SPEED, Answer, Cut, Link, Pace
-from shadeproxy.bench.soak.tally import Tally
+from shadeproxy.bench.soak.tally import FAULTS, Tally
 from shadeproxy.bench.soak.versions import Versions
 from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
 
@@ -98,18 +98,30 @@ class Session:
         except (Cut, OSError) as error:
             self.link.close()
             asked = waiting[0]
-            beside = self.versions.started(asked.number) != asked.before
-            outcome = "cut beside a write" if beside else "error"
-            self.tally.failed(asked.kind, outcome, "" if beside else f"{self._name(asked)}: {error!r}")
+            self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
+
+    def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
+        """The outcome of a request without a whole answer."""
+        beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
+        return "cut beside a write" if beside else "error"
+
+    def refused(self, asked: Asked, answer: Answer) -> str | None:
+        """The outcome of an answer that says that it cannot be done now; None: it is judged as any other."""
+        if answer.status != 503:
+            return None
+        slow = "<Code>SlowDown</Code>" in answer.text
+        beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
+        return "slow down" if slow else "cut beside a write" if beside else "error"
+
+    def failed(self, kind: str, outcome: str, what: str) -> None:
+        """Count a request that did not end well; ``what`` is told of those that should have."""
+        self.tally.failed(kind, outcome, what if outcome in FAULTS else "")
 
     def _judge(self, asked: Asked, answer: Answer) -> None:
         source = answer.fields.get("x-shade-cache", "none")
-        if answer.status == 503:
-            slow = "<Code>SlowDown</Code>" in answer.text
-            beside = self.versions.started(asked.number) != asked.before
-            outcome = "slow down" if slow else "cut beside a write" if beside else "error"
-            what = "" if outcome != "error" else f"{self._name(asked)}: 503 {answer.text!r}"
-            self.tally.failed(asked.kind, outcome, what)
+        outcome = self.refused(asked, answer)
+        if outcome is not None:
+            self.failed(asked.kind, outcome, f"{self._name(asked)}: {answer.status} {answer.text!r}")
             return
         try:
             self._compare(asked, answer)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+FAULTS = frozenset({"wrong", "error", "hang"})
+"""Outcomes that no client should see."""
 _MOST_FAULTS = 20
 
 

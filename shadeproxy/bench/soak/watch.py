@@ -11,7 +11,7 @@ import msgspec
 from shadeproxy.bench.server import Served
 
 _PROC = Path("/proc")
-_STATUS = re.compile(r"^(RssAnon|RssShmem|Threads):\s+(\d+)", re.MULTILINE)
+_STATUS = re.compile(r"^(RssAnon|RssFile|RssShmem|Threads):\s+(\d+)", re.MULTILINE)
 
 
 class Sample(msgspec.Struct):
@@ -39,6 +39,9 @@ class Sample(msgspec.Struct):
     coalesced: int
     requests: int
     origin_bytes: int
+    tasks: int = 0
+    connections: int = 0
+    rss_file_bytes: int = 0
 
     @property
     def descriptors(self) -> int:
@@ -85,6 +88,9 @@ class Watch:
             coalesced=stats["pages"]["coalesced"],
             requests=stats["totals"]["requests"],
             origin_bytes=stats["totals"]["origin_bytes"],
+            tasks=int(stats["gauges"]["tasks"]),
+            connections=int(stats["gauges"]["connections"]),
+            rss_file_bytes=int(status["RssFile"]) * 1024,
         )
 
     def _descriptors(self) -> tuple[int, int, int, int]:

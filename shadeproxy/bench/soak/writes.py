@@ -25,27 +25,27 @@ def overwrite(session: Session) -> None:
     hashed = len(body) <= 100_000 and session.random.random() < 0.5
     payload_hash = hashlib.sha256(body).hexdigest() if hashed else UNSIGNED_PAYLOAD
     fields = (f"Content-Length: {len(body)}", f"x-amz-meta-version: {version}")
+    asked = session.asked("put", number, None, 200)
     head = session.request("PUT", number, *fields, payload_hash=payload_hash)
     try:
         session.link.send(head + bytes(body))
         answer = session.link.receive()
     except (Cut, OSError) as error:
         session.link.close()
-        session.tally.failed("put", "error", f"{session.data.keys[number]} v{version}: {error!r}")
+        outcome = session.broken(asked, error)
+        session.failed("put", outcome, f"{session.data.keys[number]} v{version}: {error!r}")
         return
-    if answer.status == 503 and "<Code>SlowDown</Code>" in answer.text:
-        session.tally.failed("put", "slow down")
-    elif answer.status != 200:
+    if answer.status != 200:
         what = f"{session.data.keys[number]} v{version}: {answer.status} {answer.text!r}"
-        session.tally.failed("put", "error", what)
+        session.failed("put", session.refused(asked, answer) or "error", what)
     elif answer.fields.get("etag") != session.data.tag(number, version):
         what = f"{session.data.keys[number]} v{version}: ETag {answer.fields.get('etag')}"
         session.tally.failed("put", "wrong", what)
     else:
         session.versions.acknowledge(number, version)
         session.tally.answered("put")
-        asked = session.asked("get", number, (0, len(body)), 200)
-        session.exchange(asked, session.request("GET", number))
+        whole = session.asked("get", number, (0, len(body)), 200)
+        session.exchange(whole, session.request("GET", number))
 
 
 def purge(session: Session, control: tuple[str, int]) -> None:

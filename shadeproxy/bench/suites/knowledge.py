@@ -1,4 +1,4 @@
-"""Decisions on the event loop: applying scores, and choosing a victim among very many pages.
+"""Decisions on the event loop: applying scores, taking orders, and choosing a victim among very many pages.
 
 Each figure is the CPU time for which one plain call holds the loop, while nothing else is done there; the
 worst call is in the spread.
@@ -63,6 +63,32 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
     return measured(spent)
 
 
+def take_order(*, samples: int, rounds: int) -> Measured:
+    """Milliseconds from the ids of an epoch to an order that counts, and in the note how long of it the loop
+    is held: all but the check and the build, which the proxy leaves to its pool.
+    """
+    knowledge, drawn = scored_job(samples), np.random.default_rng(0)
+    spent, held = [], []
+    for epoch in range(rounds):
+        ids = drawn.permutation(samples).astype(np.uint32)
+        started = time.thread_time()
+        checked = knowledge.check_order(_JOB, ids, epoch=epoch, rank=0)
+        on_loop = time.thread_time()
+        knowledge.orders.put(checked, _NOW_S)
+        prepared = knowledge.orders.begin(_JOB)
+        held.append(time.thread_time() - on_loop)
+        assert prepared is not None, "just announced"
+        built = prepared.build.run()
+        on_loop = time.thread_time()
+        knowledge.orders.finish(prepared, built)
+        held.append(time.thread_time() - on_loop)
+        spent.append((time.thread_time() - started) * 1e3)
+        knowledge.orders.withdraw(_JOB, epoch, None, _NOW_S)
+        knowledge.orders.settle()
+    found = measured(spent)
+    return Measured(found.ours, None, found.ours_spread, note=f"the loop is held {1e3 * max(held):.1f} ms")
+
+
 def _apply(knowledge: Knowledge, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
     knowledge.apply(_JOB, knowledge.check_by_ids(_JOB, ids, values), _NOW_S)
 
@@ -125,6 +151,15 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
         f"check and apply by id, job on {samples:,} samples; CPU of the call, made on the loop "
         "(which may never be held > 10 ms)",
         partial(apply_scores, samples=samples, scores=100_000, rounds=scale.pick(50, 10)),
+    )
+    announced = scale.pick(1_280_000, 128_000)
+    yield Planned(
+        f"taking an order of {announced:,} ids",
+        "ms",
+        Target(200.0, at_least=False, of="ours"),
+        "check, build and take over, one epoch of one rank; CPU of the calls, of which check and build are"
+        " made in the pool (the loop may never be held > 10 ms)",
+        partial(take_order, samples=announced, rounds=scale.pick(10, 3)),
     )
     yield Planned(
         f"victim among {samples:,} residents",

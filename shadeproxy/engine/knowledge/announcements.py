@@ -23,13 +23,14 @@ ByEpoch = dict[int, dict[int, OrderIds]]
 
 
 class Announcement(NamedTuple):
-    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on."""
+    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on, of the dataset with that digest."""
 
     job: str
     epoch: int
     rank: int
     offset: int
     ids: OrderIds
+    digest: str
 
 
 class Announcements:

@@ -131,8 +131,8 @@ class Book:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        size = epoch.stop - epoch.start
-        return max(_LEAST_NEAR, min(size // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
+        # Not of its length: of ids that are named ten times whatever is read would be near.
+        return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     # ------------------------------------------------------------------ reads
 

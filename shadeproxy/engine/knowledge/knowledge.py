@@ -160,7 +160,8 @@ class Knowledge:
                 hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
             )
         check_rank(job, rank)
-        return Announcement(name, epoch, rank, offset, check_order(ids, space.count, dataset=_title(space)))
+        checked = check_order(ids, space.count, dataset=_title(space))
+        return Announcement(name, epoch, rank, offset, checked, space.digest)
 
     # ------------------------------------------------------------------ scores
 

@@ -8,6 +8,7 @@ CPU-bound (about 2 us a line): call on a pool, not on the event loop.
 """
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -25,6 +26,8 @@ from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 
 MAX_SAMPLES = 1 << 27
 MAX_KEY_BYTES = 1024
+# With virtual-host addressing a bucket becomes part of a host name: as strict as the S3 side is.
+_BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 MAX_BUCKETS = 1024
 MAX_BLOB_BYTES = (1 << 32) - 1
 _BATCH = 4096
@@ -100,7 +103,7 @@ class ManifestBuilder:
             raise InvalidRequest(f"key {ref.key!r} is not valid Unicode") from None
         if not 0 < len(key) <= MAX_KEY_BYTES or b"\0" in key:
             raise InvalidRequest(f"key {ref.key[:80]!r} is not 1 to {MAX_KEY_BYTES} bytes without NUL")
-        if not ref.bucket or "/" in ref.bucket or "\0" in ref.bucket or not ref.bucket.isascii():
+        if not _BUCKET.fullmatch(ref.bucket):
             raise InvalidRequest(f"{ref.bucket[:80]!r} is not the name of a bucket")
         if len(self._blob) + len(key) > MAX_BLOB_BYTES:
             raise BodyTooLarge(f"the keys of a dataset may have at most {MAX_BLOB_BYTES} bytes together")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
 from shadeproxy.engine.knowledge.announcements import Announcement, Announcements, unknown_order
 from shadeproxy.engine.knowledge.book import Book
@@ -77,13 +78,16 @@ class Orders:
     # ------------------------------------------------------------------ what jobs announce
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Take in checked ids. Raises InvalidRequest, Conflict; the order counts once it is settled.
+        """Take in checked ids. Raises InvalidRequest, Conflict (also when the job was registered anew with
+        another dataset since the check); the order counts once it is settled.
 
         A job that announces an epoch from before the one it is in begins there again; so does one that was
         started anew in the middle of one.
         """
         self._hear(now_s)
         job = self._jobs.get(new.job)
+        if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
+            raise Conflict(f"job {job.name!r} was registered anew meanwhile", hint="send the order again")
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
         book = self._books.get(job.name)
@@ -103,6 +107,7 @@ class Orders:
         """The job is gone."""
         self._gone(job, self.announced.drop(job))
         self._unsettled.pop(job, None)
+        self._resumed.pop(job, None)
         if self._books.pop(job, None) is not None:
             self._dirty("positions", job)
             self._changed()

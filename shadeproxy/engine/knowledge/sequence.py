@@ -26,12 +26,13 @@ Parts = Mapping[int, Mapping[int, OrderIds]]
 
 
 class Epoch(NamedTuple):
-    """An announced epoch: its ranks, how many ids of each, and its first place."""
+    """An announced epoch: its ranks, how many ids of each, its first place, and how many different ids."""
 
     number: int
     ranks: tuple[int, ...]
     lengths: tuple[int, ...]
     start: int
+    distinct: int = 0
 
     @property
     def stop(self) -> int:
@@ -78,7 +79,9 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
     ids = np.concatenate(merged) if merged else np.empty(0, dtype=np.uint32)
     if canonical is not None:
         ids = canonical[ids]
-    return OrderSequence(ids, _link(ids, epochs, count), tuple(epochs))
+    links, distinct = _link(ids, epochs, count)
+    counted = (epoch._replace(distinct=many) for epoch, many in zip(epochs, distinct, strict=True))
+    return OrderSequence(ids, links, tuple(counted))
 
 
 def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
@@ -127,6 +130,8 @@ def position_of(epoch: Epoch, place: int) -> int:
 def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:
     """The places of ``ids``, of which most are, within some ``width`` of the sequence; none when there is no
     such stretch. ``count``: ids are below it.
+
+    Most: well above the share that lies within any stretch by chance, where epochs are short.
     """
     wanted = np.zeros(count, dtype=np.bool_)
     wanted[ids] = True
@@ -137,7 +142,9 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]
-    enough = len(np.unique(sequence.ids[found])) >= _MOST * np.count_nonzero(wanted)
+    by_chance = min(width / max(epoch.distinct for epoch in sequence.epochs), 1.0)
+    most = max(_MOST, (1 + by_chance) / 2)
+    enough = len(np.unique(sequence.ids[found])) >= most * np.count_nonzero(wanted)
     return found if enough else found[:0]
 
 
@@ -166,7 +173,9 @@ def _order(lengths: Many[int]) -> NDArray[np.int64]:
     return _stable_order(positions)
 
 
-def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> Places:
+def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[int]]:
+    """The next place of each, and how many different ids each epoch has."""
+    distinct: list[int] = []
     head = np.full(count, NEVER, dtype=np.int32)
     links = np.empty(len(ids), dtype=np.int32)
     for epoch in reversed(epochs):
@@ -175,12 +184,13 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> Places:
         link = head[mine]
         # Of equal ids the last assignment stays, which is the first place.
         head[mine[::-1]] = places[::-1]
-        if not np.array_equal(head[mine], places):
+        distinct.append(int(np.count_nonzero(head[mine] == places)))
+        if distinct[-1] < len(mine):
             order = _stable_order(mine)
             again = np.flatnonzero(mine[order[1:]] == mine[order[:-1]])
             link[order[again]] = places[order[again + 1]]
         links[epoch.start : epoch.stop] = link
-    return links
+    return links, distinct[::-1]
 
 
 def _stable_order(values: OrderIds) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """A control listener on a loopback socket, with everything behind it in memory."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -9,12 +10,38 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.app import make_control_app
-from shadeproxy.api.control.context import READY, CachedObject, ControlContext, Purged
+from shadeproxy.api.control.context import (
+    READY,
+    CachedObject,
+    ControlContext,
+    Pin,
+    Pinned,
+    PinsNow,
+    Purged,
+)
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ListEntry, ListPage
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.prefetch.warm import Progress
 from shadeproxy.telemetry.stats import Stats
+
+
+@dataclass
+class Work:
+    """Ends when the test lets it, with an error perhaps."""
+
+    uri: str
+    dry_run: bool
+    kind: str = "warm"
+    progress: Progress = field(default_factory=Progress)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+
+    async def run(self) -> None:
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass
@@ -30,6 +57,8 @@ class Backend:
     list_calls: int = 0
     log_level: str = "info"
     remarks: list = field(default_factory=list)
+    pinned: list = field(default_factory=list)
+    work: list = field(default_factory=list)
 
     async def doctor(self):
         return {"healthy": True, "findings": [], "facts": {}}
@@ -42,6 +71,26 @@ class Backend:
     async def purge(self, bucket, prefix, *, dry_run):
         self.purges.append((bucket, prefix, dry_run))
         return Purged(objects=2, pages=3, size_bytes=4096)
+
+    async def pin(self, bucket, prefix, *, dry_run):
+        return self._pin("pin", bucket, prefix, dry_run)
+
+    async def unpin(self, bucket, prefix, *, dry_run):
+        return self._pin("unpin", bucket, prefix, dry_run)
+
+    def _pin(self, call, bucket, prefix, dry_run):
+        if self.refusal is not None:
+            raise self.refusal
+        self.pinned.append((call, bucket, prefix, dry_run))
+        return Pinned(objects=2, pages=3, size_bytes=4096, held=1)
+
+    def pins(self):
+        pins = (Pin("s3://b/a", "call", 12.5), Pin("s3://*/x", "rules[1]", None))
+        return PinsNow(pins, size_bytes=10, limit_bytes=90)
+
+    def warming(self, bucket, prefix, *, dry_run):
+        self.work.append(Work(f"s3://{bucket}/{prefix}", dry_run))
+        return self.work[-1]
 
     async def inspect(self, ref) -> CachedObject | None:
         return self.objects.get(ref)

@@ -1,6 +1,7 @@
 import pytest
 
 from shadeproxy.api.control.context import CachedObject, CachedPage
+from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectMeta, ObjectRef
 
 
@@ -14,11 +15,42 @@ async def test_purge_names_bucket_and_prefix(client, backend, uri, prefix, dry_r
     assert backend.purges == [("b", prefix, dry_run)]
 
 
+@pytest.mark.parametrize("call", ["purge", "pin", "unpin", "warm"])
 @pytest.mark.parametrize("uri", ["b/a", "s3://", "s3:///a", "http://b/a", ""])
-async def test_purge_refuses_what_is_no_uri(client, backend, refused, uri):
-    answer = await client.post("/v1/purge", json={"uri": uri})
+async def test_what_is_no_uri_is_refused(client, backend, refused, call, uri):
+    answer = await client.post(f"/v1/{call}", json={"uri": uri})
     assert "write s3://bucket/prefix" in await refused(answer, 400, "invalid_request")
-    assert backend.purges == []
+    assert backend.purges == backend.pinned == backend.work == []
+
+
+@pytest.mark.parametrize("call", ["pin", "unpin"])
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_pin_and_unpin_name_bucket_and_prefix(client, backend, call, dry_run):
+    answer = await client.post(f"/v1/{call}", json={"uri": "s3://b/a/1", "dry_run": dry_run})
+    told = {"uri": "s3://b/a/1", "objects": 2, "pages": 3, "bytes": 4096, "held": 1}
+    assert await answer.json() == told
+    assert backend.pinned == [(call, "b", "a/1", dry_run)]
+
+
+async def test_a_pin_that_is_refused_is_told(client, backend, refused):
+    backend.refusal = UnknownName("no call pinned s3://b/a", hint="pinned are s3://b/c")
+    text = await refused(await client.post("/v1/unpin", json={"uri": "s3://b/a"}), 404, "unknown_name")
+    assert text == "no call pinned s3://b/a | pinned are s3://b/c"
+    backend.refusal = Conflict("pinned by rules[0]", hint="write pin = false there")
+    await refused(await client.post("/v1/unpin", json={"uri": "s3://b/a"}), 409, "conflict")
+    backend.refusal = StateError("control state cannot be written")
+    await refused(await client.post("/v1/pin", json={"uri": "s3://b/a"}), 500, "state_failed")
+
+
+async def test_pins_are_listed(client):
+    assert await (await client.get("/v1/pins")).json() == {
+        "pins": [
+            {"uri": "s3://b/a", "by": "call", "since_s": 12.5},
+            {"uri": "s3://*/x", "by": "rules[1]", "since_s": None},
+        ],
+        "bytes": 10,
+        "limit_bytes": 90,
+    }
 
 
 async def test_a_misspelt_dry_run_purges_nothing(client, backend, refused):
@@ -48,7 +80,7 @@ async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
         "size": 10,
         "headers": [["Content-Type", "image/png"]],
         "validated_s": 12.5,
-        "pages": [{"number": 0, "tier": "ram", "bytes": 10}],
+        "pages": [{"number": 0, "tier": "ram", "bytes": 10, "pinned": False}],
         "weight": 1.5,
     }
 

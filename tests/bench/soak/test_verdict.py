@@ -1,5 +1,7 @@
 """What fails a soak, on samples made by hand."""
 
+from itertools import cycle
+
 import msgspec
 import pytest
 
@@ -8,6 +10,7 @@ from shadeproxy.bench.soak.verdict import Run, growth_per_hour, judge
 from shadeproxy.bench.soak.watch import Sample
 
 MB = 10**6
+GROWTH = "growth of memory (floor of RssAnon, second half)"
 
 
 def sample(at_s=0.0, **fields):
@@ -21,10 +24,11 @@ def sample(at_s=0.0, **fields):
     return msgspec.structs.replace(sound, **fields)
 
 
-def hour(bytes_per_hour=0):
+def hour(bytes_per_hour=0, under_way=(0,)):
+    """Samples every 5 s; ``under_way``: what answers hold at each, over and over."""
     return [
-        sample(float(at_s), rss_anon_bytes=200 * MB + int(bytes_per_hour * at_s / 3600))
-        for at_s in range(0, 3601, 5)
+        sample(float(at_s), rss_anon_bytes=200 * MB + int(bytes_per_hour * at_s / 3600) + held)
+        for at_s, held in zip(range(0, 3601, 5), cycle(under_way), strict=False)
     ]
 
 
@@ -43,7 +47,7 @@ def test_an_hour_without_faults_passes():
         ({"counts": Counts(outcomes={"wrong": 1})}, "wrong bytes"),
         ({"counts": Counts(outcomes={"error": 1})}, "unexpected errors"),
         ({"complaints": ("1 x boom",)}, "complaints in the proxy's log"),
-        ({"samples": hour(30 * MB)}, "growth of memory (RssAnon, second half)"),
+        ({"samples": hour(30 * MB)}, GROWTH),
         ({"rested": sample(sockets=6)}, "descriptors, idle before and after"),
         ({"rested": sample(others=16)}, "descriptors, idle before and after"),
         ({"rested": sample(deleted=1)}, "descriptors, idle before and after"),
@@ -63,7 +67,13 @@ def test_slow_downs_and_cuts_beside_a_write_are_no_faults():
 
 
 def test_growth_is_the_slope_of_a_line():
-    assert growth_per_hour(hour(30 * MB)) == pytest.approx(30 * MB, rel=1e-3)
+    assert growth_per_hour(hour(30 * MB)).slope == pytest.approx(30 * MB, rel=1e-3)
+
+
+def test_answers_under_way_neither_pass_for_growth_nor_hide_it():
+    busier = [held * MB for held in (150, 20, 0, 90, 200)]
+    assert failed(samples=hour(under_way=[*[0] * 400, *busier * 64])) == []
+    assert failed(samples=hour(30 * MB, under_way=busier)) == [GROWTH]
 
 
 def test_a_short_run_says_that_growth_was_not_judged():

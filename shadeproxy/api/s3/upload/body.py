@@ -15,21 +15,23 @@ from contextlib import aclosing
 from aiohttp import web
 from aiohttp.client_exceptions import ClientPayloadError
 
-from shadeproxy.api.s3.upload.checksums import Checksum, make_checksum
 from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
+from shadeproxy.api.s3.upload.patience import Patience
 from shadeproxy.api.s3.upload.plan import BodyPlan
+from shadeproxy.core.checksums import Checksum, make_checksum, value_of
 from shadeproxy.core.errors import BodyMismatch, BodyTooLarge, ShadeProxyError
 
 
 async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
-    """The pieces of the body as they arrive. Raises BodyMismatch when the framing breaks."""
+    """The pieces of the body as they arrive. Raises BodyMismatch when the framing breaks, ClientTooSlow."""
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # By this counter aiohttp tells whether an answer has begun.
         request.writer.output_size = 0
+    patience = Patience()
     try:
-        while piece := await request.content.readany():
+        while piece := await patience.wait_for(request.content.readany()):
             yield piece
     except (web.RequestPayloadError, ClientPayloadError):
         raise BodyMismatch("The body ended early, or its transfer coding is broken") from None
@@ -123,5 +125,5 @@ class UploadBody:
             given = self.trailers.get(name)
             if given is None:
                 raise BodyMismatch(f"The trailer {name} was announced and did not come")
-            if name in checksums and checksums[name].value() != given:
+            if name in checksums and value_of(checksums[name]) != given:
                 raise BodyMismatch(f"Value for {name} trailer is invalid")

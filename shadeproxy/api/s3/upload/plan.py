@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.api.s3.upload.checksums import make_checksum
 from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
+from shadeproxy.core.checksums import make_checksum
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest, MissingLength, NotSupported
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
 

@@ -29,7 +29,7 @@ def waiting_bytes(near: socket.socket) -> int:
 )
 async def test_more_than_the_usual_buffer_is_sent_before_the_caller_reads(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
-        frames = FrameWriter(request)
+        frames = FrameWriter(request, "0")
         await frames.start()
         for index in range(COUNT):
             frames.add(index, Source.RAM, len(BODY), [BODY])

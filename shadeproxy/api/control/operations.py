@@ -1,0 +1,56 @@
+"""Calls about long work: begin it, look at it, end it."""
+
+from aiohttp import web
+
+from shadeproxy.api.control.admin import read_place
+from shadeproxy.api.control.bodies import (
+    OperationList,
+    OperationSummary,
+    WarmRequest,
+    answer_json,
+    read_json,
+)
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.running import Operation
+
+
+async def warm(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, WarmRequest)
+    bucket, prefix = read_place(wanted.uri)
+    operation = context.operations.start(context.admin.warming(bucket, prefix, dry_run=wanted.dry_run))
+    response = answer_json(_summary(operation))
+    response.set_status(202)
+    response.headers["Location"] = f"/v1/operations/{operation.id}"
+    return response
+
+
+async def list_operations(context: ControlContext, _request: web.Request) -> web.Response:
+    return answer_json(OperationList([_summary(operation) for operation in context.operations.all()]))
+
+
+async def get_operation(context: ControlContext, request: web.Request) -> web.Response:
+    return answer_json(_summary(context.operations.find(request.match_info["id"])))
+
+
+async def delete_operation(context: ControlContext, request: web.Request) -> web.Response:
+    return answer_json(_summary(await context.operations.cancel(request.match_info["id"])))
+
+
+def _summary(operation: Operation) -> OperationSummary:
+    work, progress = operation.work, operation.work.progress
+    return OperationSummary(
+        id=operation.id,
+        kind=work.kind,
+        uri=work.uri,
+        dry_run=work.dry_run,
+        state=operation.state,
+        listed=progress.listed,
+        done=progress.done,
+        total=progress.total,
+        bytes=progress.bytes,
+        total_bytes=progress.total_bytes,
+        resident=progress.resident,
+        not_stored=progress.not_stored,
+        failed=progress.failed,
+        error=operation.error or progress.error,
+    )

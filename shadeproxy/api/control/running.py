@@ -1,0 +1,137 @@
+"""Work that outlives the call that began it: what runs, what ended, and how to end it early.
+
+Laws: few run at a time and few that ended are kept, so nothing here grows; a work that fails is an operation
+that says why, never an unhandled exception; after ``aclose`` no task is left and none begins.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import structlog
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Conflict, ShadeProxyError, ShuttingDown, UnknownName
+from shadeproxy.prefetch.warm import Progress
+
+_log = structlog.get_logger("shadeproxy.control")
+
+MOST_RUNNING = 4
+MOST_ENDED = 64
+KEPT_S = 3600.0
+
+State = Literal["running", "done", "failed", "cancelled"]
+
+
+class Work(Protocol):
+    """``run`` once; cancelling it is a normal end. ``progress`` may be looked at at any time."""
+
+    kind: str
+    uri: str
+    dry_run: bool
+    progress: Progress
+
+    async def run(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """``error``: why it failed. ``ended_s``: by the monotonic clock."""
+
+    id: str
+    work: Work
+    state: State = "running"
+    error: str = ""
+    ended_s: float = 0.0
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Operations:
+    """Of one control listener. Event loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Operation] = {}  # oldest first
+        self._closing = False
+
+    def start(self, work: Work) -> Operation:
+        """Run it from now on. Raises Conflict when too many run, ShuttingDown."""
+        if self._closing:
+            raise ShuttingDown("the proxy is shutting down; ask again after its restart")
+        running = [one for one in self._known.values() if one.state == "running"]
+        if len(running) >= MOST_RUNNING:
+            names = ", ".join(f"{one.id} ({one.work.kind} {one.work.uri})" for one in running)
+            raise Conflict(
+                f"{MOST_RUNNING} operations are running, which is as many as may at a time: {names}",
+                hint="wait for one to end, or end it with DELETE /v1/operations/{id}",
+            )
+        self._forget_old()
+        operation = Operation(secrets.token_hex(8), work)
+        self._known[operation.id] = operation
+        operation.task = asyncio.create_task(work.run(), name=f"{work.kind} {work.uri}")
+        operation.task.add_done_callback(lambda task: self._ended(operation, task))
+        return operation
+
+    def find(self, operation_id: str) -> Operation:
+        """Raises UnknownName."""
+        self._forget_old()
+        operation = self._known.get(operation_id)
+        if operation is None:
+            raise UnknownName(
+                f"no operation has the id {operation_id[:80]!r}",
+                hint="GET /v1/operations lists them; one that ended is forgotten after an hour",
+            )
+        return operation
+
+    def all(self) -> list[Operation]:
+        """Oldest first."""
+        self._forget_old()
+        return list(self._known.values())
+
+    async def cancel(self, operation_id: str) -> Operation:
+        """End it, and return once it is over; one that ended stays as it is. Raises UnknownName."""
+        operation = self.find(operation_id)
+        await self._stop([operation])
+        return operation
+
+    async def aclose(self) -> None:
+        """End all that run, and begin no more."""
+        self._closing = True
+        await self._stop(list(self._known.values()))
+
+    async def _stop(self, operations: list[Operation]) -> None:
+        tasks = [one.task for one in operations if one.task is not None and one.state == "running"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # The tasks' own callbacks come a step later.
+        for operation in operations:
+            if operation.task is not None:
+                self._ended(operation, operation.task)
+
+    def _ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
+        if operation.state != "running":
+            return
+        operation.ended_s = self._clock.monotonic_s()
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            operation.state = "cancelled"
+        elif error is None:
+            operation.state = "done"
+        else:
+            operation.state = "failed"
+            operation.error = (
+                str(error) if isinstance(error, ShadeProxyError) else "the proxy failed; see its log"
+            )
+            if not isinstance(error, ShadeProxyError):
+                _log.error("operation failed", kind=operation.work.kind, exc_info=error)
+        _log.info("operation ended", id=operation.id, kind=operation.work.kind, uri=operation.work.uri,
+                  state=operation.state, error=operation.error)  # fmt: skip
+
+    def _forget_old(self) -> None:
+        now_s = self._clock.monotonic_s()
+        ended = [one for one in self._known.values() if one.state != "running"]
+        for number, one in enumerate(ended):
+            if len(ended) - number > MOST_ENDED or now_s - one.ended_s > KEPT_S:
+                del self._known[one.id]

@@ -1,0 +1,142 @@
+"""Pins of a running proxy: those of calls in the control state, all of them carried over to what is cached.
+
+Laws: a pin counts from the moment of its call and is durable before the call is answered; what is cached is
+gone over in the background after a start and a reload, and before a call is answered.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import structlog
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Conflict, UnknownName
+from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins
+from shadeproxy.engine.rules import Rule
+from shadeproxy.state.store import StateStore
+
+_log = structlog.get_logger(__name__)
+_KIND = "pins"
+_VERSION = 1
+_MOST_NAMED = 10
+
+_Renew = Callable[[], Coroutine[Any, Any, None]]
+
+
+class _StoredPin(msgspec.Struct):
+    version: int
+    bucket: str
+    prefix: str
+    since_s: float
+
+
+class DurablePins:
+    """``pins`` with a memory. ``follow`` says how what is cached learns of them."""
+
+    def __init__(self, pins: Pins, state: StateStore, clock: Clock) -> None:
+        self.pins = pins
+        self._state = state
+        self._clock = clock
+        self._renew: _Renew | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def restore(self) -> None:
+        """Take back what was stored (blocking). What cannot be read is logged and left out."""
+        for name, blob in self._state.load_all(_KIND).items():
+            try:
+                stored = msgspec.msgpack.decode(blob, type=_StoredPin)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _log.warning("stored state left out", kind=_KIND, name=name, error=str(error))
+                continue
+            if stored.version != _VERSION:
+                _log.warning("stored state left out", kind=_KIND, name=name, version=stored.version)
+                continue
+            self.pins.add(PinnedPrefix(stored.bucket, stored.prefix, stored.since_s))
+
+    # ------------------------------------------------------------------ calls
+
+    async def pin(self, bucket: str, prefix: str) -> None:
+        """Raises Conflict when there are too many, StateError when it cannot be saved."""
+        if (bucket, prefix) in self.pins:
+            return
+        if len(self.pins) >= MOST_PINS:
+            raise Conflict(
+                f"{MOST_PINS} prefixes are pinned, which is as many as may be",
+                hint="unpin one, or pin a prefix that they share; GET /v1/pins lists them",
+            )
+        since_s = self._clock.now_s()
+        self.pins.add(PinnedPrefix(bucket, prefix, since_s))
+        stored = _StoredPin(_VERSION, bucket, prefix, since_s)
+        self._state.put(_KIND, _name(bucket, prefix), msgspec.msgpack.encode(stored))
+        await self._state.flush()
+
+    async def unpin(self, bucket: str, prefix: str) -> None:
+        """Raises UnknownName, Conflict; StateError when it cannot be saved."""
+        self.require(bucket, prefix)
+        self.pins.remove(bucket, prefix)
+        self._state.delete(_KIND, _name(bucket, prefix))
+        await self._state.flush()
+
+    def require(self, bucket: str, prefix: str) -> None:
+        """Raises UnknownName or Conflict unless a call pinned exactly that."""
+        if (bucket, prefix) in self.pins:
+            return
+        uri, rule = f"s3://{bucket}/{prefix}", self.pins.rule_over(bucket, prefix)
+        if rule is not None:
+            raise Conflict(
+                f"{uri} is pinned by {describe(*rule)} of the configuration, not by a call",
+                hint="write pin = false there and send SIGHUP",
+            )
+        pinned = [_uri(pin) for pin in self.pins.by_call()]
+        more = f" and {len(pinned) - _MOST_NAMED} more" if len(pinned) > _MOST_NAMED else ""
+        raise UnknownName(
+            f"no call pinned {uri}",
+            hint=f"pinned are {', '.join(pinned[:_MOST_NAMED])}{more}; name one of them exactly"
+            if pinned
+            else "nothing is pinned by a call",
+        )
+
+    # ------------------------------------------------------------------ what is cached
+
+    def follow(self, renew: _Renew) -> None:
+        """Call ``renew`` in the background now, and whenever rules change."""
+        self._renew = renew
+        self._spawn()
+
+    def rules_changed(self) -> None:
+        """Other rules are in force."""
+        self.pins.changed()
+        self._spawn()
+
+    async def aclose(self) -> None:
+        """End what runs in the background."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self) -> None:
+        assert self._renew is not None, "followed before anything changes"
+        task = asyncio.create_task(self._renew(), name="pins")
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("pins were not carried over to what is cached", exc_info=task.exception())
+
+
+def describe(place: int, rule: Rule) -> str:
+    """A rule as its author finds it."""
+    return f'rules[{place}] (bucket = "{rule.bucket}", prefix = "{rule.prefix}")'
+
+
+def _uri(pin: PinnedPrefix) -> str:
+    return f"s3://{pin.bucket}/{pin.prefix}"
+
+
+def _name(bucket: str, prefix: str) -> str:
+    return f"{bucket}/{prefix}"

@@ -1,0 +1,97 @@
+"""The processes of a run that are killed and started again, each on the port it had."""
+
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from shadeproxy.bench.faults import BenchError
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import plain_environment
+
+_PORTS = range(20_000, 32_000)
+"""Below those that the kernel gives to clients: a client that asks while nobody listens must not find
+itself."""
+_GONE_S = 60.0
+_TRIES = 1000
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on. Raises BenchError."""
+    for _ in range(_TRIES):
+        port = random.choice(_PORTS)  # noqa: S311 (no secret)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise BenchError(f"no free port of loopback in {_PORTS.start} .. {_PORTS.stop - 1}")
+
+
+class Phoenix:
+    """A process of ``command(turn)``, started as often as it is ended; its logs are ``work``/``name``-N.log.
+
+    A context: at its end the process is gone.
+    """
+
+    def __init__(
+        self, name: str, work: Path, command: Callable[[int], Sequence[str]], *, piped: bool
+    ) -> None:
+        self.name = name
+        self.turn = -1
+        self.logs: list[Path] = []
+        self._work, self._command, self._piped = work, command, piped
+        self._stack = ExitStack()
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def child(self) -> Child:
+        """The process as it is now."""
+        assert self._child is not None, "started before it is looked at"
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.process.pid
+
+    def start(self) -> Child:
+        """Another process, in place of one that is gone."""
+        self._stack.close()
+        self.turn += 1
+        self.logs.append(self._work / f"{self.name}-{self.turn}.log")
+        # An endpoint in the AWS variables would be the SDK's way around the proxy.
+        env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
+        self._child = self._stack.enter_context(
+            running(self.name, self._command(self.turn), log=self.logs[-1], env=env, piped=self._piped)
+        )
+        return self._child
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal, and wait until the process is gone; its status. What it started is left alone."""
+        self.child.process.send_signal(number)
+        return self.child.process.wait(_GONE_S)
+
+    def ended(self) -> bool:
+        """Whether it is gone, whoever ended it."""
+        return self.child.process.poll() is not None
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

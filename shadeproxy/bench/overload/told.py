@@ -1,0 +1,51 @@
+"""What the clients of a phase say when it is over: JSON on one line, from their process to the run."""
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+RIGHT, SLOW_DOWN, TOO_SLOW = "right", "503 SlowDown", "400 RequestTimeout"
+REFUSED, CUT, WRONG, HASTY = "refused", "cut off", "wrong bytes", "503 without Retry-After"
+
+
+class Side(msgspec.Struct):
+    """One kind of client: answers by outcome, and how long those that were right took."""
+
+    outcomes: dict[str, int] = {}
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    rate: float = 0.0
+    """Right answers a second."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.outcomes.values())
+
+
+class Told(msgspec.Struct):
+    """By kind of client; ``notes``: single numbers."""
+
+    sides: dict[str, Side] = {}
+    notes: dict[str, float] = {}
+
+
+class Tally:
+    """Of one kind of client."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._waits_s: list[float] = []
+
+    def right(self, wait_s: float) -> None:
+        self.outcomes[RIGHT] += 1
+        self._waits_s.append(wait_s)
+
+    def side(self, seconds: float) -> Side:
+        waits = np.array(self._waits_s or [0.0])
+        return Side(
+            dict(self.outcomes),
+            float(np.percentile(waits, 50)),
+            float(np.percentile(waits, 99)),
+            self.outcomes[RIGHT] / seconds,
+        )

@@ -1,0 +1,150 @@
+"""``shadeproxy warm``, ``pin`` and ``unpin``: prefixes that a running proxy is to read or to keep.
+
+The proxy does the work; here it is asked, watched and told to people. Who stops watching a warm with Ctrl-C
+ends it.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
+from shadeproxy.core.units import format_size
+
+_INTERVAL_S = 0.2
+
+Answer = Mapping[str, Any]
+
+
+def require_uri(uri: str) -> None:
+    """Raises ConfigError unless it names a bucket."""
+    if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
+        raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
+
+
+def warm_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
+    """Begin, show how far it is, and tell the end. Raises ShadeProxyError when not all could be read."""
+    require_uri(uri)
+    operation: Answer = client.post("/v1/warm", {"uri": uri, "dry_run": dry_run})
+    path = f"/v1/operations/{operation['id']}"
+    try:
+        if not as_json:
+            typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
+        # On stderr, so that what is printed in the end can be piped.
+        with _bar(quiet=as_json) as bar:
+            task = bar.add_task(uri, total=None, read="")
+            while operation["state"] == "running":
+                time.sleep(_INTERVAL_S)
+                operation = client.get(path)
+                total = operation["total"] if operation["listed"] else None
+                bar.update(
+                    task, completed=operation["done"], total=total, read=format_size(operation["bytes"])
+                )
+    except KeyboardInterrupt:
+        operation = client.delete(path)
+        typer.echo(f"cancelled; {_told(operation)}", err=True)
+        raise
+    if as_json:
+        typer.echo(json.dumps(operation, indent=2))
+    elif operation["state"] == "done":
+        typer.echo(_told(operation))
+    _raise_for(operation)
+
+
+def pin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
+    """Tell what of it is cached and held; without ``uri`` all that is pinned."""
+    if not uri:
+        _list_pins(client.get("/v1/pins"), as_json=as_json)
+        return
+    require_uri(uri)
+    answer = client.post("/v1/pin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    typer.echo(f"{'would pin' if dry_run else 'pinned'} {uri}: {_cached(answer)}")
+    left_out = answer["pages"] - answer["held"]
+    if left_out and not dry_run:
+        typer.echo(
+            f"warning: {left_out:,} of these pages are not held: pinned pages take 90 % of a tier at most;"
+            " raise its capacity, or unpin something",
+            err=True,
+        )
+
+
+def unpin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
+    """Tell what of it is cached."""
+    require_uri(uri)
+    answer = client.post("/v1/unpin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    typer.echo(f"{'would unpin' if dry_run else 'unpinned'} {uri}: {_cached(answer)}")
+    if answer["held"] and not dry_run:
+        typer.echo(f"note: another pin still holds {answer['held']:,} of these pages", err=True)
+
+
+def _list_pins(answer: Answer, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    if answer["pins"]:
+        table = Table("pinned", "by", box=SIMPLE_HEAD, pad_edge=False)
+        for pin in answer["pins"]:
+            table.add_row(pin["uri"], pin["by"])
+        Console().print(table)
+    else:
+        typer.echo("nothing is pinned; shadeproxy pin s3://bucket/prefix pins something")
+    typer.echo(f"{format_size(answer['bytes'])} held of at most {format_size(answer['limit_bytes'])}")
+
+
+def _bar(*, quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[read]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=quiet,
+    )
+
+
+def _told(operation: Answer) -> str:
+    """In words, without what is none."""
+    verb = "to read" if operation["dry_run"] else "read"
+    parts = [
+        f"{operation['done']:,} of {operation['total']:,} objects",
+        f"{verb} {format_size(operation['bytes'])}",
+    ]
+    for field, words in (
+        ("resident", "were cached already"),
+        ("not_stored", "not stored, for what is cached is worth as much or more"),
+        ("failed", "failed"),
+    ):
+        if operation[field]:
+            parts.append(f"{operation[field]:,} {words}")
+    return f"{operation['uri']}: {', '.join(parts)}"
+
+
+def _raise_for(operation: Answer) -> None:
+    if operation["state"] == "failed":
+        raise ShadeProxyError(f"{operation['uri']} was not warmed: {operation['error']}; {_told(operation)}")
+    if operation["state"] == "cancelled":
+        raise ShadeProxyError(f"somebody ended it, or the proxy stopped; {_told(operation)}")
+    if operation["failed"]:
+        raise ShadeProxyError(
+            f"{operation['failed']:,} objects could not be read; the first: {operation['error']};"
+            " run it again to read what is missing"
+        )
+
+
+def _cached(answer: Answer) -> str:
+    return f"{answer['objects']:,} objects cached, {answer['pages']:,} pages, {format_size(answer['bytes'])}"

@@ -1,0 +1,15 @@
+"""Pages that are in no tier, for questions about whether they would win a place. Columns only."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Newcomers(NamedTuple):
+    """Pages that are in no tier, columns of shape (n,)."""
+
+    object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
+    record_bytes: NDArray[np.int64]
+    pinned: NDArray[np.bool_]

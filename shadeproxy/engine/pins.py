@@ -1,0 +1,114 @@
+"""What is pinned: prefixes that were pinned by a call, and rules of the configuration with ``pin = true``.
+
+Plain state and two questions; nothing here knows what is resident, and nothing is asked on the hit path.
+"""
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.rules import Rule, Rules
+
+PINNED_SHARE = 0.9
+"""Of each tier pinned pages hold so much at most: the rest stays a cache for everything else."""
+
+MOST_PINS = 256
+
+
+class PinnedPrefix(NamedTuple):
+    """Every object of ``bucket`` whose key starts with ``prefix``. ``since_s``: Unix time."""
+
+    bucket: str
+    prefix: str
+    since_s: float
+
+
+class Pins:
+    """``rules`` may change; ``changed`` must then be called."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._pins: dict[tuple[str, str], PinnedPrefix] = {}
+        self._prefixes: dict[str, tuple[str, ...]] = {}
+        self.version = 0
+        """Another number after every change."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is pinned at all."""
+        return bool(self._pins) or self._rules.any_pins
+
+    # ------------------------------------------------------------------ changes
+
+    def add(self, pin: PinnedPrefix) -> None:
+        """Pin a prefix; what is pinned already stays as it is."""
+        self._pins.setdefault((pin.bucket, pin.prefix), pin)
+        self.changed()
+
+    def remove(self, bucket: str, prefix: str) -> bool:
+        """Whether that prefix was pinned by a call; it is no more."""
+        removed = self._pins.pop((bucket, prefix), None) is not None
+        self.changed()
+        return removed
+
+    def changed(self) -> None:
+        """Rules or prefixes are others now."""
+        self.version += 1
+        buckets = {bucket for bucket, _ in self._pins}
+        self._prefixes = {
+            bucket: tuple(prefix for name, prefix in self._pins if name == bucket) for bucket in buckets
+        }
+
+    # ------------------------------------------------------------------ questions
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def __contains__(self, place: tuple[str, str]) -> bool:
+        return place in self._pins
+
+    def by_call(self) -> list[PinnedPrefix]:
+        """In the order of their names."""
+        return sorted(self._pins.values())
+
+    def by_rule(self) -> list[tuple[int, Rule]]:
+        """Rules that pin, with their places in the configuration."""
+        return [(place, rule) for place, rule in enumerate(self._rules) if rule.pin]
+
+    def rule_over(self, bucket: str, prefix: str) -> tuple[int, Rule] | None:
+        """The rule that pins a whole prefix, with its place in the configuration."""
+        ref = ObjectRef(bucket, prefix)
+        decisive = next((place, rule) for place, rule in enumerate(self._rules) if rule.applies(ref))
+        return decisive if decisive[1].pin else None
+
+    def covers(self, ref: ObjectRef) -> bool:
+        """Whether an object is pinned."""
+        prefixes = self._prefixes.get(ref.bucket)
+        if prefixes is not None and ref.key.startswith(prefixes):
+            return True
+        return self._rules.any_pins and self._rules.of(ref).pin
+
+    def covers_group(self, bucket: str, head: str) -> bool | None:
+        """Of the objects of ``bucket`` whose keys start with ``head`` whether all are pinned, or none; None
+        where that depends on the key.
+        """
+        prefixes = self._prefixes.get(bucket, ())
+        if head.startswith(prefixes):
+            return True
+        by_call = None if any(prefix.startswith(head) for prefix in prefixes) else False
+        by_rule = self._rule_of_group(bucket, head)
+        return by_call if by_rule is False else by_rule
+
+    def _rule_of_group(self, bucket: str, head: str) -> bool | None:
+        if not self._rules.any_pins:
+            return False
+        verdicts: set[bool] = set()  # of rules that decide on some of the keys
+        for rule in self._rules:
+            if not fnmatchcase(bucket, rule.bucket):
+                continue
+            if head.startswith(rule.prefix):
+                verdicts.add(rule.pin)
+                break
+            if rule.prefix.startswith(head):
+                verdicts.add(rule.pin)
+        return verdicts.pop() if len(verdicts) == 1 else None

@@ -1,0 +1,91 @@
+"""Where pages are, and what their records say, over waits: a slot may hold another page afterwards.
+
+Laws: what was read of a place counts only while the slot still is at that place; a record that cannot be read
+is a counter and a log line.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.columns import NO_TIER
+from shadeproxy.engine.residents import Residents
+from shadeproxy.engine.transfers import Medium, RunIO, run_io
+from shadeproxy.tiers.base import Location, RecordHeader, Tier
+
+ASKED = 256
+"""Slots to ask ``refs`` about at a time: their places are noted in one step of the event loop."""
+
+
+class Place(NamedTuple):
+    """Where a page was before a wait; its slot may hold another page afterwards, and so may its location."""
+
+    generation: int
+    tier: int
+    location: Location
+
+
+class Places:
+    """Of ``residents`` in ``media``. ``failed`` is told of each record that cannot be read."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        media: Sequence[Medium],
+        *,
+        failed: Callable[[Tier, str, TierError], None],
+    ) -> None:
+        self._residents = residents
+        self._media = media
+        self._failed = failed
+
+    def of(self, slot: int) -> Place:
+        table = self._residents
+        return Place(int(table.generation[slot]), int(table.tier[slot]), Location(int(table.location[slot])))
+
+    def holds(self, slot: int, place: Place) -> bool:
+        """Whether the slot still is the same page at the same place, after a wait."""
+        return self._residents.tier[slot] != NO_TIER and self.of(slot) == place
+
+    def require(self, slot: int, place: Place) -> None:
+        """Raises TierError unless ``holds``."""
+        if not self.holds(slot, place):
+            raise TierError("the page left its tier while it was read")
+
+    async def load(self, place: Place, *, verify: bool) -> RecordHeader:
+        """The record's header, its body brought into the page cache. Raises TierError."""
+        medium, loaded = self._media[place.tier], list[RecordHeader]()
+        await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
+        return loaded[0]
+
+    async def headers(
+        self, index: int, locations: list[Location], *, run: RunIO | None = None
+    ) -> dict[Location, RecordHeader]:
+        """Record headers of one tier; what cannot be read is left out and counted."""
+        tier, found, failures = self._media[index].tier, {}, list[TierError]()
+
+        def read() -> None:
+            for location in locations:
+                try:
+                    found[location] = tier.header(location)
+                except TierError as error:
+                    failures.append(error)
+
+        await run_io(run or self._media[index].load, read)
+        for error in failures:
+            self._failed(tier, "header", error)
+        return found
+
+    async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
+        """Whose pages these readable slots are, of those that stayed where they were meanwhile."""
+        known: dict[int, ObjectRef] = {}
+        places = {slot: self.of(slot) for slot in slots}
+        for index in range(len(self._media)):
+            inside = {slot: place.location for slot, place in places.items() if place.tier == index}
+            headers = await self.headers(index, list(inside.values()), run=asyncio.to_thread)
+            known |= {
+                slot: headers[location].page.ref for slot, location in inside.items() if location in headers
+            }
+        return {slot: ref for slot, ref in known.items() if self.holds(slot, places[slot])}

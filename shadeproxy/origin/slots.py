@@ -1,0 +1,88 @@
+"""``Slots``: so many at a time, clients in turns, demand before everything else.
+
+The state: slots taken, and two queues of waiting futures (core/turns.py). A slot passes from hand to hand
+(``give``), so a newcomer cannot slip in between. A waiter that is cancelled, or waited too long, leaves its
+queue; one that was granted a slot in the same tick hands it on.
+"""
+
+import asyncio
+from collections import Counter
+
+from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.turns import Turns
+
+_Queue = Turns[tuple[str, asyncio.Future[None]]]
+
+
+class Slots:
+    """``count`` slots; ``most_of_client``: of these, how many one client may have (None: all).
+
+    ``what``: what they are for, in the text of Overloaded, which who waits longer than ``max_wait_s`` gets:
+    the answer is then 503 SlowDown. Single event loop; not thread-safe.
+    """
+
+    def __init__(
+        self, count: int, *, max_wait_s: float, what: str, most_of_client: int | None = None
+    ) -> None:
+        self.count = count
+        self.taken = 0
+        self._max_wait_s = max_wait_s
+        self._what = what
+        self._most = max(1, count if most_of_client is None else most_of_client)
+        self._held: Counter[str] = Counter()
+        self._urgent: _Queue = Turns()
+        self._others: _Queue = Turns()
+
+    @property
+    def waiting(self) -> int:
+        """Who waits for a slot now."""
+        return len(self._urgent) + len(self._others)
+
+    async def take(self, *, urgent: bool = True) -> str:
+        """A slot, when it is one's turn; the client that it counts for. Raises Overloaded."""
+        client = CLIENT.get()
+        if self.taken < self.count and self._may(client):
+            self._count(client)
+            return client
+        queue = self._urgent if urgent else self._others
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (client, future)
+        queue.add(client, entry)
+        try:
+            # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
+            await asyncio.wait({future}, timeout=self._max_wait_s)
+        except asyncio.CancelledError:
+            if future.done():
+                self.give(client)
+            else:
+                queue.remove(client, entry)
+            raise
+        if not future.done():
+            queue.remove(client, entry)
+            raise Overloaded(
+                f"all {self.count} {self._what} were taken for {self._max_wait_s:g} s, or all that one client"
+                " may have; retry later, or raise origin.max_connections"
+            )
+        return client
+
+    def give(self, client: str) -> None:
+        """Hand a slot on to whose turn it is."""
+        self.taken -= 1
+        self._held[client] -= 1
+        if not self._held[client]:
+            del self._held[client]
+        for queue in (self._urgent, self._others):
+            entry = queue.take(self._may) if queue else None
+            if entry is not None:
+                next_client, future = entry
+                self._count(next_client)
+                future.set_result(None)
+                return
+
+    def _may(self, client: str) -> bool:
+        return self._held[client] < self._most
+
+    def _count(self, client: str) -> None:
+        self.taken += 1
+        self._held[client] += 1

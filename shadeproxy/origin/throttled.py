@@ -1,0 +1,70 @@
+"""``ThrottledOrigin``: an origin behind a link of limited bandwidth, which all bodies share.
+
+Bytes pass in the order in which they are ready, as on a wire: nobody is preferred and none is lost. Only
+bodies that come from the origin count; requests, uploads and headers pass at once.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Unpack
+
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
+
+_CREDIT_S = 0.01
+"""So much of idle time may be caught up with: a loop wakes later than it was told, and that is not lost."""
+
+
+class ThrottledOrigin:
+    """``inner``, of whose bodies ``bytes_per_s`` arrive, all together."""
+
+    def __init__(self, inner: Origin, *, bytes_per_s: float, clock: Clock | None = None) -> None:
+        self._inner = inner
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock or SystemClock()
+        self._free_s = self._clock.monotonic_s()
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        return await self._inner.head(ref, upstream=upstream)
+
+    @asynccontextmanager
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
+        async with (
+            self._inner.open(ref, **options) as reading,
+            aclosing(self._carried(reading.chunks)) as chunks,
+        ):
+            yield OriginRead(reading.meta, reading.span, chunks)
+
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
+        return await self._inner.list_objects(bucket, prefix, **options)
+
+    @asynccontextmanager
+    async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        async with (
+            self._inner.forward(request) as response,
+            aclosing(self._carried(response.chunks)) as chunks,
+        ):
+            yield replace(response, chunks=chunks)
+
+    async def probe(self) -> str:
+        return await self._inner.probe()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _carried(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for chunk in chunks:
+            now_s = self._clock.monotonic_s()
+            self._free_s = max(self._free_s, now_s - _CREDIT_S) + len(chunk) / self._bytes_per_s
+            if self._free_s > now_s:
+                await self._clock.sleep(self._free_s - now_s)
+            yield chunk

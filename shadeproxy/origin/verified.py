@@ -1,0 +1,171 @@
+"""``VerifiedOrigin``: whole bodies against the checksum that the origin gives with them.
+
+Laws: the last byte of a body goes on only when its checksum is right, so a damaged body never looks whole and
+is never kept; one of up to ``HELD_BYTES`` is verified before anybody hears of it, and read once more when it
+is damaged. What comes without a checksum, or in part, goes through as it is: who asked can verify it himself.
+Source: "Checking object integrity in Amazon S3", S3 user guide.
+"""
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Unpack
+
+import structlog
+
+from shadeproxy.core.checksums import FIELDS, Checksum, make_checksum
+from shadeproxy.core.errors import BodyDamaged
+from shadeproxy.core.types import SHARED, Headers, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    Arrived,
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
+
+_log = structlog.get_logger(__name__)
+
+HELD_BYTES = 128 * 1024
+
+
+class VerifiedOrigin:
+    """Wraps ``inner``; see ``Origin`` for the methods. To be put around retries: a body that goes on where it
+    broke off is verified as one.
+    """
+
+    def __init__(self, inner: Origin) -> None:
+        self._inner = inner
+
+    def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
+        if options.get("span") is not None:
+            return self._inner.open(ref, **options)
+        return _VerifiedRead(self._inner, ref, options)
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        return await self._inner.head(ref, upstream=upstream)
+
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
+        return await self._inner.list_objects(bucket, prefix, **options)
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        return self._inner.forward(request)
+
+    async def probe(self) -> str:
+        return await self._inner.probe()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _VerifiedRead:
+    """One read of a whole object."""
+
+    def __init__(self, inner: Origin, ref: ObjectRef, options: OpenOptions) -> None:
+        self._inner, self._ref, self._options = inner, ref, options
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> OriginRead:
+        try:
+            return await self._attempt()
+        except BodyDamaged:
+            return await self._attempt()
+
+    async def _attempt(self) -> OriginRead:
+        """Raises BodyDamaged."""
+        async with AsyncExitStack() as stack:
+            reading = await stack.enter_async_context(self._inner.open(self._ref, **self._options))
+            check = check_of(reading.meta.headers)
+            if check is None or reading.span.length > HELD_BYTES:
+                self._stack = stack.pop_all()
+                return reading if check is None else _guarded(reading, check, self._ref)
+            body = memoryview(bytearray(reading.span.length))
+            await reading.read_into(body, lambda _count: None)
+            check.update(body)
+        _require(check, self._ref)
+        return OriginRead(reading.meta, reading.span, _once(bytes(body)))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+
+class Check:
+    """A checksum on its way to ``expected``."""
+
+    def __init__(self, name: str, running: Checksum, expected: bytes) -> None:
+        self.name = name
+        self._sum, self._expected = running, expected
+
+    def update(self, data: memoryview | bytes) -> None:
+        self._sum.update(data)
+
+    @property
+    def is_right(self) -> bool:
+        return self._sum.digest() == self._expected
+
+
+def check_of(headers: Headers) -> Check | None:
+    """What these fields of an object let one verify of its whole body; None: nothing."""
+    fields = {name.lower(): value for name, value in headers}
+    for name in FIELDS:
+        # "<value>-<parts>": a checksum of checksums, which says nothing of the body as one.
+        value = fields.get(name, "")
+        if not value or "-" in value or fields.get("x-amz-checksum-type") == "COMPOSITE":
+            continue
+        checksum = make_checksum(name)
+        assert checksum is not None, "of every field that is known"
+        try:
+            return Check(name, checksum, base64.b64decode(value, validate=True))
+        except ValueError:
+            continue
+    return None
+
+
+def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
+    """``reading``, whose last piece is held back until the checksum is known to be right."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        held = b""
+        async for chunk in reading.chunks:
+            check.update(chunk)
+            if held:
+                yield held
+            held = chunk
+        _require(check, ref)
+        yield held
+
+    async def receive(buffer: memoryview, arrived: Arrived) -> None:
+        position = held = 0
+
+        def note(count: int) -> None:
+            nonlocal position, held
+            check.update(buffer[position : position + count])
+            position += count
+            held = count if position == len(buffer) else 0
+            if not held:
+                arrived(count)
+
+        if len(buffer) < reading.span.length:
+            await reading.read_into(buffer, arrived)  # of a body that is not read to its end
+            return
+        await reading.read_into(buffer, note)
+        _require(check, ref)
+        arrived(held)
+
+    return OriginRead(reading.meta, reading.span, chunks(), receive)
+
+
+def _require(check: Check, ref: ObjectRef) -> None:
+    if not check.is_right:
+        _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
+        raise BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    if body:
+        yield body

@@ -1,0 +1,307 @@
+"""``Warm``: everything under a prefix is read into the cache because somebody asked for it by name.
+
+The prefix is listed twice, side by side: once to count it, once to read it, so that the total is known early
+and no listing is held in memory. Laws: a page is only read when it finds room or outranks what is there;
+memory and connections are taken only where demand leaves some, and few of them while others read; a page that
+is there or on its way is not read again; when it ends, however it ends, nothing of it is under way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ObjectChanged, OriginError, OriginUnavailable, Overloaded
+from shadeproxy.core.ranges import pages_of
+from shadeproxy.core.types import ListEntry, ListPage, ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.ahead import Ahead, Fetched, Need
+from shadeproxy.engine.flight import Flight
+
+_PAUSE_S = 0.02
+_MOST_AT_A_TIME = 64
+_BESIDE_OTHERS = 8
+_RANKED = 64  # pages at a time
+_ASKED = 256  # pages of an object, in one step of the event loop
+_FAILURES_IN_A_ROW = 16
+
+
+class Listing(Protocol):
+    """``Origin.list_objects`` under the proxy's own credentials."""
+
+    def __call__(self, bucket: str, prefix: str, *, start_after: str = "") -> Awaitable[ListPage]: ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """Objects, and bytes of bodies. ``listed``: ``total`` is final.
+
+    ``done``: objects that are over, of them ``resident`` that were cached before, ``not_stored`` of which a
+    page won no place, ``failed`` of which a page could not be read. ``bytes``: read from the origin and
+    stored; of a dry run: that would have to be read. ``error``: the first failure in words.
+    """
+
+    listed: bool = False
+    total: int = 0
+    total_bytes: int = 0
+    done: int = 0
+    bytes: int = 0
+    resident: int = 0
+    not_stored: int = 0
+    failed: int = 0
+    error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Object:
+    """``left``: pages that are not over yet."""
+
+    ref: ObjectRef
+    left: int
+    read: bool = False
+    lost: bool = False
+    failed: bool = False
+
+
+class _Page(NamedTuple):
+    of: _Object
+    need: Need
+    again: bool = False
+
+
+class Warm:
+    """One prefix. ``run`` once; cancelling it is a normal end. ``fetches``: while so many reads of the origin
+    are under way, whoever wants them, none is added.
+    """
+
+    def __init__(
+        self,
+        ahead: Ahead,
+        listing: Listing,
+        *,
+        bucket: str,
+        prefix: str,
+        dry_run: bool,
+        clock: Clock,
+        fetches: int,
+    ) -> None:
+        self.kind = "warm"
+        self.uri = f"s3://{bucket}/{prefix}"
+        self.dry_run = dry_run
+        self.progress = Progress()
+        self._ahead = ahead
+        self._listing = listing
+        self._bucket = bucket
+        self._prefix = prefix
+        self._clock = clock
+        self._fetches = fetches
+        self._flying: dict[Flight, int] = {}
+        self._flying_bytes = 0
+        self._again: deque[_Page] = deque()
+        self._landed = asyncio.Event()
+        self._failures = 0
+        self._crowded = False
+        self._refusal: OriginError | None = None
+
+    async def run(self) -> None:
+        """To the end. Raises OriginError when the origin does not list the prefix, or does not answer."""
+        # What an earlier process left would be read again.
+        await self._ahead.recovered()
+        if self.dry_run:
+            await self._count()
+            return
+        counting = asyncio.create_task(self._count(), name=f"count {self.uri}")
+        try:
+            await self._read_all()
+            await counting
+        finally:
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
+            for flight in list(self._flying):
+                self._ahead.give_up(flight)
+
+    # ------------------------------------------------------------------ what there is
+
+    async def _entries(self) -> AsyncIterator[tuple[ListEntry, ...]]:
+        after = ""
+        while True:
+            page = await self._listing(self._bucket, self._prefix, start_after=after)
+            yield page.entries
+            if not page.truncated or not page.entries:
+                return
+            after = page.entries[-1].key
+
+    async def _count(self) -> None:
+        progress, counted = self.progress, 0
+        async for entries in self._entries():
+            for entry in entries:
+                counted += 1
+                progress.total = max(progress.total, counted)
+                progress.total_bytes += entry.size
+                if self.dry_run:
+                    await self._look_at(entry)
+        progress.listed = True
+
+    async def _look_at(self, entry: ListEntry) -> None:
+        """Count what of an object would have to be read."""
+        ref, progress = ObjectRef(self._bucket, entry.key), self.progress
+        progress.done += 1
+        if not self._ahead.cacheable(ref):
+            progress.not_stored += 1
+            return
+        missing = 0
+        if self._ahead.holds_other_version(ref, entry.etag):
+            missing = entry.size
+        else:
+            async for _, needs in self._missing(ref, entry):
+                missing += sum(need.size_bytes or 0 for need in needs)
+        progress.bytes += missing
+        progress.resident += bool(entry.size) and not missing
+
+    async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
+        """How many pages were looked at, and those of them that would have to be read."""
+        pages = pages_of(Span(0, entry.size), self._ahead.page_size)
+        for start in range(0, len(pages), _ASKED):
+            if start:
+                await asyncio.sleep(0)
+            part = pages[start : start + _ASKED]
+            yield len(part), self._ahead.pages(ref, part, ObjectMeta(entry.etag, entry.size))
+
+    # ------------------------------------------------------------------ reading it
+
+    async def _read_all(self) -> None:
+        wanted: list[_Page] = []
+        async for entries in self._entries():
+            for entry in entries:
+                one = await self._begin(entry)
+                if not one.left:
+                    continue
+                async for looked_at, needs in self._missing(one.ref, entry):
+                    self._over(one, looked_at - len(needs))
+                    wanted += [_Page(one, need) for need in needs]
+                    while len(wanted) >= _RANKED:
+                        await self._bring(wanted[:_RANKED])
+                        del wanted[:_RANKED]
+            await asyncio.sleep(0)
+        await self._bring(wanted)
+        while self._flying or self._again:
+            if self._again:
+                await self._start(self._again.popleft())
+            else:
+                await self._wait()
+
+    async def _begin(self, entry: ListEntry) -> _Object:
+        """An object to read, its pages counted; over at once when there is nothing to read of it."""
+        ref = ObjectRef(self._bucket, entry.key)
+        one = _Object(ref, len(pages_of(Span(0, entry.size), self._ahead.page_size)))
+        if not entry.size:
+            one.read = True  # nothing of it is ever stored
+            self._over(one, 0)
+        elif not self._ahead.cacheable(ref):
+            one.lost = True
+            self._over(one, one.left)
+        elif self._ahead.holds_other_version(ref, entry.etag):
+            try:
+                await self._ahead.check(ref)
+            except OriginError as error:
+                self._note_failure(one, error)
+                self._over(one, one.left)
+        return one
+
+    async def _bring(self, pages: list[_Page]) -> None:
+        """Start those that win a place."""
+        needs = [page.need for page in pages]
+        wins = self._ahead.winners(
+            needs, pending_bytes=self._flying_bytes, guess_bytes=self._ahead.page_size, earned=True
+        )
+        for page, won in zip(pages, wins.tolist(), strict=True):
+            if won:
+                await self._start(page)
+            else:
+                page.of.lost = True
+                self._over(page.of, 1)
+
+    async def _start(self, page: _Page) -> None:
+        size_bytes = page.need.size_bytes or self._ahead.page_size
+        while not self._may_start(size_bytes):
+            await self._wait()
+        if self._refusal is not None:
+            raise self._refusal
+        if not self._ahead.lacks(page.need):
+            self._over(page.of, 1)
+            return
+        flight = self._ahead.begin(page.need, lambda fetched: self._end(flight, page, fetched))
+        self._flying[flight] = size_bytes
+        self._flying_bytes += size_bytes
+
+    def _may_start(self, size_bytes: int) -> bool:
+        flying = self._ahead.flying
+        most = _MOST_AT_A_TIME if flying == len(self._flying) else _BESIDE_OTHERS
+        return (
+            not self._crowded
+            and len(self._flying) < most
+            and flying < self._fetches
+            and self._ahead.may_take(size_bytes)
+        )
+
+    async def _wait(self) -> None:
+        """For something to land, or for others to have ended: nobody tells of those."""
+        if self._crowded:
+            await self._clock.sleep(_PAUSE_S)
+            self._crowded = False
+            return
+        self._landed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_S):
+                await self._landed.wait()
+
+    # ------------------------------------------------------------------ what became of it
+
+    def _end(self, flight: Flight, page: _Page, fetched: Fetched) -> None:
+        self._flying_bytes -= self._flying.pop(flight)
+        self._landed.set()
+        one, error = page.of, fetched.error
+        if isinstance(error, Overloaded):
+            # Demand was quicker: it is tried until there is room.
+            self._crowded = True
+            self._again.append(page)
+            return
+        if isinstance(error, ObjectChanged) and not page.again:
+            self._again.append(page._replace(again=True))
+            return
+        if error is not None:
+            self._note_failure(one, error)
+        elif fetched.stored:
+            self._failures = 0
+            self._ahead.keep(page.need)
+            one.read = True
+            self.progress.bytes += fetched.size_bytes
+        else:
+            one.lost = True
+        self._over(one, 1)
+
+    def _note_failure(self, one: _Object, error: BaseException) -> None:
+        one.failed = True
+        self._failures += 1
+        self.progress.error = self.progress.error or f"{one.ref}: {error}"
+        if self._failures >= _FAILURES_IN_A_ROW and self._refusal is None:
+            self._refusal = OriginUnavailable(
+                f"{self._failures} reads in a row failed, the last of {one.ref}: {error}"
+            )
+
+    def _over(self, one: _Object, pages: int) -> None:
+        """So many more pages of an object are there, or will not be."""
+        one.left -= pages
+        if one.left:
+            return
+        progress = self.progress
+        progress.done += 1
+        progress.total = max(progress.total, progress.done)
+        if one.failed:
+            progress.failed += 1
+        elif one.lost:
+            progress.not_stored += 1
+        elif not one.read:
+            progress.resident += 1

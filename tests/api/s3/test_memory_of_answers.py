@@ -1,0 +1,60 @@
+"""An answer of many pages keeps the memory of the page that is being sent, and of no other."""
+
+import asyncio
+import weakref
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shadeproxy.engine.flight import Flight
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+from .test_door import until
+
+PAGE = 1 << 16
+
+
+@pytest.fixture
+def buffers(monkeypatch):
+    """Of every page that was on its way."""
+    seen = []
+    real = Flight.open
+
+    def open_(flight, meta, length):
+        real(flight, meta, length)
+        seen.append(weakref.ref(flight.buffer.obj))
+
+    monkeypatch.setattr(Flight, "open", open_)
+    return seen
+
+
+class HoldingBack(MemoryOrigin):
+    """Answers for the first page, and for the others when ``go_on`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        span = options.get("span")
+        if span is not None and span.start:
+            await self.go_on.wait()
+        async with super().open(ref, **options) as reading:
+            yield reading
+
+
+async def test_a_page_that_was_sent_is_gone_while_the_next_is_waited_for(make_proxy, buffers):
+    proxy = await make_proxy(origin=HoldingBack(), page_size=PAGE)
+    proxy.origin.put("b", "k", b"x" * (PAGE + 100))
+    # Held back at its middle: what is sent before the page is whole is no part of the tier's files.
+    gate = proxy.origin.gate = Gate()
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    gate.release()
+    assert await reader.readexactly(PAGE) == b"x" * PAGE
+    await until(lambda: buffers[0]() is None)
+    proxy.origin.go_on.set()
+    assert await reader.read() == b"x" * 100
+    writer.close()

@@ -1,0 +1,119 @@
+"""Clients that send in sips or take nothing: they are waited for, and not for ever."""
+
+import asyncio
+import socket
+from xml.etree.ElementTree import fromstring
+
+import pytest
+
+from shadeproxy.api.s3.upload import patience
+from shadeproxy.api.s3.upload.patience import GRACE_S, LEAST_BYTES_PER_S, Patience
+
+from .test_door import until
+from .test_lane import Watched
+from .test_lane_lending import tmpfs
+from .test_wire import split
+
+__all__ = ["tmpfs"]
+SIZE = 4 << 20
+
+
+def test_who_sends_is_waited_for_and_who_sips_is_not():
+    steady, sipping = Patience(), Patience()
+    for _ in range(1000):
+        steady.note(10.0, 10 * LEAST_BYTES_PER_S)
+        assert steady.left_s == GRACE_S
+    waited_s = 0.0
+    while sipping.left_s > 0:
+        sipping.note(1.0, 10)
+        waited_s += 1.0
+    assert GRACE_S <= waited_s < 1.1 * GRACE_S
+
+
+def test_a_burst_buys_no_more_than_the_grace():
+    lazy = Patience()
+    lazy.note(0.0, 1 << 30)
+    assert lazy.left_s == GRACE_S
+
+
+_TRAILED = (
+    "Content-Length: 200\r\nx-amz-decoded-content-length: 100\r\nx-amz-trailer: x-amz-checksum-crc32\r\n"
+    "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+)
+STOPPED = {
+    "length": ("Content-Length: 100", b"only some"),
+    "trailer": (_TRAILED, b"64\r\nsome "),
+    "continue": ("Content-Length: 100\r\nExpect: 100-continue", b""),
+}
+
+
+@pytest.mark.parametrize("how", STOPPED)
+async def test_an_upload_that_stops_is_told_so_and_leaves_nothing(proxy, monkeypatch, how):
+    fields, sent = STOPPED[how]
+    monkeypatch.setattr(patience, "GRACE_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(f"PUT /b/new HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n".encode() + sent)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        head = await reader.readuntil(b"\r\n\r\n")
+    status, answered, _ = split(head)
+    body = await reader.readexactly(int(answered["content-length"]))
+    writer.close()
+    assert (status, answered["connection"]) == (400, "close")
+    assert fromstring(body).findtext("Code") == "RequestTimeout"
+    assert "within the timeout period" in fromstring(body).findtext("Message")
+    assert "new" not in proxy.origin.buckets["b"]
+    assert (await proxy.get("/b/seed")).endswith(b"seed")
+
+
+async def reading_nothing(proxy, data):
+    """A client that asks and takes nothing of the answer, with little room for it on the way."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", proxy.port))
+    await loop.sock_sendall(client, data)
+    return client
+
+
+@pytest.mark.parametrize("how", ["lent", "copied", "forwarded", "cold"])
+async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, request, how):
+    options = {"ram": request.getfixturevalue("tmpfs") / "ram"} if how == "lent" else {}
+    proxy = await make_proxy(lane=Watched, page_size=SIZE if how == "lent" else 1 << 16, **options)
+    proxy.server._keepalive_s = 0.3
+    proxy.origin.put("b", "k", bytes(SIZE - 4096 if how == "lent" else SIZE))
+    target = "/b/k?partNumber=1" if how == "forwarded" else "/b/k"
+    data = f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+    if how in {"lent", "copied"}:
+        for _ in range(2):
+            assert (await proxy.get("/b/k")).startswith(b"HTTP/1.1 200")
+    client = await reading_nothing(proxy, data)
+    await until(lambda: any(event == "answer cut" for event, _ in proxy.log.events))
+    why = next(fields["error"] for event, fields in proxy.log.events if event == "answer cut")
+    assert why == "the client took nothing for 0.3 s"
+    await until(lambda: proxy.engine.readings == 0)
+    await until(lambda: not proxy.server.connections)
+    with pytest.raises(ConnectionResetError):
+        while await asyncio.get_running_loop().sock_recv(client, 1 << 20):
+            pass
+    client.close()
+
+
+async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
+    proxy = await make_proxy(lane=Watched, page_size=1 << 16)
+    proxy.origin.put("b", "k", bytes(SIZE))
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 15)
+    writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    taken = len(await reader.read(1000))
+    (connection,) = proxy.server.connections
+    while taken < SIZE:
+        connection._process_keepalive()
+        taken += len(await reader.readexactly(min(1 << 20, SIZE - taken)))
+        before = connection._progress()
+        async with asyncio.timeout(30):
+            while before is not None and connection._progress() == before and taken < SIZE:
+                taken += len(await reader.read(1 << 16))
+                await asyncio.sleep(0)
+    writer.close()
+    assert all(event != "answer cut" for event, _ in proxy.log.events)

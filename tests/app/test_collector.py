@@ -1,0 +1,18 @@
+"""Reads, whole and broken off, leave nothing that only the garbage collector would free.
+
+It may look seldom then (app/limits.py), and a page's memory is free at once.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_WASTE = Path(__file__).parent / "waste.py"
+
+
+def test_reads_leave_nothing_for_the_collector(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(_WASTE), str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "waste").read_text() == ""

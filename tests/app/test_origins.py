@@ -1,0 +1,31 @@
+"""What `[origin]` asks for, the origin does."""
+
+import pytest
+
+from shadeproxy.app.origins import build_origin
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.types import ObjectRef
+
+
+async def seconds_of_a_read(tmp_path, *overrides):
+    (tmp_path / "b").mkdir(exist_ok=True)
+    (tmp_path / "b" / "k").write_bytes(bytes(1000))
+    settings = Settings.load(None, ['origin.kind="file"', f'origin.path="{tmp_path}"', *overrides])
+    clock = ManualClock()
+    began_s, origin = clock.now_s(), build_origin(settings, clock=clock)
+    try:
+        async with origin.open(ObjectRef("b", "k")) as reading:
+            assert b"".join([chunk async for chunk in reading.chunks]) == bytes(1000)
+        return clock.now_s() - began_s
+    finally:
+        await origin.aclose()
+
+
+async def test_a_read_waits_for_nothing_by_default(tmp_path):
+    assert await seconds_of_a_read(tmp_path) == 0
+
+
+async def test_delay_and_bandwidth_are_those_of_the_settings(tmp_path):
+    took_s = await seconds_of_a_read(tmp_path, "origin.delay=3 s", "origin.bandwidth=100 B")
+    assert took_s == pytest.approx(13, abs=0.02)

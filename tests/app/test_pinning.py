@@ -1,0 +1,165 @@
+"""Pins of calls: kept over a restart, taken back by name, and refused with what to change."""
+
+import asyncio
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from shadeproxy.app.pinning import DurablePins
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import Conflict, StateError, UnknownName
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins
+from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.state.store import StateStore
+
+RULES = (Rule(bucket="logs"), Rule(bucket="tr*", prefix="img/", pin=True))
+
+
+@pytest.fixture
+async def opened(tmp_path):
+    """Pins over the state directory of the test, as a start of the proxy finds them."""
+    stores = []
+
+    async def close():
+        for store in stores:
+            await asyncio.to_thread(store.close)
+        stores.clear()
+
+    async def opened(rules=()):
+        await close()
+        store = StateStore(tmp_path, clock=ManualClock())
+        await asyncio.to_thread(store.open)
+        stores.append(store)
+        pins = DurablePins(Pins(Rules(rules)), store, ManualClock(100.0))
+        await asyncio.to_thread(pins.restore)
+        return pins
+
+    yield opened
+    await close()
+
+
+async def test_what_is_pinned_is_pinned_after_a_restart(opened):
+    pins = await opened()
+    await pins.pin("train", "img/ü x/")
+    await pins.pin("train", "")
+    await pins.pin("val", "a")
+    await pins.unpin("train", "")
+    again = await opened()
+    assert again.pins.by_call() == [
+        PinnedPrefix("train", "img/ü x/", 100.0),
+        PinnedPrefix("val", "a", 100.0),
+    ]
+    assert again.pins.covers(ObjectRef("train", "img/ü x/1"))
+    assert not again.pins.covers(ObjectRef("train", "img/1"))
+
+
+async def test_it_is_durable_before_the_call_is_answered(opened):
+    pins = await opened()
+    await pins.pin("train", "img/")
+    # Nothing is flushed at the end of this one.
+    assert (await opened()).pins.covers(ObjectRef("train", "img/1"))
+
+
+async def test_pinning_twice_changes_nothing(opened):
+    pins = await opened()
+    await pins.pin("b", "p")
+    version = pins.pins.version
+    await pins.pin("b", "p")
+    assert pins.pins.version == version
+
+
+async def test_what_cannot_be_read_is_left_out_and_logged(opened, tmp_path):
+    pins = await opened()
+    await pins.pin("b", "good")
+    pins._state.put("pins", "b/broken", b"\xc1")
+    blob = msgspec.msgpack.encode({"version": 9, "bucket": "b", "prefix": "newer", "since_s": 0.0})
+    pins._state.put("pins", "b/newer", blob)
+    await pins._state.flush()
+    with capture_logs() as logs:
+        again = await opened()
+    assert [pin.prefix for pin in again.pins.by_call()] == ["good"]
+    assert {(log["event"], log["name"]) for log in logs} == {
+        ("stored state left out", "b/broken"),
+        ("stored state left out", "b/newer"),
+    }
+
+
+async def test_what_is_not_pinned_cannot_be_unpinned(opened):
+    pins = await opened(RULES)
+    with pytest.raises(UnknownName, match="no call pinned s3://b/p") as refused:
+        await pins.unpin("b", "p")
+    assert refused.value.hint == "nothing is pinned by a call"
+    for number in range(12):
+        await pins.pin("b", f"q{number:02d}")
+    with pytest.raises(UnknownName) as refused:
+        await pins.unpin("b", "q")
+    assert refused.value.hint == (
+        "pinned are s3://b/q00, s3://b/q01, s3://b/q02, s3://b/q03, s3://b/q04, s3://b/q05, s3://b/q06,"
+        " s3://b/q07, s3://b/q08, s3://b/q09 and 2 more; name one of them exactly"
+    )
+
+
+async def test_what_a_rule_pins_is_not_unpinned_by_a_call(opened):
+    pins = await opened(RULES)
+    with pytest.raises(Conflict) as refused:
+        await pins.unpin("train", "img/cats/")
+    assert str(refused.value) == (
+        's3://train/img/cats/ is pinned by rules[1] (bucket = "tr*", prefix = "img/") of the configuration,'
+        " not by a call"
+    )
+    assert refused.value.hint == "write pin = false there and send SIGHUP"
+    await pins.pin("train", "img/cats/")
+    await pins.unpin("train", "img/cats/")
+    assert pins.pins.covers(ObjectRef("train", "img/cats/1"))
+
+
+async def test_there_is_a_most(opened):
+    pins = await opened()
+    for number in range(MOST_PINS):
+        pins.pins.add(PinnedPrefix("b", str(number), 0.0))
+    with pytest.raises(Conflict, match="256 prefixes are pinned, which is as many as may be") as refused:
+        await pins.pin("b", "one more")
+    assert refused.value.hint == "unpin one, or pin a prefix that they share; GET /v1/pins lists them"
+    await pins.pin("b", "7")
+
+
+async def test_what_cannot_be_saved_is_an_error_and_holds_until_the_end(opened):
+    pins = await opened()
+
+    async def broken():
+        raise StateError("control state cannot be written")
+
+    pins._state.flush = broken
+    with pytest.raises(StateError):
+        await pins.pin("b", "p")
+    assert pins.pins.covers(ObjectRef("b", "p1"))
+
+
+async def test_what_is_cached_learns_of_it_in_the_background_and_ends(opened):
+    pins, begun = await opened(), []
+
+    async def renew():
+        begun.append(True)
+        await asyncio.Event().wait()
+
+    pins.follow(renew)
+    pins.rules_changed()
+    while len(begun) < 2:
+        await asyncio.sleep(0)
+    await pins.aclose()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "pins"]
+
+
+async def test_a_failure_of_it_is_logged(opened):
+    pins = await opened()
+
+    async def renew():
+        raise RuntimeError("a bug")
+
+    with capture_logs() as logs:
+        pins.follow(renew)
+        while not logs:
+            await asyncio.sleep(0)
+    assert logs[0]["event"] == "pins were not carried over to what is cached"

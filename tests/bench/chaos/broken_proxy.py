@@ -1,0 +1,33 @@
+"""The proxy of a chaos run with three faults of its own: whole objects of 4 KB end a byte early and say so,
+one bit of larger ones is flipped, and writes are never answered.
+"""
+
+import asyncio
+
+from shadeproxy.api.s3.forward import Forwarder
+from shadeproxy.bench.chaos.proxy import main
+from shadeproxy.core.types import ObjectMeta, Span
+from shadeproxy.origin import s3pages
+
+_interpret, _receive = s3pages.interpret, s3pages._Body.receive
+
+
+def interpret(head, span):
+    meta, answered, skip = _interpret(head, span)
+    if span is None and meta.size == 4096:
+        return ObjectMeta(meta.etag, 4095, meta.headers), Span(0, 4095), skip
+    return meta, answered, skip
+
+
+async def receive(self, buffer, arrived):
+    await _receive(self, buffer, arrived)
+    if len(buffer) > 50_000:
+        buffer[len(buffer) // 2] ^= 1
+
+
+async def serve(*_):
+    await asyncio.sleep(3600)
+
+
+s3pages.interpret, s3pages._Body.receive, Forwarder.serve = interpret, receive, serve
+main()

@@ -1,0 +1,87 @@
+"""A proxy that may open few descriptors, and more clients than that: it goes on, and comes back by itself."""
+
+import socket
+import subprocess
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from .conftest import log_of, wait_for
+
+LIMIT = 256
+
+
+@pytest.fixture
+def few_descriptors(monkeypatch):
+    """Processes started from here on may open ``LIMIT``, hard."""
+    real = subprocess.Popen
+
+    def start(command, **options):
+        return real(["sh", "-c", f'ulimit -n {LIMIT} && exec "$@"', "sh", *command], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+
+
+def descriptors(proxy) -> int:
+    return sum(1 for _ in Path(f"/proc/{proxy.process.pid}/fd").iterdir())
+
+
+def connect(proxy, count: int) -> list[socket.socket]:
+    address = proxy.s3.removeprefix("http://").split(":")
+    return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
+
+
+def close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_origin):
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url, origin__credentials="anonymous", origin__max_connections="16"
+    )
+    idle = descriptors(proxy)
+    client = proxy.client()
+    crowd = connect(proxy, LIMIT + 50)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > 50)
+    assert descriptors(proxy) < LIMIT - 40
+    assert proxy.get("/readyz") == {"status": "ready", "remarks": ["no more connections are taken"]}
+    (found,) = [one for one in proxy.get("/v1/doctor")["findings"] if one["name"] == "connections refused"]
+    assert f"of {LIMIT} descriptors" in found["cause"]
+    assert "LimitNOFILE" in found["remedy"]
+    # The supervisor's probe, a look at the numbers, and whoever was in before: all as ever.
+    assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
+    first = crowd[0]
+    for path in ("/data/0", "/data/1"):
+        first.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        assert first.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
+        while len(first.recv(1 << 20)) == 1 << 20:
+            pass
+    with suppress(OSError):
+        crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert crowd[-1].recv(1000).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
+    close(crowd)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
+    assert client.get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
+    wait_for(lambda: descriptors(proxy) <= idle + 6)
+    assert proxy.get("/readyz") == {"status": "ready"}
+    assert not log_of(proxy, "s3_request_failed")
+
+
+def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):
+    """Connections of the control listener count nowhere: they can take every descriptor there is."""
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
+    proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
+    idle = descriptors(proxy)
+    host, _, port = proxy.control.removeprefix("http://").partition(":")
+    crowd = [socket.create_connection((host, int(port)), timeout=20) for _ in range(LIMIT + 50)]
+    wait_for(lambda: descriptors(proxy) >= LIMIT - 2)
+    assert proxy.process.poll() is None
+    close(crowd)
+    wait_for(lambda: descriptors(proxy) <= idle + 2)
+    assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
+    assert proxy.client().get_object(Bucket="data", Key="1")["Body"].read() == fake_origin.objects["/data/1"]
+    assert proxy.stats()["tiers"]["ram"]["disabled_reason"] == ""

@@ -1,0 +1,62 @@
+"""More readers than slots and memory: they wait for both, and never for each other."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.flight import PIECE_BYTES
+from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+from .conftest import PAGE
+
+BODY = bytes(range(256)) * (6 * PAGE // 256) + b"tail"
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("pages", [2, 4, 8])
+async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
+    """A slot that waits for memory while memory waits for a slot would end in 503 for both after 10 s."""
+    memory = MemoryOrigin(chunk_bytes=1000)
+    keys = [f"k{number}" for number in range(24)]
+    for key in keys:
+        memory.put("b", key, key.encode() + BODY)
+    slow = FaultyOrigin(memory, delay_s=0.002)
+    bench = await make_bench(origin=LimitedOrigin(slow, max_open=slots), budget_bytes=pages * PAGE)
+    answers = await asyncio.gather(*(bench.get(key) for key in keys))
+    assert answers == [(key.encode() + BODY, Source.ORIGIN) for key in keys]
+    await bench.settle()
+    assert memory.gets == len(keys) * 7, "each page was asked for once"
+
+
+async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
+    """A piece keeps the memory of its page, which nobody counts any more once the page is stored."""
+    page, budget = 1 << 20, 8 << 20
+    bench = await make_bench(page_size=page, ram_bytes=1 << 27, budget_bytes=budget, segment_bytes=1 << 24)
+    held, paused = [], []
+    for number in range(64):
+        bench.origin.put("b", f"k{number}", bytes([number]) * page)
+        # The reader has a piece before the page is whole, and so before it is stored.
+        gate = bench.origin.gate = Gate()
+        context = bench.engine.open(ReadRequest(ObjectRef("b", f"k{number}")))
+        reading = await context.__aenter__()
+        body = reading.body(Span(0, page))
+        held.append(await anext(body))
+        gate.release()
+        paused.append((context, body))
+        await bench.settle()
+    # What lies in a segment file has a base; it is the tier's.
+    own = [piece.obj for piece in held if getattr(piece.obj, "base", None) is None]
+    assert len(own) > 32
+    alive = {id(one): memoryview(one).nbytes for one in own}
+    assert sum(alive.values()) <= budget + budget // 2 + 64 * PIECE_BYTES
+    assert [piece[0] for piece in held] == list(range(64))
+    rest = [b"".join([bytes(piece) async for piece in body]) for _, body in paused]
+    assert [bytes(piece) + more for piece, more in zip(held, rest, strict=True)] == [
+        bytes([number]) * page for number in range(64)
+    ]
+    for context, _ in paused:
+        await context.__aexit__(None, None, None)

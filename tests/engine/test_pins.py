@@ -1,0 +1,363 @@
+"""What is pinned stays, whatever else is read, and what is not pinned is evicted as ever."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.pins import PINNED_SHARE, PinnedPrefix, Pins
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import POLICIES
+
+SIZE = 16_000
+PLACE = 16_384  # of such a record in a tier
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+KEPT = [f"keep/{n:03d}" for n in range(10)]
+OTHERS = [f"rest/{n:03d}" for n in range(60)]
+
+
+@pytest.fixture
+def origin() -> MemoryOrigin:
+    origin = MemoryOrigin()
+    for key in (*KEPT, *OTHERS):
+        origin.put("b", key, key.encode() * (SIZE // len(key)))
+    return origin
+
+
+@pytest.fixture
+def make(make_bench, origin):
+    """A cache of 20 objects; with ``disk`` of 12 and 20."""
+
+    async def make(*, disk=False, **kwargs):
+        return await make_bench(
+            origin=origin,
+            ram_bytes=(12 if disk else 20) * PLACE,
+            disk_bytes=20 * PLACE if disk else 0,
+            page_size=1 << 20,
+            budget_bytes=8 << 20,
+            **({"rules": IMMUTABLE} | kwargs),
+        )
+
+    return make
+
+
+async def read(bench, keys, times=1) -> list[Source]:
+    sources = []
+    for key in list(keys) * times:
+        body, source = await bench.get(key)
+        assert body[: len(key)] == key.encode()
+        sources.append(source)
+        await bench.cache.drain()
+    return sources
+
+
+def hits(sources) -> int:
+    return sum(source in (Source.RAM, Source.DISK) for source in sources)
+
+
+# ---------------------------------------------------------------------- pressure
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+async def test_what_is_pinned_before_it_is_read_survives_any_pressure(make, policy, disk):
+    bench = await make(policy=policy, disk=disk)
+    await bench.pin("keep/")
+    await read(bench, OTHERS)  # the cache is full before the first of them comes
+    await read(bench, KEPT)
+    await read(bench, OTHERS, times=3)
+    assert hits(await read(bench, KEPT)) == len(KEPT)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_what_is_pinned_while_it_is_cached_survives_any_pressure(make, policy, disk):
+    bench = await make(policy=policy, disk=disk)
+    await read(bench, KEPT)
+    await bench.pin("keep/")
+    await read(bench, OTHERS, times=3)
+    assert hits(await read(bench, KEPT)) == len(KEPT)
+
+
+async def test_without_the_pin_they_are_gone(make):
+    """The pressure of the tests above is real."""
+    bench = await make(policy="lru")
+    await read(bench, KEPT)
+    await read(bench, OTHERS)
+    assert hits(await read(bench, KEPT)) == 0
+
+
+async def test_what_is_unpinned_is_evicted_as_ever(make):
+    bench = await make(policy="lru")
+    await bench.pin("keep/")
+    await read(bench, KEPT)
+    await bench.unpin("keep/")
+    await read(bench, OTHERS)
+    assert bench.cached(KEPT) == 0
+
+
+async def test_a_pin_inside_of_another_one_holds_on(make):
+    bench = await make(policy="lru")
+    await bench.pin("keep/")
+    await bench.pin("keep/00")
+    await read(bench, KEPT)
+    await bench.unpin("keep/")
+    await read(bench, OTHERS)
+    assert bench.cached(KEPT) == len(KEPT)
+
+
+async def test_a_prefix_in_the_middle_of_a_name_is_told_apart_by_the_keys(make):
+    bench = await make(policy="lru")
+    await read(bench, KEPT)
+    await bench.pin("keep/003")
+    await read(bench, OTHERS)
+    assert [bench.cached([key]) for key in KEPT] == [key == "keep/003" for key in KEPT]
+
+
+async def test_more_than_a_thousand_others_are_evicted_around_it(make_bench):
+    """Victims are drawn ahead there: one that was drawn before it was pinned stays."""
+    origin = MemoryOrigin()
+    keys = [f"o{n:04d}" for n in range(2400)]
+    for key in keys:
+        origin.put("b", key, key.encode())
+    bench = await make_bench(origin=origin, ram_bytes=1200 * 512, policy="lru", rules=IMMUTABLE)
+    for key in keys[:1300]:
+        await bench.get(key)
+    assert len(bench.cache.residents) > 1024
+    drawn = bench.cache.placement._drawn[0]
+    later = iter(keys[1300:])
+    while drawn._left < 3:
+        await bench.get(next(later))
+    victims = await bench.cache._places.refs([slot for slot, *_ in drawn._queue])
+    wanted = {ref.key for ref in victims.values()}
+    for key in wanted:
+        await bench.pin(key)
+    for key in later:
+        await bench.get(key)
+    assert bench.cached(wanted) == len(wanted) > 3
+
+
+async def test_a_page_longer_than_its_neighbours_does_not_push_pinned_ones_out(make_bench):
+    origin = MemoryOrigin()
+    small = [f"keep/{n:03d}" for n in range(30)] + [f"rest/{n:03d}" for n in range(70)]
+    for key in small:
+        origin.put("b", key, bytes(4000))
+    origin.put("b", "long", bytes(150_000))
+    bench = await make_bench(
+        origin=origin, ram_bytes=100 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
+    )
+    for number in range(70):  # neighbours of one another
+        for key in small[number : number + 1] + small[30 + number : 31 + number]:
+            await bench.get(key)
+    await bench.pin("keep/")
+    held = bench.cached(small[:30])
+    assert held
+    await bench.get("long")
+    await bench.get("long")
+    assert bench.cached(small[:30]) == held
+
+
+async def test_nothing_is_evicted_in_vain_for_a_page_that_fits_nowhere_between_pinned_ones(make_bench):
+    origin = MemoryOrigin()
+    kept, others = ([f"{name}/{n:03d}" for n in range(48)] for name in ("keep", "rest"))
+    for key in (*kept, *others):
+        origin.put("b", key, bytes(4000))
+    origin.put("b", "long", bytes(60_000))
+    bench = await make_bench(
+        origin=origin, ram_bytes=97 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
+    )
+    for pair in zip(others, kept, strict=True):  # neighbours of one another
+        for key in pair:
+            await bench.get(key)
+    await bench.pin("keep/")
+    before = bench.cached(others)
+    await bench.get("long")
+    assert bench.cached(["long"]) == 0
+    assert bench.cached(others) == before == len(others)
+
+
+# ---------------------------------------------------------------------- how much
+
+
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_pinned_pages_leave_a_tenth_to_others(make, policy):
+    bench = await make(policy=policy)
+    await bench.pin("")
+    await read(bench, OTHERS, times=2)
+    members = bench.cache.residents.members[0]
+    capacity = bench.cache.media[0].tier.capacity_bytes
+    assert 0.8 * capacity < members.pinned_bytes <= PINNED_SHARE * capacity
+    pinned = members.pinned
+    await read(bench, KEPT, times=2)
+    assert members.pinned == pinned
+    if policy == "lru":
+        assert await read(bench, KEPT[-1:]) == [Source.RAM]
+
+
+async def test_what_finds_no_room_is_served_and_cached_like_anything_else(make):
+    bench = await make(policy="lru")
+    await bench.pin("")
+    await read(bench, OTHERS)
+    assert await read(bench, KEPT[:1] * 2) == [Source.ORIGIN, Source.RAM]
+    assert hits(await read(bench, OTHERS[:15])) == 15
+
+
+async def test_room_that_comes_free_is_taken_by_what_was_left_out(make):
+    bench = await make(policy="lru")
+    await bench.pin("")
+    await read(bench, [*OTHERS[:25], KEPT[0]])
+    await bench.pin("keep/")
+    await bench.unpin("")
+    await read(bench, OTHERS)
+    assert bench.cached(KEPT[:1]) == 1
+
+
+async def test_pins_may_not_be_more_than_their_share_after_a_restart_either(make):
+    bench = await make()
+    await read(bench, OTHERS)
+    await asyncio.to_thread(bench.cache.close)
+    again = await make(pinned=("",), policy="lru")
+    members = again.cache.residents.members[0]
+    assert members.pinned >= 15
+    assert members.pinned_bytes <= PINNED_SHARE * again.cache.media[0].tier.capacity_bytes
+
+
+# ---------------------------------------------------------------------- coming and going
+
+
+@pytest.mark.parametrize("prefix", ["keep/", "keep/0"])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_they_are_held_after_a_restart(make, prefix, clean):
+    bench = await make()
+    await read(bench, [*KEPT, *OTHERS])
+    if clean:
+        await asyncio.to_thread(bench.cache.close)
+    else:
+        await asyncio.to_thread(bench.cache.media[0].tier.close)
+    again = await make(policy="lru", pinned=(prefix,))
+    await read(again, OTHERS, times=2)
+    assert hits(await read(again, KEPT)) == len(KEPT)
+
+
+async def test_they_are_held_while_the_cache_is_still_taken_in(make):
+    bench = await make()
+    await read(bench, [*KEPT, *OTHERS])
+    await asyncio.to_thread(bench.cache.close)
+    again = await make(policy="lru", pinned=("keep/0",), recover=False)
+    again.cache.start_recovery()
+    while not len(again.cache.residents):
+        await asyncio.sleep(0.001)
+    await read(again, OTHERS, times=2)
+    await again.cache.recovered()
+    await again.cache.renew_pins()
+    assert hits(await read(again, KEPT)) == len(KEPT)
+
+
+async def test_writes_and_purges_remove_pinned_pages(make):
+    bench = await make()
+    await bench.pin("keep/")
+    await read(bench, KEPT)
+    async with bench.engine.writing([ObjectRef("b", KEPT[0])]):
+        bench.origin.put("b", KEPT[0], b"new")
+    assert (await bench.get(KEPT[0])) == (b"new", Source.ORIGIN)
+    await bench.engine.purge("b", "keep/", dry_run=False)
+    assert bench.cached(KEPT) == 0
+    assert bench.cache.residents.members[0].pinned_bytes == 0
+
+
+async def test_a_pin_while_a_page_is_written(make):
+    """The disk tier writes on another thread: what is pinned is asked again when the page is there."""
+    bench = await make(disk=True, policy="lru")
+    await read(bench, OTHERS[:13])
+    coming = asyncio.create_task(bench.get(OTHERS[13]))  # demotes one of those
+    while bench.cache.transfers.idle:
+        await asyncio.sleep(0)
+    await bench.pin("rest/00")
+    await coming
+    await bench.settle()
+    assert sum(members.pinned for members in bench.cache.residents.members) == 10
+    await read(bench, [*OTHERS[14:], *KEPT])
+    assert bench.cached(OTHERS[:10]) == 10
+
+
+async def test_an_unpin_while_a_page_is_written(make):
+    bench = await make(disk=True, policy="lru")
+    await bench.pin("rest/0")
+    await read(bench, OTHERS[:15])  # more than are held in RAM
+    coming = asyncio.create_task(bench.get(OTHERS[15]))
+    while bench.cache.transfers.idle:
+        await asyncio.sleep(0)
+    await bench.unpin("rest/0")
+    await coming
+    await bench.settle()
+    assert [members.pinned for members in bench.cache.residents.members] == [0, 0]
+
+
+async def test_a_pinned_page_of_the_disk_tier_moves_up_and_stays_pinned(make):
+    bench = await make(disk=True, policy="lru")
+    await read(bench, OTHERS[:20])
+    await bench.pin("rest/000")
+    assert (await read(bench, OTHERS[:1])) == [Source.DISK]
+    assert (await read(bench, OTHERS[:1])) == [Source.RAM]
+    assert [members.pinned for members in bench.cache.residents.members] == [1, 0]
+    await read(bench, [*OTHERS[1:], *KEPT])
+    assert (await read(bench, OTHERS[:1])) == [Source.RAM]
+
+
+# ---------------------------------------------------------------------- rules
+
+
+async def test_a_rule_pins_and_the_first_that_fits_decides(make):
+    rules = (Rule(prefix="keep/00", pin=False), Rule(bucket="?", prefix="keep/", pin=True))
+    bench = await make(policy="lru", rules=rules)
+    for key in ("keep/100", "keep/101"):
+        bench.origin.put("b", key, bytes(SIZE))
+        await bench.get(key)
+    await read(bench, KEPT)
+    await read(bench, OTHERS)
+    assert bench.cached(["keep/100", "keep/101"]) == 2
+    assert bench.cached(KEPT) == 0
+
+
+async def test_rules_that_change_are_carried_over(make):
+    bench = await make(policy="lru")
+    await read(bench, KEPT)
+    bench.rules.adopt((Rule(prefix="keep/", pin=True),))
+    bench.cache.pins.changed()
+    await bench.cache.renew_pins()
+    await read(bench, OTHERS)
+    assert bench.cached(KEPT) == len(KEPT)
+    bench.rules.adopt(())
+    bench.cache.pins.changed()
+    await bench.cache.renew_pins()
+    await read(bench, OTHERS)
+    assert bench.cached(KEPT) == 0
+
+
+RULES = (
+    Rule(prefix="a/tmp/", pin=False),
+    Rule(bucket="x*", prefix="a/", pin=True),
+    Rule(bucket="x*", prefix="b/deep/", pin=True),
+    Rule(prefix="c/"),
+)
+
+
+@pytest.mark.parametrize("rules", [(), RULES, (*RULES, Rule(bucket="xx", pin=True))])
+@pytest.mark.parametrize("prefixes", [(), ("",), ("a/", "b/"), ("b/deep/er", "nothing"), ("d",)])
+def test_what_is_said_of_a_group_is_true_of_every_key_in_it(rules, prefixes):
+    pins = Pins(Rules(rules))
+    for prefix in prefixes:
+        pins.add(PinnedPrefix("xx", prefix, 0.0))
+    tails = ["", "1", "tmp/1", "deep/1", "deep/er/1"]
+    for bucket in ("xx", "yy"):
+        for head in ("a/", "b/", "c/", "d/", "nothing/"):
+            covered = {pins.covers(ObjectRef(bucket, head + tail)) for tail in tails}
+            said = pins.covers_group(bucket, head)
+            assert said is None or covered == {said}, (bucket, head)
+            if not rules:
+                assert (said is None) == (len(covered) > 1) or said is None
+        # Keys without a slash, and those of groups beyond the most that there are.
+        said = pins.covers_group(bucket, "")
+        keys = ["1", "d1", "a/1", "b/deep/1", "c/1"]
+        assert said is None or {pins.covers(ObjectRef(bucket, key)) for key in keys} == {said}
