@@ -122,12 +122,10 @@ class SegmentStore:
 
     @property
     def dropped(self) -> Dropped:
-        """See ``Tier.dropped``."""
         return self._awaited.dropped
 
     @property
     def limit_bytes(self) -> int:
-        """See ``Tier.limit_bytes``."""
         return min(self.capacity_bytes, self._health.ceiling_bytes)
 
     @property
@@ -235,7 +233,6 @@ class SegmentStore:
         return segment.view, start, start + length
 
     def lender(self, location: Location) -> Lender | None:
-        """See ``Tier.lender``."""
         return self._resolve(location)[0] if self._lends else None
 
     def release(self, location: Location) -> None:
@@ -280,7 +277,6 @@ class SegmentStore:
             self._try(partial(self._files.create, self._files.new_number()))
 
     def is_detached(self) -> bool:
-        """See ``Tier.is_detached``."""
         return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
