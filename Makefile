@@ -21,7 +21,7 @@ REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench test-rgw clients chaos crash soak fuzz fuzz-control memory overload audit lock clean
+.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash soak fuzz fuzz-control memory overload audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,9 @@ bench: $(VENV)/.bench ## Measure beside nginx and stock clients, write bench/res
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
 	@$(BIN)/python -m pytest -q -m rgw
+
+test-harness: $(VENV)/.dev ## Short runs of `chaos` and `crash`, and that planted faults make them fail
+	@$(BIN)/python -m pytest -q -m harness
 
 clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
 	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \

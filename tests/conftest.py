@@ -38,8 +38,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_ASKED_FOR = ("rgw", "clients")
-"""Marks of tests that need a server, or ten clients: they run only where ``-m`` names the mark."""
+_ASKED_FOR = ("rgw", "clients", "harness")
+"""Marks of tests that need a server, ten clients or much time: they run only where ``-m`` names the mark."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -60,6 +60,7 @@ class DurablePins:
     async def pin(self, bucket: str, prefix: str) -> None:
         """Raises Conflict when there are too many, StateError when it cannot be saved."""
         if (bucket, prefix) in self.pins:
+            await self._state.flush()  # another caller may be waiting for it, or was told that it failed
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -74,6 +75,8 @@ class DurablePins:
 
     async def unpin(self, bucket: str, prefix: str) -> None:
         """Raises UnknownName, Conflict; StateError when it cannot be saved."""
+        if (bucket, prefix) not in self.pins:
+            await self._state.flush()  # as above
         self.require(bucket, prefix)
         self.pins.remove(bucket, prefix)
         self._state.delete(_KIND, _name(bucket, prefix))

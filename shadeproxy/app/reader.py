@@ -77,7 +77,7 @@ class ReaderProcess:
     async def run(self, end: socket.socket) -> None:
         """Accept connections until told to end, then let the open ones finish."""
         self._channel = await Channel.open(end, self._hear, self._die)
-        listener = socket.socket(fileno=os.dup(self._opening.listener))
+        listener = socket.socket(fileno=self._opening.listener)
         self._server = await asyncio.get_running_loop().create_server(
             self._protocol, sock=listener, backlog=_BACKLOG
         )

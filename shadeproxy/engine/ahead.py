@@ -179,10 +179,13 @@ class Ahead:
         """Return once all that is resident is known."""
         await self._cache.recovered()
 
-    def may_take(self, size_bytes: int) -> bool:
-        """Whether memory for so many bytes on their way is to spare."""
+    def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
+        """Whether memory for so many bytes on their way is to spare, ``pending_bytes`` being begun: a fetch
+        takes its memory only when it runs.
+        """
         ledger = self._ledger
-        return not ledger.waiting and ledger.taken_bytes + size_bytes <= ledger.capacity_bytes * _SHARE
+        taken_bytes = max(ledger.taken_bytes, pending_bytes)
+        return not ledger.waiting and taken_bytes + size_bytes <= ledger.capacity_bytes * _SHARE
 
     # ------------------------------------------------------------------ bringing it
 

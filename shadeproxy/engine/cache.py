@@ -79,6 +79,7 @@ class PageCache:
             self._groups,
             tick=lambda: self.placement.tick,
             pinned=self._pinning.of_rows,
+            erasing=self._note_erasures,
         )
         self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
@@ -327,7 +328,8 @@ class PageCache:
         self.residents.distrust(self._slots_of(bucket, ""))
 
     async def erased(self) -> None:
-        """Return once everything dropped so far is erased from media that are written by a thread.
+        """Return once everything dropped so far is erased from media that are written by a thread, or is on
+        the tier's list of what must not be taken in.
 
         At once where nothing was dropped since the last call. It waits twice, because a page that was
         dropped while it was being written is released after its write.
@@ -353,6 +355,10 @@ class PageCache:
             assert sum(members.staged.values()) == members.staged_bytes
 
     # ------------------------------------------------------------------ inside
+
+    def _note_erasures(self) -> None:
+        """Something of which no slot tells is on its way to the media: ``erased`` waits for it too."""
+        self.transfers.released = [count + 1 for count in self.transfers.released]
 
     def _slots_of(self, bucket: str, prefix: str) -> Slots:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""

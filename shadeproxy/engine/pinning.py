@@ -6,6 +6,7 @@ keys asked, of record headers, on a thread. Steps on the event loop take about 2
 """
 
 import asyncio
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
 _SLICE = 512
+_GROUPS = 64  # judged at a time: 20 us each with as many pins as there may be
 _NONE, _ALL, _SOME = 0, 1, 2
 
 
@@ -41,6 +43,8 @@ class Pinning:
         self._groups = groups
         self._placement = placement
         self._places = places
+        self._judged: dict[GroupName, int] = {}
+        self._judged_version = -1
 
     def of_rows(self, index: int, rows: Rows, names: list[GroupName]) -> NDArray[np.bool_]:
         """Which pages that an earlier process left in tier ``index`` to hold: bool[n].
@@ -63,14 +67,21 @@ class Pinning:
         table = self._residents
         if not self._pins.any and not any(members.pinned for members in table.members):
             return True
+        names = list(self._groups.names)
+        for start in range(0, len(names), _GROUPS):
+            self._verdicts(names[start : start + _GROUPS])
+            await asyncio.sleep(0)
         ready = table.ready()
+        # Of now: while keys are asked a slot may come to be another page's.
+        generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         pinned = table.pinned[ready]
         # Room is made before it is taken.
-        if not await self._set(ready[(verdicts == _NONE) & pinned], version, pinned=False):
+        free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
+        if not await self._set(ready[free], generations[free], version, pinned=False):
             return False
         return await self._ask(ready[verdicts == _SOME], version) and await self._set(
-            ready[(verdicts == _ALL) & ~pinned], version, pinned=True
+            ready[hold], generations[hold], version, pinned=True
         )
 
     async def _ask(self, slots: Slots, version: int) -> bool:
@@ -89,7 +100,8 @@ class Pinning:
             refs = await self._places.refs(generations)
             for pinned in (False, True):
                 judged = [slot for slot, ref in refs.items() if self._pins.covers(ref) is pinned]
-                if not await self._set(np.array(judged, dtype=np.int64), version, pinned=pinned):
+                asked = np.array([generations[slot] for slot in judged], dtype=np.int64)
+                if not await self._set(np.array(judged, dtype=np.int64), asked, version, pinned=pinned):
                     return False
             generations = {
                 slot: generation
@@ -100,10 +112,11 @@ class Pinning:
             }
         return True
 
-    async def _set(self, slots: Slots, version: int, *, pinned: bool) -> bool:
-        """Hold pages or hold them no more; False when something else is pinned by now."""
+    async def _set(
+        self, slots: Slots, generations: NDArray[np.integer[Any]], version: int, *, pinned: bool
+    ) -> bool:
+        """Hold pages, each of its generation, or no more; False when something else is pinned by now."""
         table = self._residents
-        generations = table.generation[slots]
         for start in range(0, len(slots), _SLICE):
             if start:
                 await asyncio.sleep(0)
@@ -122,5 +135,10 @@ class Pinning:
 
     def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
         """Of each group whether none of its pages, all or some of them are to be held."""
-        words = {False: _NONE, True: _ALL, None: _SOME}
-        return np.array([words[self._pins.covers_group(*name)] for name in names], dtype=np.int8)
+        if self._judged_version != self._pins.version:
+            self._judged, self._judged_version = {}, self._pins.version
+        words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged
+        for name in names:
+            if name not in judged:
+                judged[name] = words[self._pins.covers_group(*name)]
+        return np.array([judged[name] for name in names], dtype=np.int8)

@@ -25,7 +25,8 @@ _log = structlog.get_logger(__name__)
 
 class Recovery:
     """From ``media`` into ``residents``. ``tick`` tells the number of demand reads so far, ``pinned`` which
-    rows of a tier are to be held, as bool[n].
+    rows of a tier are to be held, as bool[n]. ``erasing`` is told whenever something was given to the writers
+    of the tiers that must be on the media before the origin changes.
     """
 
     def __init__(
@@ -36,12 +37,16 @@ class Recovery:
         *,
         tick: Callable[[], float],
         pinned: Callable[[int, Rows, list[GroupName]], NDArray[np.bool_]],
+        erasing: Callable[[], None],
     ) -> None:
         self._media = media
         self._residents = residents
         self._groups = groups
         self._tick = tick
         self._pinned = pinned
+        self._erasing = erasing
+        self._coming = False  # whether this process takes anything more in
+        self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
         self._distrusted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +62,7 @@ class Recovery:
         """Open the tiers (blocking). Raises ConfigError."""
         for medium in self._media:
             medium.tier.open()
+        self._coming, self._halted = self.awaited_segments > 0, False
 
     def run(self) -> None:
         """Take in everything now (blocking)."""
@@ -64,6 +70,7 @@ class Recovery:
             for arrival in medium.tier.arrivals():
                 for contents in medium.tier.take_in(arrival):
                     self._take_in(index, contents)
+                self._erasing()
         self._end()
 
     def start(self) -> None:
@@ -77,6 +84,7 @@ class Recovery:
 
     async def stop(self) -> None:
         """End where it is; what is not taken in is left for the next start."""
+        self._halted = True
         for medium in self._media:
             medium.tier.halt()
         await self.over()
@@ -88,11 +96,14 @@ class Recovery:
                 for contents in medium.tier.take_in(arrival):
                     self._take_in(index, contents)
                     await asyncio.sleep(0)
-        if not self.awaited_segments:
+                self._erasing()
+        if not (self._halted and self.awaited_segments):
             self._end()
-            _log.info("recovered", pages=len(self._residents))
+            _log.info("recovered", pages=len(self._residents), unreadable_segments=self.awaited_segments)
 
     def _end(self) -> None:
+        # Segments that could not be read are left for the next start: nothing of them comes in now.
+        self._coming = False
         self._news.clear()
         self._distrusted.clear()
 
@@ -100,17 +111,20 @@ class Recovery:
 
     def disown(self, object_hash: int) -> None:
         """Nothing of that object comes in any more."""
+        if self.awaited_segments:
+            # Also of one that is on the list already: its name may still be on the way there.
+            self._erasing()
         for medium in self._media:
             medium.tier.disown(object_hash)
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
         """The origin said which version of an object it has."""
-        if self.awaited_segments:
+        if self._coming:
             self._news[object_hash] = etag_hash
 
     def distrust(self, bucket: str) -> None:
         """What comes in of a bucket is to be checked before it is served."""
-        if self.awaited_segments:
+        if self._coming:
             self._distrusted.add(bucket)
 
     # ------------------------------------------------------------------ pages

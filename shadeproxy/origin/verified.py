@@ -85,8 +85,10 @@ class _VerifiedRead:
             body = memoryview(bytearray(reading.span.length))
             await reading.read_into(body, lambda _count: None)
             check.update(body)
-        _require(check, self._ref)
-        return OriginRead(reading.meta, reading.span, _once(bytes(body)))
+            _require(check, self._ref)
+            # Who holds a body holds its slot: so many wait for memory at most.
+            self._stack = stack.pop_all()
+            return OriginRead(reading.meta, reading.span, _once(bytes(body)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

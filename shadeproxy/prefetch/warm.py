@@ -25,6 +25,7 @@ _MOST_AT_A_TIME = 64
 _BESIDE_OTHERS = 8
 _RANKED = 64  # pages at a time
 _ASKED = 256  # pages of an object, in one step of the event loop
+_LOOKED_AT = 64  # objects, in one step of the event loop: 12 us each
 _FAILURES_IN_A_ROW = 16
 
 
@@ -138,6 +139,8 @@ class Warm:
         async for entries in self._entries():
             for entry in entries:
                 counted += 1
+                if not counted % _LOOKED_AT:
+                    await asyncio.sleep(0)
                 progress.total = max(progress.total, counted)
                 progress.total_bytes += entry.size
                 if self.dry_run:
@@ -174,7 +177,9 @@ class Warm:
     async def _read_all(self) -> None:
         wanted: list[_Page] = []
         async for entries in self._entries():
-            for entry in entries:
+            for number, entry in enumerate(entries, 1):
+                if not number % _LOOKED_AT:
+                    await asyncio.sleep(0)
                 one = await self._begin(entry)
                 if not one.left:
                     continue
@@ -187,10 +192,8 @@ class Warm:
             await asyncio.sleep(0)
         await self._bring(wanted)
         while self._flying or self._again:
-            if self._again:
-                await self._start(self._again.popleft())
-            else:
-                await self._wait()
+            await self._bring([])
+            await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
         """An object to read, its pages counted; over at once when there is nothing to read of it."""
@@ -222,6 +225,8 @@ class Warm:
             else:
                 page.of.lost = True
                 self._over(page.of, 1)
+        while self._again:
+            await self._start(self._again.popleft())
 
     async def _start(self, page: _Page) -> None:
         size_bytes = page.need.size_bytes or self._ahead.page_size
@@ -243,7 +248,7 @@ class Warm:
             not self._crowded
             and len(self._flying) < most
             and flying < self._fetches
-            and self._ahead.may_take(size_bytes)
+            and self._ahead.may_take(size_bytes, pending_bytes=self._flying_bytes)
         )
 
     async def _wait(self) -> None:

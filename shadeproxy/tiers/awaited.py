@@ -39,13 +39,20 @@ class Awaited:
     """What ``SegmentStore.open`` found, on its way into ``space``."""
 
     def __init__(
-        self, files: SegmentFiles, space: Space, *, attempt: Try, release: Callable[[Location], None]
+        self,
+        files: SegmentFiles,
+        space: Space,
+        *,
+        attempt: Try,
+        release: Callable[[Location], None],
+        doubt: Callable[[], None],
     ) -> None:
         self.dropped = Dropped()
         self._files = files
         self._space = space
         self._try = attempt
         self._release = release
+        self._doubt = doubt
         self._segments: dict[int, tuple[Segment, int]] = {}
         self._disowned: Disowned | None = None
         self._claim: Claim | None = None
@@ -78,7 +85,9 @@ class Awaited:
             self.dropped.lists += 1
             claim = doubt(claim)
             self._disowned.reset()
-        if self._disowned.hashes and not self._segments:
+        if self._segments:
+            self._disowned.prepare()
+        elif self._disowned.hashes:
             self._disowned.reset()
         self._claim = claim
         return claim
@@ -86,7 +95,15 @@ class Awaited:
     def disown(self, object_hash: int) -> None:
         """No record of that object that is still to be taken in counts any more."""
         if self._segments and self._disowned is not None and object_hash not in self._disowned.hashes:
-            self._try(self._disowned.add(object_hash))
+            self._try(partial(self._list, self._disowned.add(object_hash)))
+
+    def _list(self, write: Callable[[], None]) -> None:
+        """Carry out what ``add`` answered; a list that lacks a name is as good as none. Raises OSError."""
+        try:
+            write()
+        except OSError:
+            self._doubt()
+            raise
 
     def arrivals(self) -> Iterator[Arrival]:
         """Each segment with what is in it (blocking), until ``halt``."""

@@ -185,7 +185,8 @@ def doubt(held: Claim) -> Claim:
     _write_mark(held.path / BOOT_NAME, "in doubt")
     for file in held.path.glob("*.cat"):
         # Written before the doubt, they would tell that pages were checked.
-        file.unlink()
+        # The recovery deletes some as well.
+        file.unlink(missing_ok=True)
     return replace(held, unflushed=True)
 
 

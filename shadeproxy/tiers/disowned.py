@@ -63,17 +63,20 @@ class Disowned:
         self.hashes.clear()
         self._blocks = 0
 
+    def prepare(self) -> None:
+        """Have the file made before the first name: ``add`` makes none. Raises OSError."""
+        if not self.path.exists():
+            self._make()
+
     def add(self, object_hash: int) -> Callable[[], None]:
         """Put a name on the list; the I/O that is to be done for it, in the order of the calls.
 
-        Where that fails a later name shows that one is missing.
+        Where that fails the list must not be believed any more: a name is missing.
         """
         self.hashes.add(object_hash)
         return partial(self._write, len(self.hashes), object_hash)
 
     def _write(self, place: int, object_hash: int) -> None:
-        if not self._blocks and not self.path.exists():
-            self._make()
         blocks = place // _SLOTS + 1
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -103,6 +103,25 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
     return raw
 
 
+class MetaEncoder:
+    """``encode_meta`` for a caller that mostly asks twice in a row: for the length, and for the write.
+
+    Used by several threads: what one of them encoded last is kept as one value.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
+
+    def encode(self, page: Page, meta: ObjectMeta) -> bytes:
+        """As ``encode_meta``."""
+        last_page, last_meta, raw = self._last
+        if page is last_page and meta is last_meta:
+            return raw
+        raw = encode_meta(page, meta)
+        self._last = page, meta, raw
+        return raw
+
+
 def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:

@@ -24,19 +24,16 @@ from shadeproxy.tiers.lending import lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, number_of, pack, unit_of, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
+from shadeproxy.tiers.reading import read_header, read_whole
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
     LEAST_UNITS,
-    MOST_HEADER_BYTES,
     UNIT_BYTES,
     Body,
+    MetaEncoder,
     aligned,
-    body_hash,
     body_place,
-    encode_meta,
     pack_header,
-    read_layout,
-    unpack_header,
 )
 from shadeproxy.tiers.recovery import Arrival, write_catalogues
 from shadeproxy.tiers.rows import Contents
@@ -46,8 +43,6 @@ from shadeproxy.tiers.space import Punch, Space
 _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
 _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
-# A header with its meta fits into this nearly always.
-_PEEK_BYTES = 512
 
 
 class SegmentStore:
@@ -88,13 +83,15 @@ class SegmentStore:
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
-        self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
+        self._awaited = Awaited(
+            self._files, self._space, attempt=self._try, release=self.release, doubt=self._doubt
+        )
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
         self._lends = lend
-        self._encoded: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
+        self._encoder = MetaEncoder()
 
     # ------------------------------------------------------------------ owner's thread: facts
 
@@ -122,12 +119,10 @@ class SegmentStore:
 
     @property
     def dropped(self) -> Dropped:
-        """See ``Tier.dropped``."""
         return self._awaited.dropped
 
     @property
     def limit_bytes(self) -> int:
-        """See ``Tier.limit_bytes``."""
         return min(self.capacity_bytes, self._health.ceiling_bytes)
 
     @property
@@ -198,8 +193,7 @@ class SegmentStore:
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Length of the record. Raises TierError when the metadata cannot be stored."""
-        self._encoded = (page, meta, raw := encode_meta(page, meta))
-        return aligned(HEADER_BYTES + len(raw) + body_bytes)
+        return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
@@ -235,7 +229,6 @@ class SegmentStore:
         return segment.view, start, start + length
 
     def lender(self, location: Location) -> Lender | None:
-        """See ``Tier.lender``."""
         return self._resolve(location)[0] if self._lends else None
 
     def release(self, location: Location) -> None:
@@ -280,7 +273,6 @@ class SegmentStore:
             self._try(partial(self._files.create, self._files.new_number()))
 
     def is_detached(self) -> bool:
-        """See ``Tier.is_detached``."""
         return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
@@ -298,7 +290,7 @@ class SegmentStore:
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
         """Body, then header. Raises TierError; the location still has to be released."""
         segment, offset, most_bytes = self._resolve(location)
-        meta = self._meta_of(header)
+        meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
             raise TierError("the body is not the one that room was reserved for")
         packed = pack_header(
@@ -316,18 +308,11 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot write: {error.strerror}") from error
         self._health.note_success()
 
-    def _meta_of(self, header: RecordHeader) -> bytes:
-        # Just encoded to tell the length, mostly. Read once: this may be another thread.
-        page, meta, raw = self._encoded
-        return raw if page is header.page and meta is header.meta else encode_meta(header.page, header.meta)
-
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
-        raw = segment.read_record(offset, min(most_bytes, _PEEK_BYTES))
-        if read_layout(raw).body_start > len(raw):
-            raw = segment.read_record(offset, min(most_bytes, MOST_HEADER_BYTES))
-        return unpack_header(raw, store_id=self._store_id, address=unpack(location).start)[0]
+        address = unpack(location).start
+        return read_header(segment, offset, most_bytes, store_id=self._store_id, address=address)
 
     def is_hot(self, location: Location) -> bool:
         """Whether header and body are in the page cache."""
@@ -340,12 +325,10 @@ class SegmentStore:
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
         """See ``Tier.load``."""
         segment, offset, most_bytes = self._resolve(location)
-        raw = segment.read_record(offset, most_bytes)
-        header, layout = unpack_header(raw, store_id=self._store_id, address=unpack(location).start)
-        body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
-        if len(body) < layout.body_bytes or (verify and body_hash(body) != layout.body_hash):
-            raise TierError(f"tier {self.name}: the body of a record is damaged")
-        return header
+        address = unpack(location).start
+        return read_whole(
+            segment, offset, most_bytes, store_id=self._store_id, address=address, verify=verify
+        )
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""
@@ -361,9 +344,13 @@ class SegmentStore:
         try:
             segment.erase(offset)
         except OSError:
-            if self.claim is not None and not self.claim.unflushed:
-                self.claim = doubt(self.claim)
+            self._doubt()
             raise
+
+    def _doubt(self) -> None:
+        """The next process is to trust no page. Raises OSError."""
+        if self.claim is not None and not self.claim.unflushed:
+            self.claim = doubt(self.claim)
 
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""

@@ -163,3 +163,18 @@ async def test_a_failure_of_it_is_logged(opened):
         while not logs:
             await asyncio.sleep(0)
     assert logs[0]["event"] == "pins were not carried over to what is cached"
+
+
+async def test_what_could_not_be_saved_is_not_answered_as_saved_the_next_time(opened, monkeypatch):
+    pins = await opened()
+
+    def full(_batch):
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(pins._state, "_commit", full)
+    for _ in range(2):
+        with pytest.raises(StateError):
+            await pins.pin("train", "img/")
+    for _ in range(2):
+        with pytest.raises(StateError):
+            await pins.unpin("train", "img/")

@@ -16,7 +16,7 @@ from shadeproxy.app import proxy
 from shadeproxy.engine import cache, filling, recovery, residents, transfers
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.state.store import StateStore
-from shadeproxy.tiers import awaited, catalogue, directory, files, segment, store
+from shadeproxy.tiers import awaited, catalogue, directory, files, medium, segment, store
 
 from .board import AWAITED, PLACED, READY, Board, die
 
@@ -183,7 +183,7 @@ def _steps(board: Board, rng: Random) -> None:
     Path.unlink = stepped(unlink, "at a deletion")
     Path.rename = stepped(rename, "at a rename")
     catalogue.empty = stepped(catalogue.empty, "at a truncation")
-    for module in (segment, directory):
+    for module in (medium, directory):
         real = module.punch_hole
 
         def punch(*arguments: Any, _real: Callable[..., None] = real) -> None:

@@ -13,7 +13,7 @@ from .scribe import Scribe
 from .truth import Truth
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.harness
 def test_a_short_run_finds_nothing(tmp_path):
     found = crash(5, 5, tmp_path, lives_each=3)
     assert found.failures == []

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 import time
 import urllib.request
@@ -279,3 +280,32 @@ def test_stopping_ends_idle_connections_and_leaves_no_process(alone):
     assert time.monotonic() - began < 20, "idle connections were waited for"
     assert not any(Path(f"/proc/{pid}/exe").exists() for pid in old)
     assert "reader process ended" not in json.dumps(alone.log.read_text())
+
+
+def test_while_a_reader_ends_what_it_sends_nobody_else_is_let_in(workers):
+    served = workers(cache__page_size="32 MiB", cache__ram__capacity="80 MiB", cache__inflight="128 MiB")
+    body = body_of("big", 1, 24 << 20)
+    put(served, "/data/big", body)
+    for _ in range(2):
+        assert ask(served, "/data/big")[2] == body
+    served.process.send_signal(signal.SIGSTOP)
+    with connect(served) as slow:
+        slow.request("GET", "/data/big")
+        answer = slow.getresponse()
+        assert answer.headers["x-shade-cache"] == "ram"
+        (reader,) = readers(served)
+        served.process.send_signal(signal.SIGCONT)
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses(served))
+        assert Path(f"/proc/{reader}/exe").exists(), "it ended before what it sends"
+        assert answer.read() == body
+    assert served.process.wait(30) == 0
+
+
+def refuses(served) -> bool:
+    host, _, port = served.s3.removeprefix("http://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False

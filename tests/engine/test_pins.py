@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.pins import PINNED_SHARE, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.origin.memory import MemoryOrigin
@@ -361,3 +362,26 @@ def test_what_is_said_of_a_group_is_true_of_every_key_in_it(rules, prefixes):
         said = pins.covers_group(bucket, "")
         keys = ["1", "d1", "a/1", "b/deep/1", "c/1"]
         assert said is None or {pins.covers(ObjectRef(bucket, key)) for key in keys} == {said}
+
+
+async def test_a_slot_that_changes_hands_while_keys_are_asked_is_not_pinned(make, monkeypatch):
+    bench = await make()
+    await read(bench, ["keep/000", "rest/000"])
+    cache = bench.cache
+    asked = cache._places.refs
+
+    async def meanwhile(slots):
+        refs = await asked(slots)
+        leaving = cache.residents.pages_of(object_hash(ObjectRef("b", "keep/000")))
+        if leaving:
+            cache.drop_object(ObjectRef("b", "keep/000"), "invalidated")
+            await read(bench, ["rest/001"])
+            assert cache.residents.pages_of(object_hash(ObjectRef("b", "rest/001"))) == leaving
+        return refs
+
+    monkeypatch.setattr(cache._places, "refs", meanwhile)
+    cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))  # its keys are asked
+    await bench.pin("keep/")
+    held = cache.residents.pinned
+    (slot,) = cache.residents.pages_of(object_hash(ObjectRef("b", "rest/001")))
+    assert not held[slot]

@@ -1,10 +1,15 @@
 """Pages of an earlier process come in while the engine works: what happened meanwhile wins."""
 
 import asyncio
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef, Page, Source
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
@@ -13,6 +18,8 @@ from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.transfers import Medium
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
+from shadeproxy.tiers import awaited
+from shadeproxy.tiers.disowned import Disowned
 from shadeproxy.tiers.store import SegmentStore
 
 SIZE = 3000
@@ -26,11 +33,44 @@ def origin_of(count: int) -> MemoryOrigin:
     return origin
 
 
+async def listed(path):
+    """What the next start of the tier in ``path`` would find to be disowned."""
+    disowned = Disowned(path)
+    await asyncio.to_thread(disowned.read)
+    return disowned.hashes
+
+
+class Writer:
+    """The thread that writes a disk tier, busy until ``go`` is set."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.thread = ThreadPoolExecutor(1)
+        self.submit = self.thread.submit
+
+    async def write(self, work):
+        await asyncio.get_running_loop().run_in_executor(self.thread, work)
+
+    def hold(self):
+        self.submit(self.go.wait)
+
+    def end(self):
+        self.go.set()
+        self.thread.shutdown()
+
+
+@pytest.fixture
+def writer():
+    made = Writer()
+    yield made
+    made.end()
+
+
 @pytest.fixture
 async def restarted(make_bench, tmp_path):
     """``restarted(count)``: a bench whose tier held ``count`` objects; nothing of it is taken in yet."""
 
-    async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16):
+    async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16, writer=None):
         sizes = {"ram_bytes": 1 << 15, "disk_bytes": 1 << 20} if disk else {}
         bench = await make_bench(
             origin=origin_of(count), rules=IMMUTABLE, page_size=page_size, segment_bytes=1 << 15, **sizes
@@ -40,18 +80,16 @@ async def restarted(make_bench, tmp_path):
         await bench.engine.aclose()
         await asyncio.to_thread(bench.cache.close)
         await asyncio.to_thread(spoil, tmp_path / "one")
+        media = []
+        for one in bench.cache.media:
+            sizes = {"capacity_bytes": one.tier.capacity_bytes, "segment_bytes": 1 << 15}
+            write = one.write
+            if writer is not None and one.source is Source.DISK:
+                sizes["submit"], write = writer.submit, writer.write
+            tier = SegmentStore(one.tier.name, one.tier.path, **sizes)
+            media.append(Medium(tier, one.source, write, one.load))
         bench.cache = PageCache(
-            [
-                Medium(
-                    SegmentStore(
-                        one.tier.name, one.tier.path, one.tier.capacity_bytes, segment_bytes=1 << 15
-                    ),
-                    one.source,
-                    one.write,
-                    one.load,
-                )
-                for one in bench.cache.media
-            ],
+            media,
             policy=get_policy("default"),
             weights=bench.weights,
             stats=bench.stats,
@@ -84,13 +122,86 @@ async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_pa
     bench = await restarted()
     async with bench.engine.writing([ObjectRef("b", "dir0/4")]):
         # On the medium before the origin changes: a kill must not bring it back.
-        assert (tmp_path / "one" / "ram" / "disowned").stat().st_size == 8
+        assert object_hash(ObjectRef("b", "dir0/4")) in await listed(tmp_path / "one" / "ram")
         bench.origin.put("b", "dir0/4", b"new")
     bench.cache.start_recovery()
     await bench.cache.recovered()
     assert len(bench.cache.residents) == 19
     assert await bench.get("dir0/4") == (b"new", Source.ORIGIN)
-    assert (tmp_path / "one" / "ram" / "disowned").stat().st_size == 0
+    assert await listed(tmp_path / "one" / "ram") == set()
+
+
+async def written_while_busy(bench, writer, key):
+    """A write through the proxy that begins while the writer of the disk tier is busy."""
+    entered = asyncio.Event()
+
+    async def begin():
+        async with bench.engine.writing([ObjectRef("b", key)]):
+            entered.set()
+            assert writer.go.is_set(), "the origin may change before the disk tier is told"
+
+    task = asyncio.create_task(begin())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not entered.is_set()
+    writer.go.set()
+    await task
+
+
+async def test_a_write_waits_until_the_disk_tier_has_noted_it(restarted, writer, tmp_path):
+    """Else kill -9 after the answer would bring back what was overwritten."""
+    bench = await restarted(disk=True, writer=writer)
+    assert bench.cache.media[1].tier.awaited_segments
+    writer.hold()
+    await written_while_busy(bench, writer, "dir0/4")
+    assert object_hash(ObjectRef("b", "dir0/4")) in await listed(tmp_path / "one" / "disk")
+
+
+async def test_so_does_a_second_write_behind_the_first(restarted, writer):
+    bench = await restarted(disk=True, writer=writer)
+    writer.hold()
+    bench.cache.drop_object(ObjectRef("b", "dir0/4"), "written")
+    bench.cache._erased = list(bench.cache.transfers.released)
+    await written_while_busy(bench, writer, "dir0/4")
+
+
+async def test_a_write_waits_for_what_the_recovery_erases(restarted, writer):
+    bench = await restarted(disk=True, writer=writer)
+    for n in range(20):
+        bench.cache._recovery.note_version(object_hash(ObjectRef("b", f"dir{n % 2}/{n}")), 1)
+    writer.hold()
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert len(bench.cache.residents) == 0
+    await written_while_busy(bench, writer, "dir0/4")
+
+
+async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, monkeypatch, tmp_path):
+    bench, real = await restarted(), awaited.restore
+
+    def restore(segment, *arguments, **options):
+        if segment.number == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(segment, *arguments, **options)
+
+    monkeypatch.setattr(awaited, "restore", restore)
+    await bench.engine.stat(ReadRequest(ObjectRef("b", "dir0/4")))
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        pass
+    recovery = bench.cache._recovery
+    assert recovery._news
+    assert recovery._distrusted
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    assert bench.cache.awaited_segments == 1
+    for n in range(20):
+        await bench.get(f"dir{n % 2}/{n}")
+    async with bench.engine.writing([ObjectRef("b", ""), ObjectRef("b", "dir0/6")]):
+        pass
+    assert not recovery._news
+    assert not recovery._distrusted
+    # The next start may be able to read it.
+    assert object_hash(ObjectRef("b", "dir0/6")) in await listed(tmp_path / "one" / "ram")
 
 
 async def test_what_the_origin_said_meanwhile_beats_what_comes_in(restarted):

@@ -1,5 +1,7 @@
 """VerifiedOrigin: a body that is not that of its checksum never ends well, and a small one is read again."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.core.checksums import FIELDS, make_checksum, value_of
@@ -7,6 +9,7 @@ from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyDamaged
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
@@ -159,3 +162,16 @@ async def test_parts_go_through(verified, put):
         buffer = memoryview(bytearray(1000))
         await reading.read_into(buffer, lambda _: None)
         assert bytes(buffer) == BODIES[LARGE][:1000]
+
+
+async def test_who_holds_a_body_holds_its_slot(memory, put):
+    put(SMALL, **{"x-amz-checksum-crc32": crc32})
+    limited = LimitedOrigin(memory, max_open=1)
+    verified = VerifiedOrigin(limited)
+    async with verified.open(SMALL) as reading:
+        second = asyncio.ensure_future(into(verified, SMALL, []))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.done()
+        assert b"".join([piece async for piece in reading.chunks]) == BODIES[SMALL]
+    assert await second == BODIES[SMALL]

@@ -250,6 +250,7 @@ async def test_memory_for_reads_is_left_to_others(make_bench):
     assert bench.ledger.taken_bytes <= 10 * PAGE
     origin.gate.release()
     assert (await running).bytes == 100 * PAGE
+    assert origin.gets == 100  # none was begun for which there was no memory
 
 
 async def test_a_reader_joins_what_is_on_its_way(make_bench):

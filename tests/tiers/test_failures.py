@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.core.identity import object_hash
 from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
 from shadeproxy.tiers.segment import Segment
 
@@ -116,6 +117,27 @@ def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, e
     assert sample(1, 5000).header.page in {one.header.page for one in recovered}
     stale = [one for one in recovered if one.header.page == sample(2, 5000).header.page]
     assert [one.header.validated_s for one in stale] == [0.0] * len(stale)
+
+
+@pytest.mark.parametrize("ending", ["killed", "closed"])
+def test_after_a_name_that_could_not_be_listed_no_page_is_trusted(bench, sample, pages, failing, ending):
+    """Else the next process would serve what was overwritten while this one was taking pages in."""
+    store, _ = bench.open()
+    samples = [(bench.add(store, sample(n, 5000)), sample(n, 5000)) for n in range(3)]
+    store.close(pages(store, samples))
+    store = type(store)("disk", bench.path, 1 << 20, segment_bytes=1 << 18)
+    store.open()
+    failing.errno = errno.EIO
+    store.disown(object_hash(sample(1, 5000).header.page.ref))
+    assert store._health.failures == 1
+    failing.errno = None
+    if ending == "killed":
+        store.claim.release(clean=False)
+        store.claim = None
+    store.close()
+    _, recovered = bench.open()
+    assert {one.header.page for one in recovered} >= {sample(n, 5000).header.page for n in (0, 2)}
+    assert {one.header.validated_s for one in recovered} == {0.0}
 
 
 def test_single_failures_are_forgiven(bench, sample, failing):

@@ -21,7 +21,7 @@ def failures(run):
     return [check for check in judge(run) if check.passed is False]
 
 
-@pytest.mark.slow
+@pytest.mark.harness
 def test_a_sound_proxy_survives(tmp_path):
     kills = dict.fromkeys(("proxy, kill -9", "origin, kill -9", "reader process, kill -9"), 1.0)
     for seconds in (5.0, 30.0, 120.0):  # a busy machine needs longer to come round to everything
@@ -39,7 +39,7 @@ def test_a_sound_proxy_survives(tmp_path):
     assert "**Passed**" in page.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.harness
 def test_a_wrong_byte_a_short_answer_and_a_hang_are_noticed(tmp_path):
     plan = Plan(
         8.0, seed=4, severity=0.0, limit_s=2.0, calm_s=0.0, kills={}, roles=("http",), proxy=_BROKEN, **_SMALL
