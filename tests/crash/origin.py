@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import uvloop
 
-from shadeproxy.bench.soak.origin import Fields, OriginConnection, _answer, _error
+from shadeproxy.bench.soak.origin import Fields, OriginConnection, answer_of, error_of
 
 
 class DirectoryOrigin:
@@ -36,30 +36,30 @@ class DirectoryConnection(OriginConnection):
             fresh = path.with_name(f".{path.name}.{id(self)}")
             fresh.write_bytes(body)
             fresh.rename(path)
-            return _answer("200 OK", b"", {"ETag": _tag(body)})
+            return answer_of("200 OK", b"", {"ETag": _tag(body)})
         if method == "DELETE":
             path.unlink(missing_ok=True)
-            return _answer("204 No Content", b"", {})
+            return answer_of("204 No Content", b"", {})
         if path.is_dir():
-            return _answer("200 OK", b"<ListAllMyBucketsResult/>", {}, with_body=method != "HEAD")
+            return answer_of("200 OK", b"<ListAllMyBucketsResult/>", {}, with_body=method != "HEAD")
         if not path.exists():
-            return _error("404 Not Found", "NoSuchKey", method)
+            return error_of("404 Not Found", "NoSuchKey", method)
         return _object(method, path.read_bytes(), fields)
 
 
 def _object(method: str, body: bytes, fields: Fields) -> list[bytes | memoryview]:
     tag, size, status, more = _tag(body), len(body), "200 OK", {}
     if fields.get("if-match", tag) != tag:
-        return _error("412 Precondition Failed", "PreconditionFailed", method)
+        return error_of("412 Precondition Failed", "PreconditionFailed", method)
     if (span := fields.get("range")) is not None:
         first, _, last = span.removeprefix("bytes=").partition("-")
         start, stop = int(first), min(int(last or size - 1) + 1, size)
         if start >= size:
-            return _error("416 Requested Range Not Satisfiable", "InvalidRange", method)
+            return error_of("416 Requested Range Not Satisfiable", "InvalidRange", method)
         body, status = body[start:stop], "206 Partial Content"
         more = {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}
     more |= {"ETag": tag, "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
-    return _answer(status, body, more, with_body=method != "HEAD")
+    return answer_of(status, body, more, with_body=method != "HEAD")
 
 
 def _tag(body: bytes) -> str:
