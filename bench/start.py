@@ -252,7 +252,7 @@ def _find_us(residents: Residents) -> float:
 
 def _victim_us(cache: PageCache) -> float:
     """Choosing a victim for a page of the usual size; nobody leaves."""
-    placement, rounds = cache._placement, []  # noqa: SLF001  what is measured is inside
+    placement, rounds = cache.placement, []
     newcomer = int(cache.residents.ready()[0])
     for _ in range(300):
         start = time.process_time()
