@@ -6,10 +6,11 @@ take turns, and nobody overtakes whose turn it is.
 """
 
 import asyncio
+from functools import partial
 
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.turns import Turns
+from shadeproxy.core.turns import Turns, granted
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
@@ -49,17 +50,8 @@ class Ledger:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client, entry = CLIENT.get(), (size_bytes, future)
         self._waiting.add(client, entry)
-        try:
-            # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
-            await asyncio.wait({future}, timeout=self._max_wait_s)
-        except asyncio.CancelledError:
-            if future.done():
-                self.give(size_bytes)
-            else:
-                self._withdraw(client, entry)
-            raise
-        if not future.done():
-            self._withdraw(client, entry)
+        give, withdraw = partial(self.give, size_bytes), partial(self._withdraw, client, entry)
+        if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def try_take(self, size_bytes: int) -> bool:

@@ -5,9 +5,10 @@ opens 200 connections waits for them himself (docs/adr/0011). Who a client is, i
 here knows what is waited for.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Waiter = TypeVar("Waiter")
 
@@ -55,3 +56,24 @@ class Turns(Generic[Waiter]):
         if not queue:
             del self._queues[client]
         self._count -= 1
+
+
+async def granted(
+    future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
+) -> bool:
+    """Whether ``future`` is set within ``limit_s``; else, and when the waiter is cancelled, ``withdraw``
+    takes him off his queue. ``give`` hands on what a cancelled one was granted in the same turn of the loop.
+    """
+    try:
+        # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
+        await asyncio.wait({future}, timeout=limit_s)
+    except asyncio.CancelledError:
+        if future.done():
+            give()
+        else:
+            withdraw()
+        raise
+    if not future.done():
+        withdraw()
+        return False
+    return True

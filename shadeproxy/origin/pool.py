@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple
 
+from shadeproxy.core.turns import granted
 from shadeproxy.origin.connection import Connection
 
 _KEEP_IDLE_S = 15.0
@@ -138,21 +139,13 @@ class ConnectionPool:
         if spare is not None:
             self._remove_idle(spare)
             spare.abort()
-        try:
-            # Not wait_for: it may swallow a cancellation in the turn that grants.
-            await asyncio.wait({waiter.granted}, timeout=self._timeouts.pool_s)
-        except asyncio.CancelledError:
-            self._withdraw(waiter)
-            raise
-        if not waiter.granted.done():
-            self._waiting.remove(waiter)
+        give, withdraw = partial(self._hand_on, waiter), partial(self._waiting.remove, waiter)
+        if not await granted(waiter.granted, self._timeouts.pool_s, give=give, withdraw=withdraw):
             raise NotConnected
         return waiter.granted.result()
 
-    def _withdraw(self, waiter: _Waiter) -> None:
-        if not waiter.granted.done():
-            self._waiting.remove(waiter)
-            return
+    def _hand_on(self, waiter: _Waiter) -> None:
+        """What a waiter was granted who is not there any more."""
         connection = waiter.granted.result()
         if connection is not None:
             self.put_back(connection)

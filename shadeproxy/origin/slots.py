@@ -7,10 +7,11 @@ queue; one that was granted a slot in the same tick hands it on.
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.turns import Turns
+from shadeproxy.core.turns import Turns, granted
 
 _Queue = Turns[tuple[str, asyncio.Future[None]]]
 
@@ -49,17 +50,8 @@ class Slots:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (client, future)
         queue.add(client, entry)
-        try:
-            # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
-            await asyncio.wait({future}, timeout=self._max_wait_s)
-        except asyncio.CancelledError:
-            if future.done():
-                self.give(client)
-            else:
-                queue.remove(client, entry)
-            raise
-        if not future.done():
-            queue.remove(client, entry)
+        give, withdraw = partial(self.give, client), partial(queue.remove, client, entry)
+        if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
             raise Overloaded(
                 f"all {self.count} {self._what} were taken for {self._max_wait_s:g} s, or all that one client"
                 " may have; retry later, or raise origin.max_connections"

@@ -7,8 +7,9 @@ Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
+import sys
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Unpack
 
@@ -66,7 +67,7 @@ class _VerifiedRead:
 
     def __init__(self, inner: Origin, ref: ObjectRef, options: OpenOptions) -> None:
         self._inner, self._ref, self._options = inner, ref, options
-        self._stack = AsyncExitStack()
+        self._opened: AbstractAsyncContextManager[OriginRead] | None = None
 
     async def __aenter__(self) -> OriginRead:
         try:
@@ -76,24 +77,34 @@ class _VerifiedRead:
 
     async def _attempt(self) -> OriginRead:
         """Raises BodyDamaged."""
-        async with AsyncExitStack() as stack:
-            reading = await stack.enter_async_context(self._inner.open(self._ref, **self._options))
-            check = check_of(reading.meta.headers)
-            if check is None or reading.span.length > HELD_BYTES:
-                self._stack = stack.pop_all()
-                return reading if check is None else _guarded(reading, check, self._ref)
-            body = memoryview(bytearray(reading.span.length))
-            await reading.read_into(body, lambda _count: None)
-            check.update(body)
-            _require(check, self._ref)
-            # Who holds a body holds its slot: so many wait for memory at most.
-            self._stack = stack.pop_all()
-            return OriginRead(reading.meta, reading.span, _once(bytes(body)))
+        opened = self._inner.open(self._ref, **self._options)
+        reading = await opened.__aenter__()
+        # Who holds a body holds its slot: so many wait for memory at most.
+        self._opened = opened
+        try:
+            return await self._verified(reading)
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+
+    async def _verified(self, reading: OriginRead) -> OriginRead:
+        check = check_of(reading.meta.headers)
+        if check is None:
+            return reading
+        if reading.span.length > HELD_BYTES:
+            return _guarded(reading, check, self._ref)
+        body = memoryview(bytearray(reading.span.length))
+        await reading.read_into(body, lambda _count: None)
+        check.update(body)
+        _require(check, self._ref)
+        return OriginRead(reading.meta, reading.span, _once(bytes(body)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.__aexit__(kind, error, trace)
 
 
 class Check:

@@ -192,7 +192,7 @@ class Warm:
             await asyncio.sleep(0)
         await self._bring(wanted)
         while self._flying or self._again:
-            await self._bring([])
+            await self._start_again()
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
@@ -225,6 +225,9 @@ class Warm:
             else:
                 page.of.lost = True
                 self._over(page.of, 1)
+        await self._start_again()
+
+    async def _start_again(self) -> None:
         while self._again:
             await self._start(self._again.popleft())
 

@@ -11,6 +11,7 @@ from functools import partial
 
 import uvloop
 
+from shadeproxy.bench.exchanges import Fields, serve_exchanges
 from shadeproxy.bench.memory.stream import BUCKET, PIECE_BYTES, Pace, Stream, tag_of
 
 _TARGET = re.compile(rf"/{BUCKET}/(\d{{4}})\.bin(?:\?(.*))?")
@@ -21,7 +22,6 @@ _BUCKETS = (
     f"{_XML}<ListAllMyBucketsResult><Buckets><Bucket><Name>{BUCKET}</Name>"
     "<CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket></Buckets></ListAllMyBucketsResult>"
 )
-Fields = dict[str, str]
 
 
 class Origin:
@@ -33,21 +33,9 @@ class Origin:
         self._bytes_per_s = bytes_per_s
         self._stream = Stream()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         """One connection."""
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1")
-                first, *lines = head.split("\r\n")
-                pairs = (line.partition(":") for line in lines)
-                fields = {name.lower(): value.strip() for name, _, value in pairs}
-                method, target, _ = first.split(" ", 2)
-                await self._answer(method, target, fields, reader, writer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+        await serve_exchanges(reader, out, self._answer)
 
     async def _answer(
         self,

@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import uvloop
 
+from shadeproxy.bench.exchanges import Fields, serve_exchanges
 from shadeproxy.bench.objects import BUCKET, body_of, parse_key
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
@@ -55,24 +56,13 @@ class Origin:
 
     async def serve(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         """One connection."""
-        try:
-            while True:
-                first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-                pairs = (line.partition(":") for line in lines)
-                fields = {name.lower(): value.strip() for name, _, value in pairs}
-                method, target, _ = first.split(" ", 2)
-                await self._answer(method, target, fields, reader, out)
-                await out.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            out.close()
+        await serve_exchanges(reader, out, self._answer)
 
     async def _answer(
         self,
         method: str,
         target: str,
-        fields: dict[str, str],
+        fields: Fields,
         reader: asyncio.StreamReader,
         out: asyncio.StreamWriter,
     ) -> None:
