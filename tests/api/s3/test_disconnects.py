@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,27 @@ KEYS = Credentials(ACCESS, SECRET)
 MOST_AWAITS = 300
 
 
+class Watched(ThreadPoolExecutor):
+    """Threads that know whether a call that nobody waits for any more still runs."""
+
+    def __init__(self):
+        super().__init__(4)
+        self._calls = []
+
+    def submit(self, *call):
+        future = super().submit(*call)
+        self._calls.append(future)
+        return future
+
+    def are_idle(self):
+        self._calls = [call for call in self._calls if not call.done()]
+        return not self._calls
+
+
 @dataclass
 class Scene:
     """``proxy`` under test; ``truth``: the origin that nothing stands before; ``inner``: its listener;
-    ``drafts``: where a directory keeps what is being written.
+    ``drafts``: where a directory keeps what is being written; ``threads``: where its file calls run.
     """
 
     proxy: object
@@ -47,6 +65,7 @@ class Scene:
     cut: Cut
     inner: object = None
     drafts: Path | None = None
+    threads: "Watched | None" = None
 
     async def send(self, wire):
         """Play ``wire`` in pieces; the answer as far as it came."""
@@ -96,8 +115,8 @@ class Scene:
         ]
         engines = [one.engine for one in listeners]
         # A thread may be in the middle of publishing: a direct client that goes away then sees the same.
-        drafts = list(self.drafts.iterdir()) if self.drafts is not None and self.drafts.exists() else []
-        return not (serving or drafts) and not any(
+        writing = self.threads is not None and not self.threads.are_idle()
+        return not (serving or writing) and not any(
             engine._readings or len(engine._filling.flights) or engine._ledger.taken_bytes
             for engine in engines
         )
@@ -105,12 +124,13 @@ class Scene:
 
 @pytest.fixture(params=["memory", "file", "s3"])
 async def scene(request, make_proxy, tmp_path, monkeypatch):
-    clock, inner, drafts = FixedClock(), None, None
+    clock, inner, drafts, threads = FixedClock(), None, None, None
     if request.param == "file":
         bucket = tmp_path / "buckets" / "b"
         drafts = bucket / ".shadeproxy" / "drafts"
         bucket.mkdir(parents=True)
         origin = truth = FileOrigin(tmp_path / "buckets")
+        threads = origin.store._pool._threads = Watched()
     else:
         origin = truth = Hesitant(clock=clock, chunk_bytes=1000)
         truth.put("b", "seed", b"")
@@ -140,7 +160,7 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
 
     monkeypatch.setattr(S3Handler, "__call__", called)
     monkeypatch.setattr(S3Handler, "serve_read", read)
-    yield Scene(proxy, truth, cut, inner, drafts)
+    yield Scene(proxy, truth, cut, inner, drafts, threads)
     cut.at = None
     await origin.aclose()
 
