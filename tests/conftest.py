@@ -91,6 +91,14 @@ class Served:
             time.sleep(0.02)
         raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
 
+    def start_whole(self) -> None:
+        """Start, and wait for the pages that come in behind a start (ADR 0006): until then they may miss."""
+        self.start()
+        deadline = time.monotonic() + 60
+        while self.stats()["gauges"]["recovering_segments"]:
+            assert time.monotonic() < deadline, "the pages do not come in"
+            time.sleep(0.01)
+
     def stop(self, how: int = signal.SIGTERM) -> int:
         assert self.process is not None
         if self.process.poll() is None:

@@ -78,7 +78,7 @@ def test_pinned_objects_stay_over_pressure_and_kills_until_they_are_unpinned(sta
     read(served, OTHERS)
     assert all(cached(served, key) for key in KEPT)
     served.stop(signal.SIGKILL)
-    served.start()
+    served.start_whole()
     read(served, OTHERS)
     assert read(served, KEPT) == ["ram"] * len(KEPT)
     tier = served.stats()["tiers"]["ram"]

@@ -116,7 +116,7 @@ def test_sigterm_finishes_what_is_under_way_and_pages_survive(serve, bucket_dire
         read(proxy.client(), key)
     assert proxy.stop() == 0
     assert b'"stopped"' in proxy.log.read_bytes().splitlines()[-1]
-    proxy.start()
+    proxy.start_whole()
     assert {read(proxy.client(), key)[1] for key in keys} <= {"ram", "disk"}
 
 
@@ -185,7 +185,7 @@ def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_direct
         for key in rng.permutation(keys)[:60]:
             read(client, str(key))
         proxy.stop(signal.SIGKILL)
-        proxy.start()
+        proxy.start_whole()
         survived = sum(tier["pages"] for tier in proxy.stats()["tiers"].values())
         assert survived >= 40
         client = proxy.client()
