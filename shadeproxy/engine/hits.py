@@ -210,8 +210,10 @@ class Hits:
 
     def _is_readable(self, ticket: Resident, now_s: float) -> bool:
         """Whether it is good, and its bytes can be touched without waiting."""
-        return self._is_good(ticket, now_s) and not (
-            ticket.can_wait and not ticket.tier.is_hot(ticket.location)
+        return (
+            self._residents.stamps[ticket.slot] == ticket.stamp
+            and now_s < ticket.fresh_until_s
+            and (not ticket.can_wait or ticket.tier.is_hot(ticket.location))
         )
 
     def forget(self) -> None:
@@ -266,8 +268,12 @@ class Hits:
         self._generations += [generations[slot] for slot in slots]
 
     def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
-        self._taken.append((ticket, job, first, size_bytes))
-        self._flush_soon(_FLUSH_UNREAD_AFTER_S if ticket.slot in self._unread else _FLUSH_AFTER_S)
+        taken = self._taken
+        taken.append((ticket, job, first, size_bytes))
+        is_unread = ticket.slot in self._unread
+        # What ``_flush_soon`` would find out: the timer is set already, and for no later.
+        if is_unread or self._timer is None or len(self._slots) + len(taken) >= _NOTED_TOGETHER:
+            self._flush_soon(_FLUSH_UNREAD_AFTER_S if is_unread else _FLUSH_AFTER_S)
 
     def _flush_soon(self, delay_s: float) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""

@@ -56,7 +56,7 @@ class Known(NamedTuple):
     """
 
     ref: ObjectRef
-    canonical_path: str
+    canonical_path: bytes
     resident: Resident | None
     head: bytes
 
@@ -110,6 +110,7 @@ class FastLane:
         """
         self._remembers = remembers
         self._templates = Templates()
+        self._lengths = self._templates.by_length
         self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
         self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self._parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
@@ -120,10 +121,12 @@ class FastLane:
         True: written, and the connection goes on; False: written, and it ends. Unanswered: for a task.
         None: for aiohttp. In the last two cases nothing happened.
         """
-        end = raw.find(b" HTTP/1.1\r\n")
-        known = self._known.get(raw[4:end]) if raw.startswith(b"GET /") else None
-        if known is not None and self._answer_known(known, raw[4:end], raw[end + 11 :], out):
-            return True
+        if raw.startswith(b"GET /"):
+            end = raw.find(b" HTTP/1.1\r\n")
+            target = raw[4:end]
+            known = self._known.get(target)
+            if known is not None and self._answer_known(known, target, raw[end + 11 :], out):
+                return True
         try:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
@@ -148,7 +151,7 @@ class FastLane:
     def _answer_known(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
         """Answer a GET of ``known`` by a client that is known too; False: nothing happened."""
         now_s = self._now_s()
-        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, "", now_s)
+        plan = self._plan(block, known.canonical_path, "", now_s)
         if plan is None:
             cut = cut_range(block)
             return cut is not None and self._answer_range(known, target, *cut, out)
@@ -164,7 +167,7 @@ class FastLane:
     def _answer_range(self, known: Known, target: bytes, block: bytes, range_value: str, out: Writer) -> bool:
         """As ``_answer_known``, for a GET whose Range was cut out of ``block``."""
         now_s = self._now_s()
-        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, range_value, now_s)
+        plan = self._plan(block, known.canonical_path, range_value, now_s)
         found = self._find_span(known.ref, range_value, now_s)
         if plan is None or found is None:
             return False
@@ -182,6 +185,13 @@ class FastLane:
         if plan.job is not None:
             self._touch(plan.job, now_s)
         return True
+
+    def _plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
+        """Whose the block is, if that is known. A block that is signed never comes twice."""
+        plan = None
+        if len(block) in self._lengths:
+            plan = self._templates.plan(block, path, range_value, now_s)
+        return plan or self._plans.get(block)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[Resident, Span] | None:
         """What of ``ref`` is asked for, and a ticket for the page that it begins in."""
@@ -299,7 +309,7 @@ class FastLane:
         if answer.status == 200 and (start := whole_head(answer) or b""):
             ticket = self._engine.ticket(request.ref, 0, self._now_s())
             resident = ticket if ticket is not None and ticket.whole else None
-        path, target = encode_path(request.wire_path), head.target.encode()
+        path, target = encode_path(request.wire_path).encode(), head.target.encode()
         if resident is not None or self._known.get(target) is None:
             self._known.put(target, Known(request.ref, path, resident, start))
         block = raw[raw.index(b"\r\n") + 2 :]
