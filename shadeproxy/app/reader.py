@@ -17,7 +17,7 @@ import uvloop
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.relay import ReaderProtocol
+from shadeproxy.api.s3.relay import ReaderProtocol, dial
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app.channel import (
     CONFIRMED,
@@ -39,8 +39,6 @@ from shadeproxy.telemetry.log import configure_logging
 
 _FLUSH_S = 0.05
 _BACKLOG = 1024
-_CONNECT_TRIES = 20
-_CONNECT_AGAIN_S = 0.01
 
 
 class ReaderProcess:
@@ -90,21 +88,8 @@ class ReaderProcess:
     def _protocol(self) -> ReaderProtocol:
         return ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
 
-    async def _connect(self, owner: asyncio.Protocol) -> None:
-        for left in reversed(range(_CONNECT_TRIES)):
-            link = socket.socket(socket.AF_UNIX)
-            link.setblocking(False)
-            try:
-                link.connect(self._opening.relay)
-            except OSError:
-                link.close()
-                if not left:
-                    raise
-                # The owner is behind with accepting.
-                await asyncio.sleep(_CONNECT_AGAIN_S)
-            else:
-                await asyncio.get_running_loop().create_unix_connection(lambda: owner, sock=link)
-                return
+    async def _connect(self, owner: asyncio.Protocol, peer: str) -> None:
+        await dial(self._opening.relay, owner, peer)
 
     def _hear(self, frame: bytes) -> None:
         if frame != END:

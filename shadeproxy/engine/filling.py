@@ -9,7 +9,7 @@ ahead, and a fill whose readers have all been served, take only memory that nobo
 from collections.abc import Callable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged
+from shadeproxy.core.errors import ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -119,15 +119,9 @@ class Filling:
         async def fill(flight: Flight) -> None:
             try:
                 await self._fill(flight, known)
-            except (ObjectChanged, BodyDamaged):
-                # Of a damaged body the length may be wrong too, and was learned with it.
+            except ObjectChanged:
                 if flight.publishable and self._is_believed(flight.ref, known):
                     # What is known is old: the next read starts from nothing.
-                    self._outdated(flight.ref)
-                raise
-            except BodyCutShort:
-                if flight.publishable and known is None:
-                    # The length that was learned with it may be the lie.
                     self._outdated(flight.ref)
                 raise
 
@@ -156,12 +150,18 @@ class Filling:
             intent=flight.intent,
         ) as read:
             self._versions.allow(flight.upstream, ref, ticket)
-            meta = self._learn(flight, read.meta)
+            self._notice(flight, read.meta)
+            # A Content-Range says how long the object is; a Content-Length only claims it until all has come.
+            meta = read.meta if whole else self._learn(flight, read.meta)
             length = page_span(number, self._page_size, meta.size).length
             await self._take(flight, length)
-            flight.open(meta, length)
+            flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
             if length:
                 await read.read_into(flight.buffer, flight.advance)
+            if whole:
+                # What was heard of another version since is newer.
+                flight.publishable &= not self._versions.holds_other(ref, meta)
+                self._learn(flight, meta)
         if flight.publishable and length:
             await self._store(flight, Page(ref, meta.etag, number), meta)
 
@@ -199,15 +199,15 @@ class Filling:
             await self._ledger.take(missing, flight.intent)
             flight.budget_bytes += missing
 
-    def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:
-        """Take in what the origin said of the object with a page; the richer of what is known."""
-        if not flight.publishable:
-            return meta
-        if self._versions.holds_other(flight.ref, meta):
-            # This flight brought a newer version: what else is known or flying of the object is old.
+    def _notice(self, flight: Flight, meta: ObjectMeta) -> None:
+        """Forget what else is known or flying of the object, if this flight brings a newer version."""
+        if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
-        return self._versions.learn(flight.ref, meta)
+
+    def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:
+        """Take in what the origin said of the object with a page; the richer of what is known."""
+        return self._versions.learn(flight.ref, meta) if flight.publishable else meta
 
     def _retire(self, flight: Flight) -> None:
         self._ledger.give(flight.budget_bytes)

@@ -37,6 +37,8 @@ class Flight:
         """Nobody had asked for it when it started."""
         self.stored = False
         self.meta: ObjectMeta | None = None
+        self.doubtful = False
+        """Until it ended well, neither ``meta`` nor what was filled is known to be right."""
         self.buffer = memoryview(b"")
         self.filled = 0
         self.waiters = 0
@@ -64,9 +66,10 @@ class Flight:
             return etag is None or etag == self.meta.etag
         return self.wanted is None or self.wanted == etag
 
-    def open(self, meta: ObjectMeta, length: int) -> None:
+    def open(self, meta: ObjectMeta, length: int, *, doubtful: bool = False) -> None:
         """Metadata is known and memory is granted: readers may start."""
         self.meta = meta
+        self.doubtful = doubtful
         # Not a bytearray, which is zeroed first: nobody sees more than what was filled.
         self.buffer = np.empty(length, np.uint8).data
         if not length:
@@ -93,6 +96,13 @@ class Flight:
             self._raise_if_failed()
             await self._progress()
         return self.meta
+
+    async def proven(self) -> None:
+        """Once it is opened: wait until it is known to be right. Raises the flight's error."""
+        while self.doubtful and not self.ended:
+            await self._progress()
+        if self.doubtful:
+            self._raise_if_failed()
 
     async def piece(self, position: int, stop: int) -> memoryview:
         """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and

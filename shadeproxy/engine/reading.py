@@ -10,6 +10,7 @@ from typing import Protocol
 
 from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import (
+    BodyDamaged,
     ObjectChanged,
     OriginAnswer,
     RangeNotSatisfiable,
@@ -152,7 +153,8 @@ class EngineReading:
 
     async def _flight(self, number: int) -> Flight:
         """The opened flight of a page; one more try when it failed by another client's rights, because
-        another reader had asked for an older version, or as a prefetch, which gives up early.
+        another reader had asked for an older version, as a prefetch, which gives up early, or when its body
+        proved damaged before anything of it was told.
         """
         flight = self._joined.get(number)
         if flight is None:
@@ -161,17 +163,26 @@ class EngineReading:
         else:
             coalesced = True
         try:
-            meta = await flight.opened()
+            meta = await self._opened(flight)
         except ShadeProxyError as error:
-            if not (coalesced and self._is_others(flight, error)):
+            damaged = isinstance(error, BodyDamaged) and flight.doubtful
+            if not damaged and not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
             flight, _ = self._join(number)
             self._joined[number] = flight
-            meta = await flight.opened()
+            meta = await self._opened(flight)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
+
+    async def _opened(self, flight: Flight) -> ObjectMeta:
+        meta = await flight.opened()
+        if self.request.range is not None:
+            # Of a damaged body the whole comes without its end, but a part of it would look like any other,
+            # and so would the answer that there is no such part.
+            await flight.proven()
+        return meta
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
         """Whether a failure may be due to who started the flight."""

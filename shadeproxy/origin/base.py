@@ -29,6 +29,7 @@ class OriginRead:
 
     ``meta.size`` is the length of the whole object, also when only a range was asked.
     ``meta.headers`` of a ranged answer lacks whole-object checksums.
+    ``doubtful``: only the end of the body will show whether it, and what was said of its object, is right.
     ``receive``: given where the bytes can come straight into a buffer; use it or ``chunks``, not both.
     """
 
@@ -36,6 +37,7 @@ class OriginRead:
     span: Span
     chunks: AsyncIterator[bytes]
     receive: Receive | None = None
+    doubtful: bool = False
 
     async def read_into(self, buffer: memoryview, arrived: Arrived) -> None:
         """Fill ``buffer`` with the first bytes of ``span``, telling ``arrived`` of each arrival.

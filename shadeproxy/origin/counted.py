@@ -122,7 +122,7 @@ class _CountedRead:
 
             await read.read_into(buffer, note)
 
-        return OriginRead(read.meta, read.span, self._chunks, None if direct is None else receive)
+        return replace(read, chunks=self._chunks, receive=None if direct is None else receive)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -42,7 +42,7 @@ class ThrottledOrigin:
             self._inner.open(ref, **options) as reading,
             aclosing(self._carried(reading.chunks)) as chunks,
         ):
-            yield OriginRead(reading.meta, reading.span, chunks)
+            yield replace(reading, chunks=chunks, receive=None)
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         return await self._inner.list_objects(bucket, prefix, **options)

@@ -170,7 +170,7 @@ def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
         _require(check, ref)
         arrived(held)
 
-    return OriginRead(reading.meta, reading.span, chunks(), receive)
+    return OriginRead(reading.meta, reading.span, chunks(), receive, doubtful=True)
 
 
 def _require(check: Check, ref: ObjectRef) -> None:

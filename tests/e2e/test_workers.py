@@ -40,7 +40,7 @@ def readers(served) -> list[int]:
     return [int(child) for child in children]
 
 
-def wait_for(condition, limit_s: float = 20.0):
+def wait_for(condition, limit_s: float = 60.0):
     end = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < end, "it does not come"

@@ -1,5 +1,6 @@
 """Bodies that break off, are damaged or lie about their length: an error, and never kept."""
 
+import asyncio
 import base64
 import zlib
 from contextlib import asynccontextmanager
@@ -11,14 +12,20 @@ from shadeproxy.core.errors import (
     BodyCutShort,
     BodyDamaged,
 )
+from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
-from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.memory import Gate, MemoryOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
+
+
+async def turns():
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 class CutOrigin(MemoryOrigin):
@@ -91,3 +98,109 @@ async def test_a_length_that_was_not_kept_is_not_remembered(make_bench):
     meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
     assert meta.size == 0
     assert (await bench.get("k"))[0] == b""
+
+
+class TestOfABodyThatIsStillDoubtful:
+    """A whole body with a checksum, of which the middle has come and the end has not."""
+
+    BODY = bytes(range(256)) * (HELD_BYTES // 256 + 100)
+    REF = ObjectRef("b", "k")
+
+    async def started(self, make_bench, fault):
+        """A bench, and a reader of the whole object who waits for its second half."""
+        memory = MemoryOrigin(chunk_bytes=10_000)
+        checksum = base64.b64encode(zlib.crc32(self.BODY).to_bytes(4, "big")).decode()
+        memory.put("b", "k", self.BODY, headers=(("x-amz-checksum-crc32", checksum),))
+        memory.gate = Gate()
+        faulty = FaultyOrigin(memory, script=[fault])
+        bench = await make_bench(origin=VerifiedOrigin(faulty), page_size=1 << 20)
+        first = asyncio.create_task(bench.get("k"))
+        await memory.gate.reached.wait()
+        return bench, memory, first
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [RangeSpec(len(BODY) - 50, None), RangeSpec(None, 50), RangeSpec(0, 99)],
+        ids=["beyond", "suffix", "within"],
+    )
+    async def test_its_length_is_not_believed(self, make_bench, wanted):
+        bench, memory, first = await self.started(make_bench, Fault(short_by_bytes=100))
+
+        async def read():
+            async with bench.engine.open(ReadRequest(self.REF, range=wanted)) as reading:
+                span = wanted.resolve(reading.meta.size)
+                pieces = [bytes(piece) async for piece in reading.body(span)]
+                return b"".join(pieces), span, reading.meta.size
+
+        part = asyncio.create_task(read())
+        await turns()
+        memory.gate.release()
+        span = wanted.resolve(len(self.BODY))
+        assert await part == (self.BODY[span.start : span.stop], span, len(self.BODY))
+        with pytest.raises(BodyDamaged):
+            await first
+
+    async def test_a_head_asks_the_origin(self, make_bench):
+        bench, memory, first = await self.started(make_bench, Fault(short_by_bytes=100))
+        meta, source = await bench.engine.stat(ReadRequest(self.REF))
+        assert (meta.size, source) == (len(self.BODY), Source.ORIGIN)
+        memory.gate.release()
+        with pytest.raises(BodyDamaged):
+            await first
+
+    async def test_a_part_of_it_is_not_answered_before_the_rest_is_found_right(self, make_bench):
+        bench, memory, first = await self.started(make_bench, Fault(flip_bit_at=50))
+        part = asyncio.create_task(bench.get("k", range=RangeSpec(0, 99)))
+        await turns()
+        assert not part.done()
+        memory.gate.release()
+        assert (await part)[0] == self.BODY[:100]
+        with pytest.raises(BodyDamaged):
+            await first
+
+    async def test_a_part_of_a_known_object_is_not_answered_before_either(self, make_bench):
+        bench, memory, first = await self.started(make_bench, Fault(flip_bit_at=50))
+        await bench.engine.stat(ReadRequest(self.REF))
+        part = asyncio.create_task(bench.get("k", range=RangeSpec(0, 99)))
+        await turns()
+        memory.gate.release()
+        assert (await part)[0] == self.BODY[:100]
+        with pytest.raises(BodyDamaged):
+            await first
+
+    async def test_what_stays_damaged_is_an_error_after_two_reads(self, make_bench):
+        bench, memory, first = await self.started(make_bench, Fault(flip_bit_at=50))
+        bench.origin._inner.enqueue(Fault(flip_bit_at=50))
+        part = asyncio.create_task(bench.get("k", range=RangeSpec(0, 99)))
+        await turns()
+        memory.gate.release()
+        with pytest.raises(BodyDamaged):
+            await part
+        with pytest.raises(BodyDamaged):
+            await first
+        assert memory.gets == 2
+
+    async def test_a_version_that_was_heard_of_meanwhile_stays(self, make_bench):
+        bench, memory, first = await self.started(make_bench, None)
+        newer = self.BODY[::-1]
+        memory.put("b", "k", newer)
+        meta, _ = await bench.engine.stat(ReadRequest(self.REF))
+        memory.gate.release()
+        assert (await first)[0] == self.BODY
+        await bench.settle()
+        assert (await bench.engine.stat(ReadRequest(self.REF)))[0] == meta
+        assert await bench.get("k") == (newer, Source.ORIGIN)
+
+
+async def test_a_length_that_was_only_announced_is_not_told(make_bench):
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"x" * 1000)
+    memory.gate = Gate()
+    bench = await make_bench(origin=FaultyOrigin(memory, script=[Fault(short_by_bytes=-100)]))
+    first = asyncio.create_task(bench.get("k"))
+    await memory.gate.reached.wait()
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == 1000
+    memory.gate.release()
+    with pytest.raises(BodyCutShort):
+        await first

@@ -5,6 +5,7 @@ The bytes are the same: both render their head with ``render_head`` and frame th
 """
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -18,6 +19,9 @@ from shadeproxy.api.s3.response import (
     render_head,
     reset_on_close,
 )
+
+# Of no file system.
+_RELAYED = b"\0shadeproxy-for/"
 
 
 class Response(Protocol):
@@ -199,7 +203,14 @@ class DirectResponse:
         return transport
 
 
+def relayed_name(peer: str) -> bytes:
+    """A name, never used twice, for the Unix socket by which a request of ``peer`` is passed on."""
+    return b"%s%s/%s" % (_RELAYED, peer.encode(), secrets.token_hex(8).encode())
+
+
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """See ``Port.peer``. Of a Unix socket nobody knows it."""
+    """See ``Port.peer``. Of a Unix socket its name tells it, where it has one of ``relayed_name``."""
     name = None if transport is None else transport.get_extra_info("peername")
+    if isinstance(name, bytes) and name.startswith(_RELAYED):
+        return name.removeprefix(_RELAYED).partition(b"/")[0].decode()
     return str(name[0]) if isinstance(name, tuple) and name else ""

@@ -7,11 +7,13 @@ the connection to the owner for good. An answer that breaks off breaks off the c
 
 import asyncio
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from typing import cast
 
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES, body_bytes
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.port import peer_of, relayed_name
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Copying
 
@@ -22,6 +24,9 @@ _NO_BODY = frozenset({204, 304})
 # An origin may think for minutes about a big upload, with not a byte either way.
 _GIVEN_KEEPALIVES = 12
 
+_CONNECT_TRIES = 20
+_CONNECT_AGAIN_S = 0.01
+
 _OURS = 0
 """Between two requests."""
 _LENT = 1
@@ -29,11 +34,31 @@ _LENT = 1
 _GIVEN = 2
 """Bytes go through until the connection ends."""
 
-Connect = Callable[[asyncio.Protocol], Awaitable[None]]
+
+async def dial(relay: str, owner: asyncio.Protocol, peer: str) -> None:
+    """Connect ``owner`` to the owner, who listens at ``relay``, for a client at ``peer``. Raises OSError."""
+    for left in reversed(range(_CONNECT_TRIES)):
+        link = socket.socket(socket.AF_UNIX)
+        link.setblocking(False)
+        try:
+            link.bind(relayed_name(peer))
+            link.connect(relay)
+        except OSError:
+            link.close()
+            if not left:
+                raise
+            # The owner is behind with accepting.
+            await asyncio.sleep(_CONNECT_AGAIN_S)
+        else:
+            await asyncio.get_running_loop().create_unix_connection(lambda: owner, sock=link)
+            return
+
+
+Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 
 class ReaderProtocol(asyncio.Protocol):
-    """``connect`` opens a connection to the owner for a protocol.
+    """``connect`` opens a connection to the owner for a protocol and the client's address.
 
     ``others``: the open connections of this process, for who has to end them.
     """
@@ -191,7 +216,7 @@ class ReaderProtocol(asyncio.Protocol):
     async def _open(self, raw: bytes) -> None:
         owner = _Owner(self)
         try:
-            await self._connect(owner)
+            await self._connect(owner, peer_of(self._client))
         except OSError:
             self.cut()
             return

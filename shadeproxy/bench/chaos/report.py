@@ -35,8 +35,10 @@ same files by calls of their own, which are not wrapped. They are those that a s
 bits that rot on the medium are planted by the crash rounds."""
 _SEEN = """\
 `ok`: right, and whole. `cut`: the connection broke before the answer was whole. A status and a code: an S3
-error that clients repeat. `connection refused`: nobody listened, the proxy was being started again. `nobody
-answered in time`: the SDK tried for 30 s, or wanted to register a dataset while nobody listened."""
+error that clients repeat. `right bytes, total as the origin claimed`: a part was answered, with the size in
+`Content-Range` that the origin had announced, before its body ended too early. `connection refused`: nobody
+listened, the proxy was being started again. `nobody answered in time`: the SDK tried for 30 s, or wanted to
+register a dataset while nobody listened."""
 
 
 def summary(run: Run) -> list[str]:

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from shadeproxy.api.s3.response import reset_on_close
-from shadeproxy.bench.chaos.wire import WireFault
+from shadeproxy.bench.chaos.wire import MORE_BYTES, WireFault
 from shadeproxy.bench.soak.origin import Parts, error_of
 
 _TRICKLES, _TRICKLE_S = 20, 0.15
-_MORE_BYTES = 4096
 _ERRORS = {
     WireFault.ERROR_500: ("500 Internal Server Error", "InternalError"),
     WireFault.ERROR_503: ("503 Service Unavailable", "ServiceUnavailable"),
@@ -58,7 +57,7 @@ class Spoiler:
                 elif self._fault is WireFault.CUT_RESET:
                     reset_on_close(self._transport)
             case WireFault.LENGTH_MORE:
-                self._transport.write(_with_length(head, len(body) + _MORE_BYTES) + body)
+                self._transport.write(_with_length(head, len(body) + MORE_BYTES) + body)
                 self._transport.close()
             case WireFault.LENGTH_LESS if body:
                 self._transport.write(_with_length(head, len(body) - 1 - self._choose(len(body))) + body)

@@ -70,6 +70,9 @@ FITS: Mapping[WireFault, frozenset[str]] = {
     for kind in kinds
 }  # fmt: skip
 
+MORE_BYTES = 4096
+"""So much more than it has an origin announces that announces too much."""
+
 RATES: Mapping[WireFault, float] = {
     WireFault.DELAY: 0.01,
     WireFault.ERROR_500: 0.01,

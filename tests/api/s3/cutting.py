@@ -18,7 +18,10 @@ class Hesitant(MemoryOrigin):
         async with super().open(ref, **options) as reading:
             await asyncio.sleep(0)
             yield types.SimpleNamespace(
-                **{name: getattr(reading, name) for name in ("meta", "span", "receive", "read_into")},
+                **{
+                    name: getattr(reading, name)
+                    for name in ("meta", "span", "receive", "doubtful", "read_into")
+                },
                 chunks=_hesitating(reading.chunks),
             )
 

@@ -1,9 +1,15 @@
 """For whom a request counts where clients take turns: a proven name, else the address."""
 
 import asyncio
+import secrets
+import socket
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
+from aiohttp import web
 
+from shadeproxy.api.s3.relay import ReaderProtocol, dial
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.origin.memory import MemoryOrigin
 
@@ -69,3 +75,46 @@ async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
     )
     assert (await proxy.raw(lines.encode())).count(b"200 OK") == 2
     assert proxy.origin.clients == [ACCESS, "127.0.0.1", "127.0.0.1"]
+
+
+class Misses:
+    """A fast lane that has nothing."""
+
+    def answer(self, _raw, _sender):
+        return None
+
+
+@asynccontextmanager
+async def relaying(proxy):
+    """The port of a reader process that passes everything on to ``proxy``."""
+    name = f"\0test-{secrets.token_hex(8)}"
+    link = socket.socket(socket.AF_UNIX)
+    link.bind(name)
+    await web.SockSite(proxy.runner, link).start()
+    open_ones = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ReaderProtocol(Misses(), partial(dial, name), open_ones, keepalive_s=60.0), "127.0.0.1", 0
+    )
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for one in list(open_ones):
+            one.cut()
+
+
+@pytest.mark.parametrize("lines", ["GET /b/{} HTTP/1.1", "PUT /b/{} HTTP/1.1\r\nContent-Length: 0"])
+async def test_what_a_reader_process_passes_on_counts_for_the_address_of_its_client(proxy, lines):
+    proxy.origin.put("b", "four", b"four")
+    keys = {"127.0.0.1": ("one", "two"), "127.0.0.2": ("three", "four")}
+    async with relaying(proxy) as port:
+        for address, asked in keys.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+            for key in asked:
+                writer.write(f"{lines.format(key)}\r\nHost: h\r\n\r\n".encode())
+                assert b" 200 OK\r\n" in await reader.readuntil(b"\r\n\r\n")
+                if lines.startswith("GET"):
+                    await reader.readexactly(len(key))
+            writer.close()
+            await writer.wait_closed()
+    assert proxy.origin.clients == ["127.0.0.1"] * 2 + ["127.0.0.2"] * 2

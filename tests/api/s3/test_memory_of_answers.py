@@ -20,8 +20,8 @@ def buffers(monkeypatch):
     seen = []
     real = Flight.open
 
-    def open_(flight, meta, length):
-        real(flight, meta, length)
+    def open_(flight, *told, **options):
+        real(flight, *told, **options)
         seen.append(weakref.ref(flight.buffer.obj))
 
     monkeypatch.setattr(Flight, "open", open_)

@@ -77,7 +77,7 @@ class Client:
 
 
 async def test_only_who_took_nothing_between_two_looks_is_cut_off():
-    async def connect(_protocol):
+    async def connect(_protocol, _peer):
         raise AssertionError("all is known here")
 
     client = Client()

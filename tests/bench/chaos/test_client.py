@@ -10,6 +10,7 @@ from shadeproxy.bench.chaos.client import excuse
 from shadeproxy.bench.chaos.data import ChaosData
 from shadeproxy.bench.chaos.patience import Patience
 from shadeproxy.bench.chaos.session import HardenedSession
+from shadeproxy.bench.chaos.wire import MORE_BYTES
 from shadeproxy.bench.soak.link import Link
 from shadeproxy.bench.soak.tally import Tally, read_counts
 from shadeproxy.bench.soak.versions import Versions
@@ -33,7 +34,7 @@ def error(code):
 def outcome(tmp_path):
     """The outcome of one GET that is answered by ``raw``; None: never."""
 
-    def ask(raw):
+    def ask(raw, asked_status=200):
         versions, tally = Versions.create(tmp_path / "versions", len(DATA)), Tally()
         over = threading.Event()
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -51,7 +52,7 @@ def outcome(tmp_path):
             address = server.getsockname()
             link = Link(address, silence_s=0.3)
             session = HardenedSession(address, DATA, versions, tally, random.Random(1), link)
-            asked = session.asked("get", NUMBER, (0, len(BODY)), 200)
+            asked = session.asked("get", NUMBER, (0, len(BODY)), asked_status)
             session.exchange(asked, session.request("GET", NUMBER))
             link.close()
             over.set()
@@ -86,6 +87,24 @@ TAG = f"ETag: {DATA.tag(NUMBER, 0)}"
 )
 def test_an_answer_has_its_outcome(outcome, raw, found):
     assert outcome(raw) == found
+
+
+def part(total, body=BODY):
+    return answer(206, body, TAG, f"Content-Range: bytes 0-{len(BODY) - 1}/{total}")
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (part(len(BODY)), "ok"),
+        (part(len(BODY) + MORE_BYTES), "right bytes, total as the origin claimed"),
+        (part(len(BODY) + MORE_BYTES, BODY[:-1] + b"?"), "wrong"),
+        (part(len(BODY) + MORE_BYTES + 1), "wrong"),
+        (part(len(BODY) - 1), "wrong"),
+    ],
+)
+def test_a_part_has_its_outcome(outcome, raw, found):
+    assert outcome(raw, 206) == found
 
 
 def test_nobody_listens(tmp_path):
