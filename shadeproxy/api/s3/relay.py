@@ -95,6 +95,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._client = cast("asyncio.Transport", transport)
         self._others.add(self)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
+        if self._ending:
+            self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._client = None

@@ -95,6 +95,8 @@ class WireResponse(web.StreamResponse):
         self._writer: AbstractStreamWriter | None = None
         self._whole_body = body
         self._closing = close
+        self._head = b""
+        self._chunked = False
         self._keep = False
         self._has_body = True
         self._finished = False
@@ -115,11 +117,11 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def begin(self) -> None:
-        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
         await self.prepare(self._http)
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
@@ -132,15 +134,14 @@ class WireResponse(web.StreamResponse):
             http_11=request.version >= (1, 1),
         )
         writer = request.writer
-        await writer.write(render_head(self.status, fields))
-        if chunked:
-            writer.enable_chunking()
+        self._head, self._chunked = render_head(self.status, fields), chunked
         self._writer = writer
         return writer
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a piece of the body and wait while the client is slower than we are."""
         assert self._writer is not None, "write before prepare"
+        await self._send_head(self._writer)
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
             piece = view[start : start + WRITE_BYTES]
@@ -157,8 +158,19 @@ class WireResponse(web.StreamResponse):
         body = data or self._whole_body
         if body and self._has_body:
             await self.write(body)
+        await self._send_head(self._writer)
         await self._writer.write_eof()
         self._finished = True
+
+    async def _send_head(self, writer: AbstractStreamWriter) -> None:
+        """Send it, once: with the first piece of the body. Where botocore hands no body out as a stream,
+        it takes a connection that ends behind the head for an empty one, whatever the Content-Length.
+        """
+        head, self._head = self._head, b""
+        if head:
+            await writer.write(head)
+            if self._chunked:
+                writer.enable_chunking()
 
     def abort(self) -> None:
         """Reset the connection: the client must see a failure, not an end."""
