@@ -33,12 +33,14 @@ class Announcements:
         self._restarted: set[int] = set()
         self._told: set[int] = set()
 
-    def put(self, epoch: int, order: NDArray[np.uint32]) -> None:
-        """``epoch`` reads ``order``. The same array again changes nothing."""
+    def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
+        """``epoch`` reads ``order``. Whether that is new: the same array again changes nothing."""
         with self._lock:
-            if self._orders.get(epoch) is not order:
-                self._orders[epoch] = order
-                self._arrived.pop(epoch, None)
+            if self._orders.get(epoch) is order:
+                return False
+            self._orders[epoch] = order
+            self._arrived.pop(epoch, None)
+            return True
 
     def begin(self, epoch: int) -> None:
         """``epoch`` begins: earlier ones are over."""

@@ -178,8 +178,8 @@ class Job:
         time. Returns at once, never raises; the array must not change afterwards. Samplers call it.
         """
         orders = self._orders
-        if orders is not None:
-            orders.put(epoch, order)
+        # What is known is announced again at every delivery: waking for it would deliver without end.
+        if orders is not None and orders.put(epoch, order):
             self._courier.wake()
 
     def gave(self, position: int) -> None:

@@ -17,6 +17,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _UNRESERVED = "-_.~"
+_SHA256_BLOCK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,33 @@ def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = f"{ALGORITHM}\n{amz_date}\n{scope}\n{digest}"
     return hmac.digest(key, to_sign.encode(), "sha256").hex()
+
+
+class Signer:
+    """``sign_canonical`` again and again with one derived key and scope, on bytes.
+
+    HMAC (RFC 2104) with what depends on the key hashed before, and what depends on the second while that
+    lasts: half the time, as ``hmac.digest`` sets up a context of OpenSSL for each call.
+    """
+
+    def __init__(self, key: bytes, scope: str) -> None:
+        block = key.ljust(_SHA256_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        self._scope = scope.encode()
+        self._amz_date = b""
+        self._begun = self._inner
+
+    def sign(self, amz_date: bytes, canonical: bytes) -> str:
+        """Hex signature of a canonical request at ``amz_date``."""
+        if amz_date != self._amz_date:
+            begun = self._inner.copy()
+            begun.update(b"%b\n%b\n%b\n" % (ALGORITHM.encode(), amz_date, self._scope))
+            self._amz_date, self._begun = amz_date, begun
+        inner, outer = self._begun.copy(), self._outer.copy()
+        inner.update(hashlib.sha256(canonical).hexdigest().encode())
+        outer.update(inner.digest())
+        return outer.hexdigest()
 
 
 def format_amz_date(now_s: float) -> str:

@@ -120,7 +120,6 @@ def _set_up(
         prefix=prefix,
         test_file=str(test_file),
         epochs=epochs,
-        origin=place if isinstance(place, ExistingServer) else None,
     )
     return Stage(directory, place, cache_bytes, plan, environment), dataset
 

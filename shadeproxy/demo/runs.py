@@ -60,9 +60,13 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
     """
     directory = stage.directory / contestant.name
     directory.mkdir()
-    with _data_source(contestant, stage, directory) as control_url:
+    with _data_source(contestant, stage, directory) as source:
         plan = msgspec.structs.replace(
-            stage.plan, control_url=control_url, mode=contestant.mode, scores=contestant.scores
+            stage.plan,
+            control_url=source if isinstance(source, str) else None,
+            origin=None if isinstance(source, str) else source,
+            mode=contestant.mode,
+            scores=contestant.scores,
         )
         epochs = []
         for event in _training(plan, directory / "train.log", stage.environment):
@@ -81,12 +85,16 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 
 @contextmanager
-def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | None]:
-    """Start what the run reads from; the control URL to ask, or None for an existing server itself."""
+def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
+    """Start what the run reads from: a proxy by its control URL, or an S3 server, object by object.
+
+    The built-in origin is a proxy that keeps nothing. Without a cache it is read as the S3 server that it
+    stands for: no object store takes a batch call.
+    """
     if isinstance(stage.objects, ExistingServer):
         origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}
         if contestant.policy is None:
-            yield None
+            yield stage.objects
             return
         settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)
         with serving("proxy", settings, directory / "proxy") as proxy:
@@ -95,7 +103,7 @@ def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Itera
     files = file_server_settings(stage.objects, delay=ORIGIN_DELAY)
     with serving("origin", files, directory / "origin") as server:
         if contestant.policy is None:
-            yield server.control_url
+            yield ExistingServer(server.s3_url, "us-east-1")
             return
         origin = {"endpoint": server.s3_url, "credentials": {"source": "anonymous"}}
         settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)

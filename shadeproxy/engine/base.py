@@ -211,6 +211,12 @@ class ReadsNow(Protocol):
         """As ``take``, for sendfile; None also where the page is short or its medium cannot lend."""
         ...
 
+    def lend_across(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
+    ) -> tuple[Loan, ...] | None:
+        """As ``lend``, where ``span`` begins in the ticket's page and ends in one of the next few."""
+        ...
+
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """As ``take``, but where the page's record is."""
         ...

@@ -161,6 +161,12 @@ class Engine:
         """See ``ReadPath.lend``."""
         return self._hits.lend(ticket, job, now_s, span)
 
+    def lend_across(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
+    ) -> tuple[Loan, ...] | None:
+        """See ``ReadPath.lend_across``."""
+        return self._hits.lend_across(ticket, job, now_s, span)
+
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """See ``ReadPath.place``."""
         return self._hits.place(ticket, job, now_s, span)

@@ -21,7 +21,7 @@ from shadeproxy.engine.base import Hit, Loan, Located, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.residents import Slots
-from shadeproxy.tiers.base import Place
+from shadeproxy.tiers.base import Lender, Place
 
 MOST_PAGES = 2
 """More are streamed with back-pressure: their pins would hold memory for as long as a client likes."""
@@ -159,16 +159,39 @@ class Hits:
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
         """As ``take``, for sendfile."""
-        lender = ticket.lender
-        if lender is None or not self._is_readable(ticket, now_s):
+        if ticket.lender is None or not self._is_readable(ticket, now_s):
             return None
         start, stop = ticket.start, ticket.stop
         if span is not None:
             stop = start + span.stop - ticket.first
             start += span.start - ticket.first
-        lender.lend(start, stop)
         self._note_taken(ticket, job, ticket.first if span is None else span.start, stop - start)
-        return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
+        return _loan(ticket, ticket.lender, start, stop)
+
+    def lend_across(
+        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
+    ) -> tuple[Loan, ...] | None:
+        """As ``lend``, over at most MOST_PAGES pages of one version and one tier; noted as one read."""
+        tickets = [ticket]
+        while (first := tickets[-1].first + self._page_size) < span.stop:
+            after = self.ticket(ticket.ref, first, now_s) if len(tickets) < MOST_PAGES else None
+            if after is None or after.meta.etag != ticket.meta.etag or after.source is not ticket.source:
+                return None
+            tickets.append(after)
+        if any(one.lender is None or not self._is_readable(one, now_s) for one in tickets):
+            return None
+        loans = []
+        for one in tickets:
+            assert one.lender is not None, "just looked at"
+            offset = one.start - one.first
+            start, stop = max(span.start + offset, one.start), min(span.stop + offset, one.stop)
+            loans.append(_loan(one, one.lender, start, stop))
+        rest = [one.slot for one in tickets[1:]]
+        self._keep(rest)
+        self._note_taken(ticket, job, span.start, span.length)
+        if not self._unread.isdisjoint(rest):
+            self._flush_soon(_FLUSH_UNREAD_AFTER_S)
+        return tuple(loans)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """As ``take``, but where the page's record is: that it is not in the page cache is no hindrance."""
@@ -187,8 +210,10 @@ class Hits:
 
     def _is_readable(self, ticket: Resident, now_s: float) -> bool:
         """Whether it is good, and its bytes can be touched without waiting."""
-        return self._is_good(ticket, now_s) and not (
-            ticket.can_wait and not ticket.tier.is_hot(ticket.location)
+        return (
+            self._residents.stamps[ticket.slot] == ticket.stamp
+            and now_s < ticket.fresh_until_s
+            and (not ticket.can_wait or ticket.tier.is_hot(ticket.location))
         )
 
     def forget(self) -> None:
@@ -243,8 +268,12 @@ class Hits:
         self._generations += [generations[slot] for slot in slots]
 
     def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
-        self._taken.append((ticket, job, first, size_bytes))
-        self._flush_soon(_FLUSH_UNREAD_AFTER_S if ticket.slot in self._unread else _FLUSH_AFTER_S)
+        taken = self._taken
+        taken.append((ticket, job, first, size_bytes))
+        is_unread = ticket.slot in self._unread
+        # What ``_flush_soon`` would find out: the timer is set already, and for no later.
+        if is_unread or self._timer is None or len(self._slots) + len(taken) >= _NOTED_TOGETHER:
+            self._flush_soon(_FLUSH_UNREAD_AFTER_S if is_unread else _FLUSH_AFTER_S)
 
     def _flush_soon(self, delay_s: float) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
@@ -274,6 +303,11 @@ class Hits:
     def _source(self, pieces: list[_Piece]) -> Source:
         sources = [self._cache.source(piece.slot) for piece in pieces]
         return Source.DISK if Source.DISK in sources else Source.RAM
+
+
+def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
+    lender.lend(start, stop)
+    return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
 
 
 def _pinned(ticket: Resident, start: int, stop: int) -> memoryview:

@@ -186,6 +186,9 @@ class Reader:
     def lend(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None) -> None:
         """A reader cannot: it neither marks blocks as lent nor pins a page until it is sent."""
 
+    def lend_across(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> None:
+        """As ``lend``."""
+
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> None:
         """Where a page is the engine tells, on the control listener."""
 

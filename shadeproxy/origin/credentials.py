@@ -1,8 +1,9 @@
 """Origin credentials: one provider per Upstream, asked before each signature.
 
 aiobotocore resolves the chain (environment, profiles, files, web identity, container and instance
-metadata) and refreshes. It reads its files on the loop it runs on, so it runs on one of its own, in a
-thread. The secret shows in no repr, error or log line. Nothing here signs: see core/sigv4.py.
+metadata) and refreshes: chain.py. It reads its files on the loop it runs on, so it runs on one of its own,
+in a thread. There it is imported too, when it is first needed: that takes 0.3 s of processor time, and no
+start waits for it. The secret shows in no repr, error or log line. Nothing here signs: see core/sigv4.py.
 """
 
 import asyncio
@@ -10,8 +11,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
-from aiobotocore.session import AioSession
-from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
@@ -87,7 +86,9 @@ class ChainCredentials:
         except OriginAnswer:
             raise
         except Exception as error:  # noqa: BLE001 - providers speak to files, processes and services of any kind
-            reason = f"the origin's credentials could not be resolved: {_reason(error)}"
+            from shadeproxy.origin.chain import reason_of  # noqa: PLC0415 (it is in by now; see above)
+
+            reason = f"the origin's credentials could not be resolved: {reason_of(error)}"
             if self._current is None or self._resolved.refresh_needed(0):
                 raise OriginUnavailable(reason) from None
             _log.warning("credentials_not_renewed", reason=reason)
@@ -99,7 +100,9 @@ class ChainCredentials:
 
     async def _resolve_chain(self) -> Credentials:
         if self._resolved is None:
-            self._resolved = await AioSession(profile=self._profile).get_credentials()
+            from shadeproxy.origin.chain import find_credentials  # noqa: PLC0415 (see above)
+
+            self._resolved = await find_credentials(self._profile)
         if self._resolved is None:
             raise OriginAnswer(
                 403,
@@ -109,12 +112,3 @@ class ChainCredentials:
             )
         frozen = await self._resolved.get_frozen_credentials()
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
-
-
-def _reason(error: Exception) -> str:
-    # The text of these quotes what a credential process printed or a service sent, which may hold a secret.
-    if isinstance(error, CredentialRetrievalError):
-        return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"
-    if not isinstance(error, BotoCoreError | ClientError):
-        return f"what a provider found cannot be read ({type(error).__name__}); look at its file or service"
-    return str(error)

@@ -6,17 +6,20 @@ Only thin bindings live here; failures are OSError with the errno of the call.
 
 import ctypes
 import os
+import threading
 from typing import Protocol
-
-import numpy as np
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MOST_PAGES = 4096
+"""Asked for in one call."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_mincore = _libc.mincore
+# Keeps the interpreter's lock: the call takes 1 to 3 us for what is usually asked, giving the lock away and
+# taking it back costs as much.
+_mincore = ctypes.PyDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
@@ -59,15 +62,30 @@ class SystemCalls:
 SYSTEM: Calls = SystemCalls()
 
 
+class _Vector(threading.local):
+    """What mincore writes into, a byte for each page: one of each thread, as another may ask meanwhile."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(_MOST_PAGES)
+        self.address = ctypes.addressof((ctypes.c_char * _MOST_PAGES).from_buffer(self.bytes))
+
+
+_vector = _Vector()
+
+
 def is_resident(mapping_address: int, start: int, length: int) -> bool:
     """Whether every page of ``[start, start + length)`` of a mapping is in the page cache (mincore(2))."""
-    first = start // _PAGE_BYTES * _PAGE_BYTES
-    span = start + length - first
-    pages = -(-span // _PAGE_BYTES)
-    # Not a ctypes array: each length would be a type of its own, which only the collector frees.
-    vector = np.empty(pages, np.uint8)
-    if _mincore(mapping_address + first, span, vector.ctypes.data) != 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"mincore: {os.strerror(errno)}")
-    # Only the lowest bit of each byte is defined; today's kernels set no other.
-    return bool((vector & 1).all())
+    first, stop = start // _PAGE_BYTES * _PAGE_BYTES, start + length
+    vector = _vector
+    while first < stop:
+        span = min(stop - first, _MOST_PAGES * _PAGE_BYTES)
+        if _mincore(mapping_address + first, span, vector.address) != 0:
+            errno = ctypes.get_errno()
+            raise OSError(errno, f"mincore: {os.strerror(errno)}")
+        pages = -(-span // _PAGE_BYTES)
+        # Only the lowest bit of each byte is defined; today's kernels set no other, and of one that did no
+        # page would count as resident.
+        if vector.bytes.count(1, 0, pages) != pages:
+            return False
+        first += span
+    return True

@@ -33,9 +33,9 @@ def test_a_new_order_of_an_epoch_replaces_the_old_one_even_halfway():
 
 def test_the_same_order_again_is_not_sent_again():
     orders, order = Announcements(), ids(1)
-    orders.put(0, order)
+    assert orders.put(0, order)
     orders.arrived(orders.due())
-    orders.put(0, order)
+    assert not orders.put(0, order)
     assert orders.due() is None
     orders.again()
     assert orders.due().offset == 0

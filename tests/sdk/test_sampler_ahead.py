@@ -1,6 +1,7 @@
 """What samplers announce, and when: this epoch as it begins, coming ones as soon as they are known."""
 
 import io
+import time
 
 import numpy as np
 import pytest
@@ -55,6 +56,19 @@ def test_a_uniform_sampler_announces_coming_epochs_at_once(make_job, proxy):
     next(iter(sampler))
     assert job.flush()
     assert announced(proxy) == {epoch: sampler.order(epoch).tolist() for epoch in range(4)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_when_all_is_told_the_thread_sleeps(make_job, proxy, mode):
+    """What is announced ahead must not wake the thread that announces it: it would never sleep again."""
+    job = make_job()
+    sampler = shade.ShadeSampler(job, mode, seed=1, batch_size=8)
+    train(job, sampler, 0)
+    assert job.flush()
+    assert job.flush()
+    asked = job._courier._asked
+    time.sleep(0.2)
+    assert job._courier._asked == asked
 
 
 @pytest.mark.parametrize(("options", "last"), [({"announce_epochs": 0}, 0), ({"epochs": 2}, 1), ({}, 2)])

@@ -228,8 +228,8 @@ class S3Protocol(web.RequestHandler):
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # The position alone may be the same in another answer: one is begun when the last was taken.
-        return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.position
+        # What waits may be as much in another answer: one is begun when the last was taken.
+        return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane
 

@@ -12,6 +12,7 @@ from shadeproxy.api.s3.exchange import Call, with_own
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import Head, HeadReader
 from shadeproxy.api.s3.read import answer_for, read_request
+from shadeproxy.api.s3.remembered import PartHead, part_head, whole_head
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
@@ -21,7 +22,7 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, NO_HIT, Hit, Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 
@@ -31,8 +32,6 @@ _MOST_PLANS = 1024
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_CHARS = 1200
 _TOUCH_EVERY_S = 1.0
-_ID_MARK = "0123456789ABCDEF"
-_OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
 
 
 class Writer(Protocol):
@@ -42,7 +41,7 @@ class Writer(Protocol):
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
 
-    def send(self, head: bytes, loan: Loan) -> None: ...
+    def send(self, head: bytes, *loans: Loan) -> None: ...
 
 
 class JobObserver(Protocol):
@@ -57,7 +56,7 @@ class Known(NamedTuple):
     """
 
     ref: ObjectRef
-    canonical_path: str
+    canonical_path: bytes
     resident: Resident | None
     head: bytes
 
@@ -111,8 +110,10 @@ class FastLane:
         """
         self._remembers = remembers
         self._templates = Templates()
+        self._lengths = self._templates.by_length
         self._known: Memo[bytes, Known] = Memo(_MOST_TARGETS)
         self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
+        self._parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
     def answer(self, raw: bytes, out: Writer) -> Unanswered | bool | None:
         """Answer the request whose whole head is ``raw``.
@@ -120,10 +121,12 @@ class FastLane:
         True: written, and the connection goes on; False: written, and it ends. Unanswered: for a task.
         None: for aiohttp. In the last two cases nothing happened.
         """
-        end = raw.find(b" HTTP/1.1\r\n")
-        known = self._known.get(raw[4:end]) if raw.startswith(b"GET /") else None
-        if known is not None and self._answer_known(known, raw[4:end], raw[end + 11 :], out):
-            return True
+        if raw.startswith(b"GET /"):
+            end = raw.find(b" HTTP/1.1\r\n")
+            target = raw[4:end]
+            known = self._known.get(target)
+            if known is not None and self._answer_known(known, target, raw[end + 11 :], out):
+                return True
         try:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
@@ -148,10 +151,10 @@ class FastLane:
     def _answer_known(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
         """Answer a GET of ``known`` by a client that is known too; False: nothing happened."""
         now_s = self._now_s()
-        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, "", now_s)
+        plan = self._plan(block, known.canonical_path, "", now_s)
         if plan is None:
             cut = cut_range(block)
-            return cut is not None and self._answer_range(known, *cut, out)
+            return cut is not None and self._answer_range(known, target, *cut, out)
         resident = known.resident
         if resident is None:
             return False
@@ -161,24 +164,60 @@ class FastLane:
         self._known.drop(target)
         return False
 
-    def _answer_range(self, known: Known, block: bytes, range_value: str, out: Writer) -> bool:
+    def _answer_range(self, known: Known, target: bytes, block: bytes, range_value: str, out: Writer) -> bool:
         """As ``_answer_known``, for a GET whose Range was cut out of ``block``."""
         now_s = self._now_s()
-        plan = self._plans.get(block) or self._templates.plan(block, known.canonical_path, range_value, now_s)
+        plan = self._plan(block, known.canonical_path, range_value, now_s)
+        found = self._find_span(known.ref, range_value, now_s)
+        if plan is None or found is None:
+            return False
+        ticket, span = found
+        part = self._part_head(target, ticket.meta, range_value)
+        if part is None:
+            return False
+        head = part.of(span, next_request_id()) + self._tail(ticket.source, now_s)
+        if ticket.holds(span):
+            return self._send(out, head, ticket, plan.job, now_s=now_s, span=span)
+        loans = self._engine.lend_across(ticket, plan.job, now_s, span)
+        if loans is None:
+            return False
+        out.send(head, *loans)
+        if plan.job is not None:
+            self._touch(plan.job, now_s)
+        return True
+
+    def _plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
+        """Whose the block is, if that is known. A block that is signed never comes twice."""
+        plan = None
+        if len(block) in self._lengths:
+            plan = self._templates.plan(block, path, range_value, now_s)
+        return plan or self._plans.get(block)
+
+    def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[Resident, Span] | None:
+        """What of ``ref`` is asked for, and a ticket for the page that it begins in."""
         spec = parse_range(range_value)
-        if plan is None or spec is None:
-            return False
-        ticket = self._engine.ticket(known.ref, spec.first or 0, now_s)
-        if ticket is None:
-            return False
+        ticket = None if spec is None else self._engine.ticket(ref, spec.first or 0, now_s)
+        if spec is None or ticket is None:
+            return None
         try:
-            answer = answer_read(ticket.meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+            span = spec.resolve(ticket.meta.size)
+            if spec.first is None:  # the last bytes: which page they begin in was not known before
+                ticket = self._engine.ticket(ref, span.start, now_s)
+                if ticket is None or spec.resolve(ticket.meta.size) != span:
+                    return None
         except ShadeProxyError:
-            return False
-        if not ticket.holds(answer.body):
-            return False
-        head = self._rendered(answer, ticket.source, request_id=next_request_id())
-        return self._send(out, head, ticket, plan.job, now_s=now_s, span=answer.body)
+            return None
+        return ticket, span
+
+    def _part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
+        """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
+        part = self._parts.get(target)
+        if part is None or (part.meta is not meta and part.meta != meta):
+            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+            part = part_head(answer, meta)
+            if part is not None:
+                self._parts.put(target, part)
+        return part
 
     def _send(
         self,
@@ -267,12 +306,10 @@ class FastLane:
         if plan is None or request.raw_query or len(head.target) > _MOST_TARGET_CHARS:
             return
         resident, start = None, b""
-        if answer.status == 200 and not any(name.lower() in _OWN_FIELDS for name, _ in answer.headers):
+        if answer.status == 200 and (start := whole_head(answer) or b""):
             ticket = self._engine.ticket(request.ref, 0, self._now_s())
             resident = ticket if ticket is not None and ticket.whole else None
-            fields = with_own(answer.headers, request_id=_ID_MARK, now_s=0.0, source=found.hit.source)
-            start = render_head(answer.status, fields).partition(_ID_MARK.encode())[0]
-        path, target = encode_path(request.wire_path), head.target.encode()
+        path, target = encode_path(request.wire_path).encode(), head.target.encode()
         if resident is not None or self._known.get(target) is None:
             self._known.put(target, Known(request.ref, path, resident, start))
         block = raw[raw.index(b"\r\n") + 2 :]

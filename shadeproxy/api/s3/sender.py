@@ -37,9 +37,9 @@ class Copying:
         """As ``write``."""
         self._transport.writelines(pieces)
 
-    def send(self, head: bytes, loan: Loan) -> None:
-        """``head``, then the bytes of ``loan``."""
-        self._transport.writelines((head, loan.pin()))
+    def send(self, head: bytes, *loans: Loan) -> None:
+        """``head``, then the bytes of ``loans``."""
+        self._transport.writelines((head, *(loan.pin() for loan in loans)))
 
 
 class Sender:
@@ -47,7 +47,10 @@ class Sender:
     called with the reason when an answer could not be finished although its client is there.
     """
 
-    __slots__ = ("_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_transport", "_waiters")
+    __slots__ = (
+        "_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_transport",
+        "_waiters",
+    )  # fmt: skip
 
     def __init__(
         self, transport: asyncio.Transport, on_idle: Callable[[], None], on_cut: Callable[[str], None]
@@ -57,8 +60,9 @@ class Sender:
         self._on_cut = on_cut
         self._direct: socket.socket | None = None
         self._loan: Loan | None = None
-        self._keep: memoryview | None = None
-        self._position = 0
+        self._rest: tuple[Loan, ...] = ()
+        self._keep: list[memoryview] = []
+        self._position = self._sent = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -67,9 +71,9 @@ class Sender:
         return self._loan is not None
 
     @property
-    def position(self) -> int:
-        """How far a file was sent: it moves while the client takes bytes."""
-        return self._position
+    def sent(self) -> int:
+        """Bytes of files that were sent: it grows while the client takes them."""
+        return self._sent
 
     def write(self, data: bytes) -> None:
         """Through the transport, which keeps what the client does not take now."""
@@ -79,12 +83,13 @@ class Sender:
         """As ``write``."""
         self._transport.writelines(pieces)
 
-    def send(self, head: bytes, loan: Loan) -> None:
-        """``head``, then the bytes of ``loan``. Not while ``busy``."""
+    def send(self, head: bytes, *loans: Loan) -> None:
+        """``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
+        loan, *rest = loans
         direct = self._direct or self._open()
         first, last = interior(loan.start, loan.stop)
         if direct is None or last - first < LEAST_BYTES or self._transport.get_write_buffer_size():
-            self._transport.writelines((head, loan.pin()))
+            self._transport.writelines((head, *(one.pin() for one in loans)))
             return
         lead = b"".join((head, loan.window[loan.start : first]))
         try:
@@ -95,14 +100,14 @@ class Sender:
             self._cut(error)
             return
         if sent < len(lead):
-            rest = loan.pin()[first - loan.start :]
-            self._transport.writelines((lead[sent:], rest))
+            tail = loan.pin()[first - loan.start :]
+            self._transport.writelines((lead[sent:], tail, *(one.pin() for one in rest)))
             return
-        self._loan, self._position = loan, first
+        self._loan, self._rest, self._position = loan, tuple(rest), first
         self._send_on(direct)
         if self._loan is not None:
-            # The page must stay as it is until the kernel has taken the rest of it.
-            self._keep = loan.pin()
+            # The pages must stay as they are until the kernel has taken the rest of them.
+            self._keep = [one.pin() for one in (self._loan, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     async def idle(self) -> None:
@@ -115,7 +120,7 @@ class Sender:
     def close(self) -> None:
         """The connection is over; idempotent."""
         if self._direct is not None:
-            if self._keep is not None:
+            if self._keep:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())
             self._direct.close()
             self._direct = None
@@ -137,26 +142,33 @@ class Sender:
 
     def _send_on(self, direct: socket.socket) -> None:
         """Send until the client's buffers are full, or all is sent."""
-        loan = self._loan
-        assert loan is not None, "something is to be sent"
-        _, last = interior(loan.start, loan.stop)
         try:
-            while self._position < last:
-                count = os.sendfile(
-                    direct.fileno(), loan.lender.descriptor, self._position, last - self._position
-                )
-                if not count:
-                    self._cut(OSError(errno.EIO, "the segment file ends before the record does"))
-                    self._loan = None
-                    return
-                self._position += count
-            while self._position < loan.stop:
-                self._position += direct.send(loan.window[self._position : loan.stop], socket.MSG_DONTWAIT)
+            while self._loan is not None:
+                self._send_loan(direct, self._loan)
+                self._loan, self._rest = (self._rest[0], self._rest[1:]) if self._rest else (None, ())
+                self._position = 0 if self._loan is None else self._loan.start
         except BlockingIOError:
             return
         except OSError as error:
             self._cut(error)
-        self._loan = None
+            self._loan, self._rest = None, ()
+
+    def _send_loan(self, direct: socket.socket, loan: Loan) -> None:
+        """Send a loan from where it stands. Raises BlockingIOError, and OSError when it cannot be sent."""
+        first, last = interior(loan.start, loan.stop)
+        flags = _MORE if self._rest else socket.MSG_DONTWAIT
+        while self._position < loan.stop:
+            if first <= self._position < last:
+                count = os.sendfile(
+                    direct.fileno(), loan.lender.descriptor, self._position, last - self._position
+                )
+                if not count:
+                    raise OSError(errno.EIO, "the segment file ends before the record does")
+            else:
+                stop = first if self._position < first < last else loan.stop
+                count = direct.send(loan.window[self._position : stop], _MORE if stop < loan.stop else flags)
+            self._position += count
+            self._sent += count
 
     def _continue(self, direct: socket.socket) -> None:
         self._send_on(direct)
@@ -172,7 +184,7 @@ class Sender:
         reset_on_close(self._transport)
 
     def _end(self) -> None:
-        self._loan = self._keep = None
+        self._loan, self._rest, self._keep = None, (), []
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -11,11 +11,11 @@ import re
 from typing import NamedTuple
 
 from shadeproxy.api.s3.auth import sigv4
-from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed
+from shadeproxy.api.s3.auth.clients import ALL_RIGHTS
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, canonical_request, sign_canonical
+from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
 from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import JobContext, Upstream
 
@@ -54,6 +54,10 @@ _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
 # No client sends them: where they stand in a canonical request is where the real values go.
 _PATH_MARK, _TIME_MARK, _RANGE_MARK = "\x01", "\x02", "\x03"
+_ANY_MARK = re.compile("[\x01-\x03]")
+# Signed names are sorted, so "range" comes before "x-amz-date".
+_ORDERS = ([_PATH_MARK, _TIME_MARK], [_PATH_MARK, _RANGE_MARK, _TIME_MARK])
+_PARTS_WITHOUT_RANGE = 3
 
 
 class Plan(NamedTuple):
@@ -67,25 +71,26 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """How a block of one client on one day is verified."""
+    """How a block of one client on one day is verified. ``parts``: of the canonical request, around path,
+    range (where it is signed) and time.
+    """
 
-    seed: ChunkSeed
-    canonical: str
-    """The canonical request, with marks for path, time and range."""
+    signer: Signer
+    parts: tuple[bytes, ...]
 
 
 class _Template(NamedTuple):
-    """``fixed``: (start, stop, text) of what never changes; the rest is holes, (0, 0) where there is none.
+    """``fixed``: (start, text) of what never changes; the rest is holes, (0, 0) where there is none.
 
-    ``date``: of the signature, "" for a block without one. ``signing`` None: who signed counts as anonymous,
-    and only the form of the signature is looked at.
+    ``date``: of the signature, empty for a block without one. ``signing`` None: who signed counts as
+    anonymous, and only the form of the signature is looked at.
     """
 
-    fixed: tuple[tuple[int, int, bytes], ...]
+    fixed: tuple[tuple[int, bytes], ...]
     time: tuple[int, int]
     signature: tuple[int, int]
     invocation: tuple[int, int]
-    date: str
+    date: bytes
     signing: _Signing | None
     plan: Plan
 
@@ -115,60 +120,56 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
 
 
 class Templates:
-    """The templates of a listener's clients, by the length of their blocks."""
+    """The templates of a listener's clients. ``by_length``: of their blocks."""
 
     def __init__(self) -> None:
-        self._by_length: dict[int, list[_Template]] = {}
+        self.by_length: dict[int, list[_Template]] = {}
 
     def learn(self, block: bytes, call: Call, plan: Plan) -> None:
         """Remember the block, without its Range, of a plain GET that was identified."""
         template = _template(block, call, plan)
         if template is None:
             return
-        if len(self._by_length) >= _MOST_LENGTHS:
-            self._by_length.clear()
-        alike = self._by_length.setdefault(len(block), [])
+        if len(self.by_length) >= _MOST_LENGTHS:
+            self.by_length.clear()
+        alike = self.by_length.setdefault(len(block), [])
         alike.insert(0, template)
         del alike[_MOST_PER_LENGTH:]
 
-    def plan(self, block: bytes, canonical_path: str, range_value: str, now_s: float) -> Plan | None:
+    def plan(self, block: bytes, canonical_path: bytes, range_value: str, now_s: float) -> Plan | None:
         """The plan of a GET of ``canonical_path`` with this header block, its empty line included, its Range
         cut out of it ("" where there was none).
 
         None: not plain, not known, or not signed right, which is for ``identify`` to tell apart.
         """
-        for template in self._by_length.get(len(block), ()):
-            for start, stop, text in template.fixed:
-                if block[start:stop] != text:
+        for template in self.by_length.get(len(block), ()):
+            for start, text in template.fixed:
+                if not block.startswith(text, start):
                     break
             else:
                 return template.plan if _holds(template, block, canonical_path, range_value, now_s) else None
         return None
 
 
-def _holds(template: _Template, block: bytes, path: str, range_value: str, now_s: float) -> bool:
-    start, stop = template.invocation
-    if stop and not block[start:stop].translate(None, b"-").isalnum():
+def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now_s: float) -> bool:
+    _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
+    if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():
         return False
-    if not template.date:
+    if not date:
         return True
+    amz_date, signature = date + block[time_start:time_stop], block[start:stop]
     # Latin-1 takes every byte; what is no time and no signature is refused below.
-    time = block[slice(*template.time)].decode("latin-1")
-    signature = block[slice(*template.signature)].decode("latin-1")
-    amz_date, signing = template.date + time, template.signing
     if signing is None:
-        return sigv4.well_formed(amz_date, signature)
-    canonical = (
-        signing.canonical.replace(_PATH_MARK, path)
-        .replace(_RANGE_MARK, range_value)
-        .replace(_TIME_MARK, amz_date)
-    )
-    computed = sign_canonical(signing.seed.signing_key, signing.seed.scope, amz_date, canonical)
+        return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
+    signer, parts = signing
+    if len(parts) == _PARTS_WITHOUT_RANGE:
+        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
+    else:
+        canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
+    if not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
+        return False
     try:
-        # compare_digest takes no text beyond ASCII.
-        if not hmac.compare_digest(computed.encode(), signature.encode("latin-1")):
-            return False
-        sigv4.check_time(amz_date, now_s)
+        sigv4.check_time(amz_date.decode("latin-1"), now_s)
     except ShadeProxyError:
         return False
     return True
@@ -178,7 +179,7 @@ def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
     """The template of a block whose GET was identified; None when it is signed in no usual way."""
     invocation = _hole(_INVOCATION, block)
     if "authorization" not in call.request.fields:
-        return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, "", None, plan)
+        return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, b"", None, plan)
     if not call.request.fields["authorization"].startswith(f"{ALGORITHM} "):
         return None
     claim = sigv4.parse_header(call.request)
@@ -191,9 +192,12 @@ def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
         marks = {"x-amz-date": _TIME_MARK, "range": _RANGE_MARK}
         signed = [(name, marks.get(name, call.request.fields[name])) for name in claim.signed]
         canonical = canonical_request("GET", _PATH_MARK, "", signed, claim.payload_hash)
-        signing = _Signing(call.identity.seed, canonical)
+        if _ANY_MARK.findall(canonical) not in _ORDERS:
+            return None
+        parts = tuple(part.encode() for part in _ANY_MARK.split(canonical))
+        signing = _Signing(Signer(call.identity.seed.signing_key, call.identity.seed.scope), parts)
     fixed = _between(block, invocation, time, signature)
-    return _Template(fixed, time, signature, invocation, claim.scope.date, signing, plan)
+    return _Template(fixed, time, signature, invocation, claim.scope.date.encode(), signing, plan)
 
 
 def _hole(pattern: re.Pattern[bytes], block: bytes) -> tuple[int, int]:
@@ -201,10 +205,10 @@ def _hole(pattern: re.Pattern[bytes], block: bytes) -> tuple[int, int]:
     return (0, 0) if found is None else found.span(1)
 
 
-def _between(block: bytes, *holes: tuple[int, int]) -> tuple[tuple[int, int, bytes], ...]:
+def _between(block: bytes, *holes: tuple[int, int]) -> tuple[tuple[int, bytes], ...]:
     fixed, start = [], 0
     for first, stop in sorted(hole for hole in holes if hole[1]):
-        fixed.append((start, first, block[start:first]))
+        fixed.append((start, block[start:first]))
         start = stop
-    fixed.append((start, len(block), block[start:]))
+    fixed.append((start, block[start:]))
     return tuple(fixed)

@@ -14,7 +14,7 @@ from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 
 from .conftest import ACCESS, PAGE, SECRET
-from .test_lane import answers, request, same, talk, two
+from .test_lane import SIZES, answers, request, same, talk, two
 from .test_lane_lending import SIZE, proxy, tmpfs
 
 __all__ = ["proxy", "tmpfs", "two"]  # fixtures
@@ -56,6 +56,43 @@ async def test_ranges_of_clients_that_keep_the_connection_come_from_memory(two, 
         ((head, body),) = answers(await talk(two.port, template.format(start).encode(), count=1))
         assert (head[9:12], len(body)) == (b"206", 10 - start)
     assert two.lane.known == before + 2
+
+
+async def test_every_remembered_range_has_the_head_that_the_general_lane_gives_it(two):
+    """Over page edges too, to the end, beyond it, and from the end; for an object of many pages."""
+    size, edge = SIZES["many"], 2 * PAGE
+    values = [
+        "0-0",
+        "1-",
+        f"{edge - 1}-{edge}",
+        f"{edge - 7}-{edge + PAGE - 1}",
+        f"{size - 2}-{size + 9}",
+        "-3",
+    ]
+    for value in [*values, *values]:
+        data = request("/b/many", f"Range: bytes={value}", close=False)
+        general = same(await talk(two.general_port, data, count=1))
+        assert general.startswith(b"HTTP/1.1 206")
+        assert same(await talk(two.port, data, count=1)) == general
+    before = two.lane.known
+    for value in values:
+        await talk(two.port, request("/b/many", f"Range: bytes={value}", close=False), count=1)
+    # Over an edge only what can be lent comes from memory, and these tiers on a disk lend nothing.
+    assert two.lane.known == before + len(values) - 3
+
+
+@pytest.mark.parametrize("field", [None, "Range: bytes=0-5"])
+async def test_a_field_that_holds_what_the_lane_cuts_heads_at_is_only_a_field(two, field):
+    """What stands in for a request id, a length and a range while a head is remembered."""
+    meta = (("x-amz-meta-a", "0123456789ABCDEF"), ("x-amz-meta-b", "\x01"), ("x-amz-meta-c", "\x02"))
+    two.origin.put("b", "odd", bytes(100), headers=meta)
+    data = request("/b/odd", *([field] if field else []), close=False)
+    for _ in range(3):
+        await talk(two.port, request("/b/odd", close=False), count=1)
+    general = same(await talk(two.general_port, data, count=1))
+    assert b"x-amz-meta-a: 0123456789ABCDEF" in general
+    for _ in range(4):
+        assert same(await talk(two.port, data, count=1)) == general
 
 
 async def test_a_request_signed_with_version_2_leaves_its_connection_alone(two):

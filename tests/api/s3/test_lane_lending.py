@@ -53,6 +53,59 @@ async def test_whole_and_ranged_bodies_come_right_and_from_the_file(proxy, monke
     assert len(lent) >= 6
 
 
+async def add_many(proxy):
+    """An object of two pages and a half, in memory."""
+    proxy.bodies["many"] = os.urandom(2_600_000)
+    proxy.origin.put("b", "many", proxy.bodies["many"])
+    for _ in range(3):
+        await talk(proxy.port, request("/b/many", close=False), count=1)
+    for first in (0, 1 << 20, 2 << 20):  # remembered, whichever page a range begins in
+        data = request("/b/many", f"Range: bytes={first}-{first + 99}", close=False)
+        await talk(proxy.port, data, count=1)
+
+
+async def test_a_range_over_two_pages_comes_right_from_both_files_and_is_one_read(proxy, monkeypatch):
+    await add_many(proxy)
+    lent = []
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", lambda *args: lent.append(args[3]) or sendfile(*args))
+    edge, seen = 1 << 20, proxy.lane.known
+    counted = proxy.stats.snapshot()["totals"]["requests"]
+    spans = [
+        (edge - 500_000, edge + 500_000),
+        (edge - 100_000, edge + 7),  # so little of the second page is copied
+        (2 * edge - 900_001, 2 * edge + 400_003),
+        (2 * edge - 300_000, 2_600_000),
+    ]
+    for first, stop in [*spans, *spans]:
+        lent.clear()
+        data = request("/b/many", f"Range: bytes={first}-{stop - 1}", close=False)
+        ((head, body),) = answers(await talk(proxy.port, data, count=1))
+        assert head.startswith(b"HTTP/1.1 206")
+        assert f"Content-Range: bytes {first}-{stop - 1}/2600000".encode() in head
+        assert body == proxy.bodies["many"][first:stop]
+        assert lent, "from the file"
+    assert proxy.lane.known == seen + 2 * len(spans)
+    reads = proxy.stats.snapshot()["totals"]["requests"] - counted
+    assert reads == 2 * len(spans), "not two for two pages"
+
+
+async def test_ranges_over_two_pages_to_a_slow_client_keep_their_order(proxy):
+    await add_many(proxy)
+    edge = 1 << 20
+    spans = [(edge - 40_000 * turn, edge + 70_000 * turn) for turn in range(1, 9)] * 2
+    ranges = [f"Range: bytes={first}-{stop - 1}" for first, stop in spans]
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+    writer.write(b"".join(request("/b/many", one, close=False) for one in ranges))
+    received = bytearray()
+    while len(answers(bytes(received))) < len(spans):
+        await asyncio.sleep(0.001)
+        received += await reader.read(200_000)
+    writer.close()
+    got = [body for _, body in answers(bytes(received))]
+    assert got == [proxy.bodies["many"][first:stop] for first, stop in spans]
+
+
 async def test_pipelined_requests_to_a_slow_client_keep_their_order(proxy):
     keys = ["k", "small", "k", "small", "small", "k"] * 3
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)

@@ -1,0 +1,10 @@
+"""The AWS chain is loaded by those who need it."""
+
+import subprocess
+import sys
+
+
+def test_a_start_does_not_wait_for_the_aws_libraries():
+    script = "import sys, shadeproxy.app.serve; print(sorted({'aiobotocore', 'botocore'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
