@@ -352,8 +352,8 @@ class S3Protocol(web.RequestHandler):
 
     def _take_back(self, steps: int) -> None:
         """The next request has begun: take the lane back as soon as aiohttp is through with its own."""
-        if self._lane != _LENT:
-            return
+        if self._lane != _LENT or self._left_bytes or not self._held:
+            return  # somebody else who was on the way here was first
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()

@@ -20,6 +20,9 @@ from aiohttp.abc import AbstractStreamWriter
 WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
+_FIRST_BYTES = 16 * 1024
+_NOTHING = memoryview(b"")
+
 KEEPALIVE_S = 75.0
 """How long a connection may be idle, and a client may take nothing of what is sent to it."""
 
@@ -141,8 +144,10 @@ class WireResponse(web.StreamResponse):
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a piece of the body and wait while the client is slower than we are."""
         assert self._writer is not None, "write before prepare"
-        await self._send_head(self._writer)
         view = memoryview(data)
+        if self._head and view:
+            await self._send_head(self._writer, view[:_FIRST_BYTES])
+            view = view[_FIRST_BYTES:]
         for start in range(0, len(view), WRITE_BYTES):
             piece = view[start : start + WRITE_BYTES]
             await self._writer.write(piece)
@@ -158,19 +163,21 @@ class WireResponse(web.StreamResponse):
         body = data or self._whole_body
         if body and self._has_body:
             await self.write(body)
-        await self._send_head(self._writer)
+        if self._head:
+            await self._send_head(self._writer)
         await self._writer.write_eof()
         self._finished = True
 
-    async def _send_head(self, writer: AbstractStreamWriter) -> None:
-        """Send it, once: with the first piece of the body. Where botocore hands no body out as a stream,
-        it takes a connection that ends behind the head for an empty one, whatever the Content-Length.
+    async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
+        """Send it with the first bytes of the body, in one write: between two, botocore could be cut off, and
+        where it does not hand a body out as a stream it takes a head and an end for an empty one.
         """
-        head, self._head = self._head, b""
-        if head:
-            await writer.write(head)
-            if self._chunked:
-                writer.enable_chunking()
+        body = b"%x\r\n%b\r\n" % (len(first), first) if self._chunked and first else bytes(first)
+        await writer.write(self._head + body)
+        self._head = b""
+        self.bytes_sent += len(first)
+        if self._chunked:
+            writer.enable_chunking()
 
     def abort(self) -> None:
         """Reset the connection: the client must see a failure, not an end."""
