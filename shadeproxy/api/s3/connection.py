@@ -236,15 +236,16 @@ class S3Protocol(web.RequestHandler):
     def _serve(self, data: bytes) -> None:
         """Answer the requests in ``data``, as far as they are whole and the client keeps up."""
         while data:
+            sender = self._sender
+            # The body of a head that was dropped is no head: what comes now is dropped too, whatever it is.
+            if sender is None or self._over:
+                return
             if self._busy:
                 self._hold(data)
                 return
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 self._hold(data)
-                return
-            sender = self._sender
-            if sender is None or self._over:
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
             self._begun += 1

@@ -211,6 +211,8 @@ class ReaderProtocol(asyncio.Protocol):
         if not lent:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._owner is not None:
+            if not lent:
+                self.read_on()
             self._owner.write(raw)
         else:
             self._opening = self._loop.create_task(self._open(raw))
