@@ -95,6 +95,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._client = cast("asyncio.Transport", transport)
         self._others.add(self)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
+        if self._ending:
+            self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._client = None
@@ -209,6 +211,8 @@ class ReaderProtocol(asyncio.Protocol):
         if not lent:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._owner is not None:
+            if not lent:
+                self.read_on()
             self._owner.write(raw)
         else:
             self._opening = self._loop.create_task(self._open(raw))

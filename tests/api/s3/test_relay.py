@@ -1,5 +1,7 @@
 """Where an answer ends, as who relays it sees it, and whom a reader process cuts off."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.api.s3.relay import Answering, ReaderProtocol
@@ -89,4 +91,52 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
         assert not client.aborted
     connection._look()
     assert client.aborted
+    connection.connection_lost(None)
+
+
+async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
+    class Owned(asyncio.Transport):
+        def __init__(self):
+            super().__init__()
+            self.taken, self.reading = b"", True
+
+        def write(self, data):
+            self.taken += data
+
+        def pause_reading(self):
+            self.reading = False
+
+        def resume_reading(self):
+            self.reading = True
+
+        def get_extra_info(self, _name, _default=None):
+            return None
+
+        def abort(self):
+            pass
+
+    class Nothing:
+        def answer(self, _raw, _sender):
+            return None
+
+    owners, client, body = [], Owned(), b"x" * 400_000
+
+    async def connect(owner, _peer):
+        owners.append(Owned())
+        owner.connection_made(owners[0])
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while not owners or owners[0].taken != GET:
+        await asyncio.sleep(0)
+    upload = b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + body
+    connection.data_received(upload[:300_000])
+    assert not client.reading
+    connection.owner_sent(head(200, b"Content-Length: 0"))
+    while owners[0].taken != GET + upload[:300_000]:
+        await asyncio.sleep(0)
+    assert client.reading
+    connection.data_received(upload[300_000:])
+    assert owners[0].taken == GET + upload
     connection.connection_lost(None)
