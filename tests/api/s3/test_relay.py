@@ -94,31 +94,33 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
     connection.connection_lost(None)
 
 
+class Owned(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.taken, self.reading = b"", True
+
+    def write(self, data):
+        self.taken += data
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_extra_info(self, _name, _default=None):
+        return None
+
+    def abort(self):
+        pass
+
+
+class Nothing:
+    def answer(self, _raw, _sender):
+        return None
+
+
 async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
-    class Owned(asyncio.Transport):
-        def __init__(self):
-            super().__init__()
-            self.taken, self.reading = b"", True
-
-        def write(self, data):
-            self.taken += data
-
-        def pause_reading(self):
-            self.reading = False
-
-        def resume_reading(self):
-            self.reading = True
-
-        def get_extra_info(self, _name, _default=None):
-            return None
-
-        def abort(self):
-            pass
-
-    class Nothing:
-        def answer(self, _raw, _sender):
-            return None
-
     owners, client, body = [], Owned(), b"x" * 400_000
 
     async def connect(owner, _peer):
