@@ -39,7 +39,7 @@ class Versions:
         self._verdicts = verdicts
         self._outdated = outdated
         self._metadata = MetadataCache()
-        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm)
+        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm, outdated=outdated)
         self._writing: Counter[ObjectRef] = Counter()
 
     # ------------------------------------------------------------------ questions
@@ -198,8 +198,6 @@ class Versions:
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry) -> Listed:
         """What a listing shows of what is cached."""
-        if self.being_written(ref):
-            return Listed.DOUBTFUL
         known = self._metadata.get(ref)
         # Not learned when it is recalled: a long listing would push everything else out.
         recalled = self._cache.recall_now(ref) if known is None else None
@@ -209,12 +207,14 @@ class Versions:
             meta, validated_s = recalled
         else:
             return Listed.UNKNOWN
+        if self.being_written(ref):
+            return Listed.UNKNOWN
         if (
             self._cache.holds_other_version(ref, entry.etag)
             or meta.etag != entry.etag
             or not _same_time(meta, entry)
         ):
-            return Listed.DOUBTFUL
+            return Listed.OTHER
         now_s = self._clock.now_s()
         if known is not None:
             self.learn(ref, meta)

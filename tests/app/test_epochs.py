@@ -34,7 +34,7 @@ def knowledge(engine):
     knowledge, builder = Knowledge(), ManifestBuilder("train")
     for number in range(1500):
         builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
-    builder.add(ObjectRef("labels", "all.csv"), None, None)
+    builder.add(ObjectRef("labels", "all.csv"), None, None)  # the last one is always compared
     knowledge.put_dataset(builder.finish())
     check_data_sets_by_epoch(knowledge, engine)
     for name, dataset in (("trained", "train"), ("scored", None)):
@@ -42,7 +42,7 @@ def knowledge(engine):
     return knowledge
 
 
-ONCE = [("b", "photos/", 4), ("labels", "all.csv", 1)]
+ONCE = [("b", "photos/", 3), ("labels", "all.csv", 1)]
 
 
 def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(knowledge, engine):
@@ -54,6 +54,17 @@ def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(kno
     knowledge.report_progress("trained", 0, Progress(1, 0), NOW_S)
     knowledge.report_progress("trained", 1, Progress(0, 20), NOW_S)  # a rank that is behind
     assert engine.checked == ONCE * 2
+
+
+def test_a_job_that_begins_anew_is_checked_again(knowledge, engine):
+    knowledge.touch("trained", NOW_S, 40)
+    knowledge.touch("trained", NOW_S + 100, 0)
+    knowledge.touch("trained", NOW_S + 101, 1)
+    assert engine.checked == ONCE * 3
+    knowledge.delete_job("trained")
+    knowledge.put_job(Job("trained", dataset="train"), NOW_S)
+    knowledge.touch("trained", NOW_S + 102, 0)
+    assert engine.checked == ONCE * 4
 
 
 def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(

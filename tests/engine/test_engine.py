@@ -1,6 +1,7 @@
 """The read path as its users rely on it: right bytes, one origin read, nothing left behind."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -323,6 +324,47 @@ async def test_where_listing_is_refused_each_object_is_asked_for(make_bench):
     await settled(bench)
     assert bench.origin.heads == 20
     assert (await bench.get(keys[-1]))[0] == b"22"
+
+
+async def test_an_object_that_cannot_be_asked_for_keeps_no_other_from_being_asked(make_bench):
+    bench, keys = await stale(make_bench, 5)
+    head = bench.origin.head
+
+    async def fails(ref, **options):
+        if ref.key == keys[0]:
+            raise OriginUnavailable("the origin answered 500")
+        return await head(ref, **options)
+
+    bench.origin.head = fails
+    for key in keys:
+        await bench.get(key)
+    await settled(bench)
+    assert (await bench.get(keys[-1]))[0] == b"22"
+
+
+async def test_what_a_listing_shows_to_be_another_version_is_dropped_unasked(make_bench):
+    bench, keys = await stale(make_bench, 60)
+    for key in keys:
+        bench.origin.put("b", key, b"333")
+    bench.engine.check_listed("b", "d/", 1)
+    await settled(bench)
+    assert (bench.origin.lists, bench.origin.heads) == (1, 1)
+    for key in keys:
+        assert (await bench.get(key))[0] == b"333"
+
+
+async def test_a_server_whose_listings_tell_other_etags_loses_nothing_by_them(make_bench):
+    bench, keys = await stale(make_bench, 60)
+    listing = bench.origin.list_objects
+
+    async def strange(*args, **options):
+        page = await listing(*args, **options)
+        return replace(page, entries=tuple(replace(one, etag='"strange"') for one in page.entries))
+
+    bench.origin.list_objects = strange
+    bench.engine.check_listed("b", "d/", 1)
+    await settled(bench)
+    assert (await bench.get(keys[5]))[1] is Source.RAM
 
 
 async def test_a_prefix_is_checked_by_listing_it(make_bench):

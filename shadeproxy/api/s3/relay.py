@@ -229,13 +229,14 @@ class ReaderProtocol(asyncio.Protocol):
         self._owner = owner
         if self._paused:
             owner.pause()
-        owner.write(raw)
+        held = b""
         if self._lane == _GIVEN:
-            # What came meanwhile was held.
-            held, self._held = self._held, b""
-            if held:
-                owner.write(held)
+            # What came meanwhile was held. Reading first: a full socket of the owner ends it again.
+            held, self._held = self._held, held
             self.read_on()
+        for data in (raw, held):
+            if data:
+                owner.write(data)
 
     # ------------------------------------------------------------------ answers
 
@@ -255,9 +256,9 @@ class ReaderProtocol(asyncio.Protocol):
             if left is None:
                 self._lane = _GIVEN
                 held, self._held = self._held, b""
+                self.read_on()
                 if held and self._owner is not None:
                     self._owner.write(held)
-                self.read_on()
             elif left < 0:
                 self.cut()
             elif self._answer.complete:

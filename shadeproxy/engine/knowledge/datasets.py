@@ -66,18 +66,19 @@ class Entries:
         return [ObjectRef(self.buckets[b], self.blob[start:stop].decode()) for b, start, stop in places]
 
     def prefixes(self) -> list[tuple[str, str, int]]:
-        """By bucket: its name, what its keys begin with, and how many entries it has.
+        """By bucket: its name, what its keys begin with, and about how many entries it has.
 
-        Of some hundred keys, so that a few others may begin differently.
+        Of some hundred keys, so that a few others may begin differently, and a small bucket be left out.
         """
-        found = []
-        for number, bucket in enumerate(self.buckets):
-            entries = np.flatnonzero(self.bucket_of == number)
-            if len(entries):
-                some = entries[np.linspace(0, len(entries) - 1, _KEYS_COMPARED).astype(np.int64)]
-                keys = [ref.key for ref in self.refs(np.unique(some))]
-                found.append((bucket, os.path.commonprefix(keys), len(entries)))  # noqa: RUF071 (keys are no paths)
-        return found
+        count = len(self.bucket_of)
+        some = np.unique(np.linspace(0, count - 1, min(count, _KEYS_COMPARED)).astype(np.int64))
+        by_bucket: dict[str, list[str]] = {}
+        for ref in self.refs(some):
+            by_bucket.setdefault(ref.bucket, []).append(ref.key)
+        return [
+            (bucket, os.path.commonprefix(keys), count * len(keys) // len(some) + 1)  # noqa: RUF071 (keys are no paths)
+            for bucket, keys in by_bucket.items()
+        ]
 
 
 class Groups:

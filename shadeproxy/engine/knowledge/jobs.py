@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 
+_ANEW_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # a week, with the default expiry
@@ -34,8 +35,6 @@ class Job:
     seen_s: float = 0.0
     live: bool = True
     progress: dict[int, Progress] = field(default_factory=dict)
-    epoch: int = -1
-    """The latest that was heard of since the proxy started."""
 
 
 def _nobody(_job: Job) -> None:
@@ -47,6 +46,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and when it was first heard of
         self.on_epoch: Callable[[Job], None] = _nobody
 
     def __iter__(self) -> Iterator[Job]:
@@ -89,7 +89,7 @@ class Jobs:
     def delete(self, name: str) -> Job:
         """Forget the job. Raises UnknownName."""
         job = self.get(name)
-        del self._jobs[name]
+        self._remove(name)
         return job
 
     def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
@@ -97,7 +97,7 @@ class Jobs:
         job = self._jobs.get(name)
         if job is not None:
             self._hear(job, now_s)
-            self._note_epoch(job, epoch)
+            self._note_epoch(job, epoch, now_s)
 
     def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
         """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
@@ -105,12 +105,16 @@ class Jobs:
         check_rank(job, rank)
         job.progress[rank] = progress
         self._hear(job, now_s)
-        self._note_epoch(job, progress.epoch)
+        self._note_epoch(job, progress.epoch, now_s)
         return job
 
-    def _note_epoch(self, job: Job, epoch: int | None) -> None:
-        if epoch is not None and epoch > job.epoch:
-            job.epoch = epoch
+    def _note_epoch(self, job: Job, epoch: int | None, now_s: float) -> None:
+        if epoch is None:
+            return
+        latest, since_s = self._begun.get(job.name, (-1, 0.0))
+        # An earlier one: a rank that is behind, or soon a job that begins anew.
+        if epoch > latest or (epoch < latest and now_s - since_s >= _ANEW_S):
+            self._begun[job.name] = (epoch, now_s)
             self.on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
@@ -119,8 +123,12 @@ class Jobs:
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
         for job in forgotten:
-            del self._jobs[job.name]
+            self._remove(job.name)
         return forgotten
+
+    def _remove(self, name: str) -> None:
+        del self._jobs[name]
+        self._begun.pop(name, None)
 
     @staticmethod
     def _hear(job: Job, now_s: float) -> None:

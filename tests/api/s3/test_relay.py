@@ -142,3 +142,33 @@ async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
     connection.data_received(upload[300_000:])
     assert owners[0].taken == GET + upload
     connection.connection_lost(None)
+
+
+class Full(Owned):
+    """Tells its protocol that it is full, once, as a transport does."""
+
+    def __init__(self):
+        super().__init__()
+        self.protocol = None
+
+    def write(self, data):
+        super().write(data)
+        if self.protocol is not None:
+            protocol, self.protocol = self.protocol, None
+            protocol.pause_writing()
+
+
+async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
+    owner, client = Full(), Owned()
+
+    async def connect(protocol, _peer):
+        owner.protocol = protocol
+        protocol.connection_made(owner)
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + b"x" * 300_000)
+    while not owner.taken:
+        await asyncio.sleep(0)
+    assert not client.reading
+    connection.connection_lost(None)
