@@ -172,7 +172,9 @@ class WireResponse(web.StreamResponse):
         """Send it with the first bytes of the body, in one write: between two, botocore could be cut off, and
         where it does not hand a body out as a stream it takes a head and an end for an empty one.
         """
-        body = b"%x\r\n%b\r\n" % (len(first), first) if self._chunked and first else bytes(first)
+        body = bytes(first)
+        if body and self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body)
         await writer.write(self._head + body)
         self._head = b""
         self.bytes_sent += len(first)
