@@ -245,6 +245,10 @@ class Engine:
         known = await self._versions.known(ref)
         return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
 
+    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+        """See ``Versions.check_listed``."""
+        self._versions.check_listed(bucket, prefix, most_pages)
+
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
 

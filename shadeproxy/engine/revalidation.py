@@ -2,11 +2,15 @@
 
 A reader that must know waits for ``check``. A reader that may be answered from the cache leaves the
 object with ``check_soon``; a background task then settles what has gathered, by one HEAD each when few,
-or by listing (1,000 ETags a request) when many keys of one bucket lie close together.
+or by listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A
+listing speaks for every object in it that is cached, so the next reads find them checked.
+``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 import structlog
 
@@ -15,16 +19,32 @@ from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upst
 from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
-_LIST_FROM = 8  # stale keys of one bucket from which a listing is cheaper than HEADs
+_LIST_FROM = 8  # stale keys of one prefix from which a listing is cheaper than HEADs
+_AFTER_REFUSAL = 1000  # so many are asked alone before a listing is tried again
+_MOST_PREFIXES = 1024
+_MOST_SWEEPS = 16
+_AT_ONCE = 64  # entries compared before others get their turn: half a millisecond
+_PACE_S = 0.1  # between the pages of a whole prefix: nobody waits for them
 _GATHER_S = 0.05
 _MAX_PENDING = 100_000
+
+
+class Listed(Enum):
+    """What a listing shows of an object."""
+
+    CURRENT = auto()
+    FRESH = auto()  # current, and nobody would have asked yet
+    DOUBTFUL = auto()  # another version is cached, or this cannot be told: ask by HEAD
+    UNKNOWN = auto()  # nothing of it is cached
+
+
+_IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
     """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone".
 
-    ``confirm(ref, entry)`` is called for a listed object; it answers False when the version differs, and
-    the object is then checked by HEAD.
+    ``confirm(ref, entry)`` is called for a listed object.
     """
 
     def __init__(
@@ -32,18 +52,22 @@ class Revalidator:
         origin: Origin,
         *,
         settle: Callable[[ObjectRef, ObjectMeta | None], None],
-        confirm: Callable[[ObjectRef, ListEntry], bool],
+        confirm: Callable[[ObjectRef, ListEntry], Listed],
     ) -> None:
         self._origin = origin
         self._settle = settle
         self._confirm = confirm
         self._checks: dict[tuple[ObjectRef, Upstream], asyncio.Task[ObjectMeta]] = {}
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
+        self._asked_alone: Counter[tuple[str, str]] = Counter()
+        self._long: set[tuple[str, str]] = set()  # prefixes of more keys than one listing tells
         self._worker: asyncio.Task[None] | None = None
+        self._sweeps: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
     def idle(self) -> bool:
-        return not self._checks and not self._pending and (self._worker is None or self._worker.done())
+        worker_done = self._worker is None or self._worker.done()
+        return worker_done and not (self._checks or self._pending or self._sweeps)
 
     async def check(self, ref: ObjectRef, upstream: Upstream = SHARED) -> ObjectMeta:
         """Current metadata by HEAD; concurrent callers share one request. Raises what ``head`` raises."""
@@ -68,8 +92,17 @@ class Revalidator:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
+    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+        """Check what is cached of a prefix in the background, by ``most_pages`` listings at the most."""
+        if (bucket, prefix) in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
+            return
+        task = asyncio.create_task(self._sweep(bucket, prefix, most_pages), name=f"list {bucket}/{prefix}")
+        self._sweeps[bucket, prefix] = task
+        task.add_done_callback(lambda _: self._sweeps.pop((bucket, prefix), None))
+
     async def aclose(self) -> None:
-        tasks = [task for task in (self._worker, *self._checks.values()) if task is not None]
+        running = (self._worker, *self._checks.values(), *self._sweeps.values())
+        tasks = [task for task in running if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,9 +132,10 @@ class Revalidator:
             bucket = next(iter(self._pending)).bucket
             keys = sorted((ref.key for ref in self._pending if ref.bucket == bucket), key=str.encode)
             try:
-                doubtful = keys[:_LIST_FROM]
-                if len(keys) >= _LIST_FROM:
+                if self._is_listed(bucket, keys):
                     doubtful = await self._list(bucket, keys)
+                else:
+                    doubtful = keys[:_LIST_FROM]
                 for key in doubtful:
                     upstream = self._pending.pop(ObjectRef(bucket, key), SHARED)
                     await self._check_quietly(ObjectRef(bucket, key), upstream)
@@ -111,6 +145,17 @@ class Revalidator:
                 for key in keys:
                     self._pending.pop(ObjectRef(bucket, key), None)
 
+    def _is_listed(self, bucket: str, keys: Sequence[str]) -> bool:
+        """Whether a listing is to be tried: of stale keys, and of those asked alone shortly before."""
+        if len(self._asked_alone) > _MOST_PREFIXES:
+            self._asked_alone.clear()
+            self._long.clear()
+        alone = self._asked_alone[bucket, prefix_of(keys[0])]
+        if alone + len(keys) >= _LIST_FROM:
+            return True
+        self._asked_alone.update((bucket, prefix_of(key)) for key in keys)
+        return False
+
     async def _check_quietly(self, ref: ObjectRef, upstream: Upstream) -> None:
         try:
             await self.check(ref, upstream)
@@ -118,32 +163,75 @@ class Revalidator:
             _log.debug("revalidation answered", ref=str(ref), status=answer.status)
 
     async def _list(self, bucket: str, keys: list[str]) -> list[str]:
-        """Confirm what one listing from the first key can; the keys that need a HEAD.
+        """Confirm what one listing can, of the whole prefix or from the first key on; the keys that need a
+        HEAD.
 
         ``keys`` is sorted. Keys beyond the reach of the listing stay pending; the first never does, so
         every round makes progress.
         """
         first = keys[0]
-        prefix = first[: first.rfind("/") + 1]
-        page = await self._origin.list_objects(
-            bucket,
-            prefix,
-            start_after=_just_before(first),
-            upstream=self._pending[ObjectRef(bucket, first)],
-        )
+        prefix, upstream = prefix_of(first), self._pending[ObjectRef(bucket, first)]
+        start_after = _just_before(first) if (bucket, prefix) in self._long else ""
+        try:
+            page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
+        except OriginAnswer as answer:
+            # Who may read need not be allowed to list.
+            _log.info("listing refused", bucket=bucket, prefix=prefix, status=answer.status)
+            self._asked_alone[bucket, prefix] = -_AFTER_REFUSAL
+            return keys[:_LIST_FROM]
         listed = {entry.key: entry for entry in page.entries}
         reach = page.entries[-1].key.encode() if page.entries and page.truncated else None
+        if reach is not None and not start_after:
+            self._long.add((bucket, prefix))
+            if reach < first.encode():
+                return []  # next time from the first key on
         doubtful = []
         for key in keys:
             within = key.startswith(prefix) and (reach is None or key.encode() <= reach)
             if not within and key != first:
                 continue
-            entry = listed.get(key)
-            if entry is not None and self._confirm(ObjectRef(bucket, key), entry):
+            entry = listed.pop(key, None)
+            if entry is not None and self._confirm(ObjectRef(bucket, key), entry) in _IS_CURRENT:
                 self._pending.pop(ObjectRef(bucket, key), None)
             else:
                 doubtful.append(key)
+        others = await self._confirm_all(bucket, list(listed.values()), upstream)
+        # Where listings tell of little else, keys that come one by one are asked one by one again.
+        self._asked_alone[bucket, prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return doubtful
+
+    async def _confirm_all(self, bucket: str, entries: Sequence[ListEntry], upstream: Upstream) -> int:
+        """Compare what is cached with a listing; how many needed it. What is not current is asked by HEAD."""
+        current, doubtful = 0, []
+        for number, entry in enumerate(entries, 1):
+            ref = ObjectRef(bucket, entry.key)
+            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry)
+            current += shown is Listed.CURRENT
+            if shown is Listed.DOUBTFUL:
+                doubtful.append(ref)
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        for ref in doubtful:
+            await self._check_quietly(ref, upstream)
+        return current
+
+    async def _sweep(self, bucket: str, prefix: str, most_pages: int) -> None:
+        start_after = ""
+        try:
+            for _ in range(most_pages):
+                page = await self._origin.list_objects(bucket, prefix, start_after=start_after)
+                await self._confirm_all(bucket, page.entries, SHARED)
+                if not (page.truncated and page.entries):
+                    return
+                start_after = page.entries[-1].key
+                await asyncio.sleep(_PACE_S)
+        except OriginError as error:
+            _log.warning("revalidation failed", bucket=bucket, prefix=prefix, error=str(error))
+
+
+def prefix_of(key: str) -> str:
+    """The directory of a key, its slash included."""
+    return key[: key.rfind("/") + 1]
 
 
 def _just_before(key: str) -> str:

@@ -173,7 +173,7 @@ class WireResponse(web.StreamResponse):
         where it does not hand a body out as a stream it takes a head and an end for an empty one.
         """
         body = bytes(first)
-        if body and self._chunked:
+        if self._chunked and body:
             body = b"%x\r\n%b\r\n" % (len(body), body)
         await writer.write(self._head + body)
         self._head = b""

@@ -4,7 +4,7 @@ Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops c
 at its next sign of life; one that stays silent FORGET_AFTER times as long is forgotten with its scores.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,13 +34,20 @@ class Job:
     seen_s: float = 0.0
     live: bool = True
     progress: dict[int, Progress] = field(default_factory=dict)
+    epoch: int = -1
+    """The latest that was heard of since the proxy started."""
+
+
+def _nobody(_job: Job) -> None:
+    return
 
 
 class Jobs:
-    """The registered jobs by name."""
+    """The registered jobs by name. ``on_epoch`` is called when one begins an epoch."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self.on_epoch: Callable[[Job], None] = _nobody
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -85,11 +92,12 @@ class Jobs:
         del self._jobs[name]
         return job
 
-    def touch(self, name: str, now_s: float) -> None:
-        """A sign of life of ``name``; nothing happens when it is not registered."""
+    def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
+        """A sign of life of ``name``, in ``epoch``; nothing happens when it is not registered."""
         job = self._jobs.get(name)
         if job is not None:
             self._hear(job, now_s)
+            self._note_epoch(job, epoch)
 
     def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
         """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
@@ -97,7 +105,13 @@ class Jobs:
         check_rank(job, rank)
         job.progress[rank] = progress
         self._hear(job, now_s)
+        self._note_epoch(job, progress.epoch)
         return job
+
+    def _note_epoch(self, job: Job, epoch: int | None) -> None:
+        if epoch is not None and epoch > job.epoch:
+            job.epoch = epoch
+            self.on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
         """Let silent jobs stop counting; returns those that are forgotten, already removed."""

@@ -124,9 +124,9 @@ class Knowledge:
         self.orders.progress(name, progress, now_s)
         self._dirty("jobs", name)
 
-    def touch(self, name: str, now_s: float) -> None:
-        """A read on behalf of job ``name``: it is alive."""
-        self.jobs.touch(name, now_s)
+    def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
+        """A read on behalf of job ``name``, in ``epoch`` if that is told: it is alive."""
+        self.jobs.touch(name, now_s, epoch)
 
     def expire(self, now_s: float) -> None:
         """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""
