@@ -281,13 +281,46 @@ class PageSummary(msgspec.Struct):
 
 
 class ObjectSummary(msgspec.Struct):
+    """``validated_s``: Unix time of the last check against the origin. ``freshness``: it is answered as it is,
+    answered and checked in the background, or checked before. ``total_pages``: cached or not.
+    """
+
     uri: str
     etag: str
     size: int
     headers: list[tuple[str, str]]
     validated_s: float | None
+    freshness: Literal["fresh", "stale", "check"]
     pages: list[PageSummary]
+    total_pages: int
     weight: float | None
+
+
+class CachedSummary(msgspec.Struct):
+    """As ObjectSummary; ``pages``, ``bytes`` and ``pinned`` (pages) count what is cached, ``tiers`` its pages
+    by tier.
+    """
+
+    key: str
+    etag: str
+    size: int
+    pages: int
+    total_pages: int
+    bytes: int
+    tiers: dict[str, int]
+    pinned: int
+    validated_s: float | None
+    freshness: Literal["fresh", "stale", "check"]
+
+
+class CachedList(msgspec.Struct):
+    """``more``: how many objects follow; ``next`` is the start_after to ask for them, null at the end."""
+
+    bucket: str
+    prefix: str
+    objects: list[CachedSummary]
+    more: int
+    next: str | None
 
 
 class Status(msgspec.Struct):

@@ -237,6 +237,14 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/v1/objects/{bucket}",
+        "What is cached of the objects under a prefix, in key order",
+        admin.list_objects,
+        answers=_ok(wire.CachedList),
+        query=admin.LISTING,
+    ),
+    Route(
+        "GET",
         "/v1/objects/{bucket}/{key}",
         "What is cached of one object",
         admin.get_object,
