@@ -281,8 +281,8 @@ class PageSummary(msgspec.Struct):
 
 
 class ObjectSummary(msgspec.Struct):
-    """``validated_s``: Unix time of the last check against the origin. ``freshness``: it is answered as it is,
-    answered and checked in the background, or checked before. ``total_pages``: cached or not.
+    """``validated_s``: Unix time of the last check against the origin. ``freshness``: answered as it is,
+    answered while it is checked, or checked before. ``total_pages``: cached or not.
     """
 
     uri: str

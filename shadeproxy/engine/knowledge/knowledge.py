@@ -166,7 +166,7 @@ class Knowledge:
     # ------------------------------------------------------------------ scores
 
     def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
-        """Any thread. Raises UnknownName (job, id), InvalidRequest."""
+        """Any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=_title(space)))
@@ -182,7 +182,7 @@ class Knowledge:
         for ref, samples in zip(refs, found, strict=True):
             if not samples:
                 hint = "scores name objects of the job's dataset, as BUCKET/KEY"
-                raise UnknownName(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
+                raise InvalidRequest(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
         sizes = [len(samples) for samples in found]
         ids = np.array([item for samples in found for item in samples], dtype=np.int64)
         return Batch(space, np.repeat(column, sizes), ids=ids)
