@@ -35,7 +35,6 @@ MAX_READS = 65_536
 
 # As the S3 listener has it: no slash, so that a bucket never names a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from shadeproxy.api.control.bodies import JSON, NAME_PATTERN
+from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.errors import ErrorAnswer
 from shadeproxy.api.control.routes import Content, Route
+from shadeproxy.core.types import NAME_PATTERN
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _NAMED = frozenset({"dataset", "job"})
