@@ -312,7 +312,8 @@ def simulate_policies(
     ] = "none",
     as_json: JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Where the picture goes; by default simulate.png.")
+        Path | None,
+        typer.Option("--plot", help="Where the picture goes; by default simulate.png, with --json nowhere."),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
 ) -> None:

@@ -311,8 +311,10 @@ async def test_residency_is_a_bitmap_with_an_etag(client, job, backend):
     assert await answer.read() == bytes([0b00001001, 0b00000010])
 
 
-async def test_residency_of_a_job_without_a_dataset(client, backend):
+async def test_residency_of_a_job_without_a_dataset(client, backend, refused):
     await client.put("/v1/jobs/free", json={})
+    text = await refused(await client.get("/v1/jobs/free/residency"), 409, "conflict")
+    assert "has no samples | register the objects (PUT /v1/datasets/NAME)" in text
     await client.post("/v1/jobs/free/scores", json={"keys": {"b/x": 1, "b/y": 3}})
     backend.resident = [ObjectRef("b", "y")]
     assert await (await client.get("/v1/jobs/free/residency")).read() == bytes([0b10])
