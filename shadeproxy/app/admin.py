@@ -3,16 +3,28 @@
 import numpy as np
 import structlog
 
-from shadeproxy.api.control.context import CachedObject, CachedPage, Pin, Pinned, PinsNow, Purged
+from shadeproxy.api.control.context import (
+    CachedListing,
+    CachedObject,
+    CachedPage,
+    Freshness,
+    Pin,
+    Pinned,
+    PinsNow,
+    Purged,
+)
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.rules import Age
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger("shadeproxy.access")
+
+_FRESHNESS: dict[Age, Freshness] = {Age.FRESH: "fresh", Age.STALE: "stale", Age.UNUSABLE: "check"}
 
 
 class EngineAdmin:
@@ -32,9 +44,18 @@ class EngineAdmin:
         found = await self._engine.inspect(ref)
         if found is None:
             return None
-        known, pages = found
+        known, age, pages = found
         cached = tuple(CachedPage(*page) for page in pages)
-        return CachedObject(known.meta, cached, known.validated_s)
+        return CachedObject(known.meta, cached, known.validated_s or None, _FRESHNESS[age])
+
+    async def list_cached(self, bucket: str, prefix: str, *, start_after: str, limit: int) -> CachedListing:
+        refs, more = await self._engine.cache.listing.under(
+            bucket, prefix, start_after=start_after, limit=limit
+        )
+        found = [(ref, await self.inspect(ref)) for ref in refs]
+        # What left meanwhile may be known still.
+        objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
+        return CachedListing(objects, more, refs[-1].key if more else None)
 
     async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
         if not dry_run:

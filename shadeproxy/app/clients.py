@@ -13,6 +13,7 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
         ClientKey(
             client.access_key,
             client.secret(),
+            session_token=client.session_token(),
             upstream=SHARED if client.upstream.is_shared else upstream_of(client.access_key),
             rights=_rights(client),
         )

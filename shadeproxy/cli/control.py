@@ -5,7 +5,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError
+from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, UnknownName
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
@@ -23,9 +23,9 @@ class ControlClient:
         self._parts = parts
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def get(self, path: str) -> dict[str, Any]:
-        """The JSON object at ``path``. Raises ShadeProxyError that says what to change."""
-        return self._send("GET", path, None)
+    def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+        """The JSON object at ``path``. Raises UnknownName, and other errors that say what to change."""
+        return self._send("GET", path, None, timeout_s)
 
     def post(self, path: str, body: dict[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
         """The answer to ``body``. Raises ShadeProxyError that says what to change."""
@@ -74,6 +74,8 @@ class ControlClient:
         if status >= 400:
             error = answer.get("error", {})
             hint = error.get("hint")
+            if error.get("code") == "unknown_name":
+                raise UnknownName(error["message"], hint=hint or "")
             raise ShadeProxyError(
                 f"{error.get('message', f'status {status}')}" + (f"; {hint}" if hint else "")
             )

@@ -182,6 +182,26 @@ def purge(
 
 
 @app.command()
+def inspect(
+    uri: Annotated[
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="A prefix, or the key of a cached object.")
+    ],
+    *,
+    config: ConfigOption = None,
+    override: SetOption = None,
+    url: UrlOption = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many objects.")] = 100,
+    start_after: Annotated[str, typer.Option(metavar="KEY", help="Only keys after this one.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is cached of an object, or of those below a prefix in key order."""
+    from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
+
+    client = _client(config, override, url)
+    inspect_cached(client, uri, limit=limit, start_after=start_after, as_json=as_json)
+
+
+@app.command()
 def warm(
     uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to read into the cache.")],
     *,
@@ -292,7 +312,8 @@ def simulate_policies(
     ] = "none",
     as_json: JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Where the picture goes; by default simulate.png.")
+        Path | None,
+        typer.Option("--plot", help="Where the picture goes; by default simulate.png, with --json nowhere."),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
 ) -> None:

@@ -68,7 +68,7 @@ def run_simulate(
         typer.echo(msgspec.json.format(msgspec.json.encode(result)))
     else:
         _print(result)
-    if not with_plot:
+    if not with_plot or (as_json and plot is None):
         return
     if plot is None and not has_matplotlib():
         messages.print("no plot: matplotlib is missing; install with: pip install 'shadeproxy\\[demo]'")

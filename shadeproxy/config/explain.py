@@ -25,10 +25,11 @@ _WRITE = {
     "less_than_equal": "write {le} or less",
     "string_type": 'write text in quotes, as in "text"',
     "path_type": 'write text in quotes, as in "text"',
-    "tuple_type": 'write a list, as in ["a", "b"]',
     "model_type": "is a table: write its keys below a [section] line",
     "missing": "is missing: write it",
 }
+_TABLES = {"rules": ("prefix", "data/"), "auth.clients": ("access_key", "trainer")}
+"""Keys that are lists of tables, and what an example of one says."""
 _SECRETIVE = ("token", "secret", "password")
 _USER_INFO = re.compile("//[^/]*@")
 
@@ -50,12 +51,29 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
     where = f"{place}: " if place else ""
     if not key:
         return _message(detail)
+    if detail["type"] == "tuple_type":
+        return f"{where}{dotted(key)}{_shown(detail)}: {_list_form(dotted(key), place)}"
     if detail["type"] == "extra_forbidden":
         return f"{where}{dotted(key)}: unknown key; {_suggestion(key, model)}"
-    value, name = detail["input"], str(key[-1]).lower()
+    return f"{where}{dotted(key)}{_shown(detail)}: {_message(detail)}"
+
+
+def _shown(detail: ErrorDetails) -> str:
+    value, name = detail["input"], str(detail["loc"][-1]).lower()
     showable = isinstance(value, str | int | float) and not any(word in name for word in _SECRETIVE)
-    shown = f" = {_toml_like(value)}" if showable else ""
-    return f"{where}{dotted(key)}{shown}: {_message(detail)}"
+    return f" = {_toml_like(value)}" if showable else ""
+
+
+def _list_form(key: str, place: str) -> str:
+    """How a list is written in that place: JSON in the environment, TOML elsewhere."""
+    if key not in _TABLES:
+        return 'write a list, as in ["a", "b"]'
+    name, value = _TABLES[key]
+    if place.startswith("environment"):
+        return f'write a list of tables in JSON, as in [{{"{name}": "{value}"}}]'
+    if place.startswith("--set"):
+        return f'write a list of tables in TOML, as in [{{{name} = "{value}"}}]'
+    return f'write each as a table of its own: a line [[{key}]], and below it {name} = "{value}"'
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:

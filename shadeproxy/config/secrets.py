@@ -134,11 +134,15 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """A client's secret: exactly one of an environment variable and a file."""
+    """A client's secret: exactly one of an environment variable and a file. The session token of a temporary
+    key: at most one.
+    """
 
     access_key: str
     secret_env: str = ""
     secret_file: str = ""
+    session_token_env: str = ""
+    session_token_file: str = ""
 
     @field_validator("access_key")
     @classmethod
@@ -150,17 +154,28 @@ class SecretReference(Section):
     @model_validator(mode="before")
     @classmethod
     def _no_literal(cls, value: Any) -> Any:
-        return refuse_literals(value, instead='secret_env = "NAME" or secret_file = "PATH"')
+        token = isinstance(value, dict) and "session_token" in value
+        what = "session_token" if token else "secret"
+        return refuse_literals(value, instead=f'{what}_env = "NAME" or {what}_file = "PATH"')
 
     @model_validator(mode="after")
     def _one_reference(self) -> Self:
         if bool(self.secret_env) == bool(self.secret_file):
             raise ValueError("write one of secret_env and secret_file")
+        if self.session_token_env and self.session_token_file:
+            raise ValueError("write one of session_token_env and session_token_file, or neither")
         return self
 
     def secret(self) -> str:
         """The secret key. Raises ConfigError."""
         return read_secret(f"auth.clients {self.access_key}", env=self.secret_env, file=self.secret_file)
+
+    def session_token(self) -> str | None:
+        """What must come with a temporary key. Raises ConfigError."""
+        if not self.session_token_env and not self.session_token_file:
+            return None
+        what = f"session token of auth.clients {self.access_key}"
+        return read_secret(what, env=self.session_token_env, file=self.session_token_file)
 
 
 def _read_credentials_file(file: str, profile: str) -> Credentials:

@@ -39,6 +39,14 @@ class BodyMismatch(RequestError):
     """The body is not the one that was promised: wrong hash, checksum or length."""
 
 
+class PayloadMismatch(BodyMismatch):
+    """The body does not have the SHA-256 that the request was signed with."""
+
+
+class BodyIncomplete(BodyMismatch):
+    """The body ended before its announced length."""
+
+
 class ClientTooSlow(RequestError):
     """The client keeps what waits for its body waiting for too long."""
 
@@ -52,7 +60,7 @@ class NotSupported(RequestError):
 
 
 class UnknownName(RequestError):
-    """A dataset, job, sample id or operation that the control side does not know."""
+    """A dataset, job or operation that the control side does not know."""
 
 
 class Conflict(RequestError):

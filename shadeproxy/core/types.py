@@ -84,6 +84,10 @@ class ObjectMeta:
         return next((value for field_name, value in self.headers if field_name.lower() == wanted), None)
 
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
+"""Of jobs and datasets."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobContext:
     """Which job, epoch and rank a read belongs to (header ``x-shade-job: name;epoch=3;rank=0``)."""

@@ -19,6 +19,7 @@ from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
+from shadeproxy.engine.listing import Listing
 from shadeproxy.engine.pinning import Pinning
 from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.placement import Placement, WeightSource
@@ -81,6 +82,7 @@ class PageCache:
             pinned=self._pinning.of_rows,
             erasing=self._note_erasures,
         )
+        self.listing = Listing(self.residents, self._groups, self._places, self._recovery)
         self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading

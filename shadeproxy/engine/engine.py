@@ -39,7 +39,7 @@ from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
-from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
@@ -240,10 +240,13 @@ class Engine:
             await self.cache.erased()
         return counted
 
-    async def inspect(self, ref: ObjectRef) -> tuple[Known, list[tuple[int, str, int, bool]]] | None:
+    async def inspect(self, ref: ObjectRef) -> tuple[Known, Age, list[tuple[int, str, int, bool]]] | None:
         """What is known of an object, and its pages as ``PageCache.pages`` tells them; None: nothing."""
-        known = await self._versions.known(ref)
-        return None if known is None else (known, self.cache.pages(ref, known.meta.etag))
+        known = await self._versions.known(ref) or await self.cache.listing.known(ref)
+        if known is None:
+            return None
+        age = self._rules.of(ref).age(known.validated_s, self._clock.now_s())
+        return known, age, self.cache.pages(ref, known.meta.etag)
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
         """See ``Versions.check_listed``."""

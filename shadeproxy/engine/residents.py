@@ -157,6 +157,17 @@ class Residents:
         """Every slot that holds a readable page."""
         return np.flatnonzero(self.tier[: self._next_slot] != NO_TIER)
 
+    @property
+    def slots(self) -> int:
+        """How many there are, in use or free."""
+        return self._next_slot
+
+    def ready_in(self, groups: list[int], start: int, stop: int) -> Slots:
+        """Slots of ``[start, stop)`` that hold a readable page of one of the prefix groups."""
+        stop = min(stop, self._next_slot)
+        found = np.isin(self.group[start:stop], groups) & (self.tier[start:stop] != NO_TIER)
+        return np.flatnonzero(found) + start
+
     def in_groups(self, groups: list[int]) -> Slots:
         """Every slot, in use or free, whose latest page is of one of the prefix groups."""
         return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))

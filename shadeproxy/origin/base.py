@@ -80,7 +80,7 @@ class ForwardRequest:
     fields without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection.
     ``body`` None means no body. ``payload_hash``: hex SHA-256 that the client promised (the caller
     checks it as well), or UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body, where that can
-    be; an origin that cannot leaves them out.
+    be; an origin that cannot leaves them out. ``request_id``: ours, for errors that the origin words here.
     """
 
     method: str
@@ -93,6 +93,7 @@ class ForwardRequest:
     payload_hash: str = UNSIGNED_PAYLOAD
     upstream: Upstream = SHARED
     trailers: Trailers | None = None
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

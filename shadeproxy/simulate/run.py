@@ -158,6 +158,8 @@ def _cache(text: str, trace: Trace) -> Cache:
 
 def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
     if trace.epochs is None:
-        return float(len(np.unique(trace.ids)))
+        return len(np.unique(trace.ids))
     epochs = np.unique(trace.epochs[counted])
-    return float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
+    mean = float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
+    # Ids are counted: JSON shows a fraction only where epochs differ.
+    return int(mean) if mean.is_integer() else mean

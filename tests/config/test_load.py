@@ -108,6 +108,7 @@ UNREADABLE = [
     ('[s3]\nlisten = "9000"', '{file}: s3.listen = "9000": write it as "host:port"'),
     ('[s3]\nlisten = "a:99999"', '{file}: s3.listen = "a:99999": write it as "host:port"'),
     ('[s3]\ndomains = "a"', '{file}: s3.domains = "a": write a list, as in ["a", "b"]'),
+    ('rules = "a"', '{file}: rules = "a": write each as a table of its own: a line [[rules]], and below it'),
     ('[s3.tls]\ncert = "a"', "{file}: s3.tls: write both cert and key, or neither"),
     ("s3 = 3", "{file}: s3 = 3: is a table: write its keys below a [section] line"),
     (
@@ -152,7 +153,12 @@ def test_bad_environment_names_the_variable(monkeypatch):
     assert text("SHADEPROXY__CACHE__RAMM__X", "1").startswith(
         f"{variable}CACHE__RAMM__X: cache.ramm: unknown key"
     )
-    assert text("SHADEPROXY__RULES", "x") == f'{variable}RULES: rules = "x": write a list, as in ["a", "b"]'
+    wanted = 'write a list of tables in JSON, as in [{"prefix": "data/"}]'
+    toml = '[{prefix = "data/"}]'
+    assert text("SHADEPROXY__RULES", "x") == f'{variable}RULES: rules = "x": {wanted}'
+    assert text("SHADEPROXY__RULES", toml).endswith(f": {wanted}")
+    monkeypatch.setenv("SHADEPROXY__RULES", '[{"prefix": "data/"}]')
+    assert Settings.load().rules[0].prefix == "data/"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,11 @@ def test_bad_environment_names_the_variable(monkeypatch):
         ("=3", "--set : write it as --set section.key=value"),
         ("cache..x=3", "--set cache..x: write it as --set section.key=value"),
         ("policy.nmae=lru", "--set policy.nmae: policy.nmae: unknown key; did you mean name?"),
+        (
+            'rules=[{"prefix": "data/"}]',
+            '--set rules: rules = "[{"prefix": "data/"}]": write a list of tables in TOML, as in',
+        ),
+        ("auth.clients=x", '--set auth.clients: auth.clients = "x": write a list of tables in TOML, as in'),
         ("policy.name=x", "--set policy.name: policy.name = \"x\": no policy is called 'x'"),
     ],
 )

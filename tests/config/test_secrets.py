@@ -65,6 +65,14 @@ def explained(call):
             '{file}: auth.clients[0].allow[0] = "reed": write "read", "write" or "list"',
         ),
         (
+            '[[auth.clients]]\naccess_key = "a"\nsecret_env = "A"\nsession_token = "hunter2"',
+            "{file}: auth.clients[0]: session_token: a secret does not stand in the configuration; write",
+        ),
+        (
+            '[[auth.clients]]\naccess_key="a"\nsecret_env="A"\nsession_token_env="B"\nsession_token_file="c"',
+            "{file}: auth.clients[0]: write one of session_token_env and session_token_file, or neither",
+        ),
+        (
             '[origin.credentials]\naccess_key_env = "A"',
             "{file}: origin.credentials: access_key_env and secret_key_env",
         ),

@@ -145,3 +145,23 @@ def test_a_warm_is_ended_by_ctrl_c_and_by_the_end_of_the_proxy(serve, fake_origi
     finally:
         fake_origin.gate.set()
     assert [line["state"] for line in log_of(served, "operation ended")] == ["cancelled", "cancelled"]
+
+
+def test_inspect_shows_what_is_cached_below_a_prefix_and_of_one_key(start):
+    served = start()
+    post(served, "pin", "s3://data/keep/000")
+    read(served, [*KEPT[:3], OTHERS[0]])
+
+    def inspected(uri, *options):
+        command = [sys.executable, "-m", "shadeproxy", "inspect", uri, *options, "--url", served.control]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(done.stdout)
+
+    listed = wait_for(lambda: found if len((found := inspected("s3://data/keep/"))["objects"]) == 3 else None)
+    assert [one["key"] for one in listed["objects"]] == KEPT[:3]
+    first = listed["objects"][0]
+    assert (first["tiers"], first["pinned"], first["freshness"]) == ({"ram": 1}, 1, "fresh")
+    assert (first["pages"], first["total_pages"], first["bytes"]) == (1, 1, first["size"])
+    part = inspected("s3://data/keep/", "--limit", "1", "--start-after", KEPT[0])
+    assert ([one["key"] for one in part["objects"]], part["more"], part["next"]) == ([KEPT[1]], 1, KEPT[1])
+    assert inspected("s3://data/keep/000")["objects"] == [first]

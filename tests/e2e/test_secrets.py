@@ -12,7 +12,9 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from .conftest import log_of, wait_for
@@ -244,3 +246,42 @@ def _in_text(served) -> None:
 
 def _since(served, start: int) -> list[str]:
     return served.log.read_bytes()[start:].decode().split("\n")[:-1]
+
+
+def test_a_temporary_key_needs_its_session_token(serve, bucket_directory, tmp_path):
+    (bucket_directory / "data" / "k").write_bytes(b"body")
+    for name, text in (("secret", "temporary-secret"), ("session", "to+ken/=")):
+        (tmp_path / name).write_text(text)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f"""
+        [auth]
+        anonymous = false
+        [[auth.clients]]
+        access_key = "temporary"
+        secret_file = "{tmp_path}/secret"
+        session_token_file = "{tmp_path}/session"
+        """
+    )
+    proxy = serve(config, origin__kind="file", origin__path=str(bucket_directory))
+
+    def read(token):
+        client = boto3.client(
+            "s3",
+            endpoint_url=proxy.s3,
+            region_name="us-east-1",
+            aws_access_key_id="temporary",
+            aws_secret_access_key="temporary-secret",
+            aws_session_token=token,
+            config=Config(retries={"max_attempts": 1}),
+        )
+        return client.get_object(Bucket="data", Key="k")["Body"].read()
+
+    assert read("to+ken/=") == b"body"
+    for wrong in ("token", None):
+        with pytest.raises(ClientError, match=r"AccessDenied.*session token does not belong"):
+            read(wrong)
+    command = [sys.executable, "-m", "shadeproxy", "config", "-c", str(config)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f'session_token_file = "{tmp_path}/session"' in shown
+    assert "to+ken" not in shown

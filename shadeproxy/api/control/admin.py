@@ -1,11 +1,18 @@
 """Calls about what is cached: look at one object, purge, pin and unpin a prefix."""
 
 import math
+import re
+from collections import Counter
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.control.bodies import (
+    BUCKET_PATTERN,
+    CachedList,
+    CachedSummary,
     ObjectSummary,
     PageSummary,
     PinAnswer,
@@ -23,6 +30,18 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
 
 _SCHEME = "s3://"
+_BUCKET = re.compile(BUCKET_PATTERN)
+LISTING = {
+    "prefix": "What the keys begin with; left out, the whole bucket",
+    "limit": "At most so many objects, 1 to 1000; 100 by default",
+    "start_after": "Only keys after this one",
+}
+
+
+class _Listing(msgspec.Struct, forbid_unknown_fields=True):
+    prefix: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    start_after: str = ""
 
 
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
@@ -57,7 +76,17 @@ def read_place(uri: str) -> tuple[str, str]:
         raise InvalidRequest(
             f"{uri[:200]!r} is no S3 URI", hint="write s3://bucket/prefix, or s3://bucket for all of it"
         )
-    return bucket, prefix
+    return require_bucket(bucket), prefix
+
+
+def require_bucket(name: str) -> str:
+    """Raises InvalidRequest for what no S3 call could name."""
+    if not _BUCKET.fullmatch(name):
+        raise InvalidRequest(
+            f"{name[:200]!r} cannot be the name of a bucket",
+            hint="write s3://bucket/prefix; a bucket is 1 to 255 of A-Z a-z 0-9 . _ : -, and not . or ..",
+        )
+    return name
 
 
 def _answer_pin(bucket: str, prefix: str, pinned: Pinned) -> web.Response:
@@ -81,9 +110,59 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
             size=cached.meta.size,
             headers=list(cached.meta.headers),
             validated_s=cached.validated_s,
+            freshness=cached.freshness,
+            total_pages=_pages_of(cached.meta.size, context.page_size),
             pages=[
                 PageSummary(page.number, page.tier, page.size_bytes, page.pinned) for page in cached.pages
             ],
             weight=None if math.isnan(weight) else weight,
         )
     )
+
+
+async def list_objects(context: ControlContext, request: web.Request) -> web.Response:
+    bucket, asked = require_bucket(request.match_info["bucket"]), _asked(request)
+    listed = await context.admin.list_cached(
+        bucket, asked.prefix, start_after=asked.start_after, limit=asked.limit
+    )
+    objects = [
+        CachedSummary(
+            key=_told(ref.key),
+            etag=cached.meta.etag,
+            size=cached.meta.size,
+            pages=len(cached.pages),
+            total_pages=_pages_of(cached.meta.size, context.page_size),
+            bytes=sum(page.size_bytes for page in cached.pages),
+            tiers=dict(Counter(page.tier for page in cached.pages)),
+            pinned=sum(page.pinned for page in cached.pages),
+            validated_s=cached.validated_s,
+            freshness=cached.freshness,
+        )
+        for ref, cached in listed.objects
+    ]
+    following = None if listed.next is None else _told(listed.next)
+    return answer_json(CachedList(bucket, asked.prefix, objects, listed.more, following))
+
+
+def _asked(request: web.Request) -> _Listing:
+    query = dict(request.query)
+    try:
+        asked = msgspec.convert(query, _Listing, strict=False)
+        if len(query) == len(request.query):
+            return asked
+        problem = "a parameter is there twice"
+    except msgspec.ValidationError as error:
+        problem = str(error)
+    raise InvalidRequest(
+        f"the query is not right: {problem}", hint=f"parameters: {', '.join(LISTING)}"
+    ) from None
+
+
+def _pages_of(size: int, page_size: int) -> int:
+    """Of an object; an empty one has a page too."""
+    return max(1, -(-size // page_size))
+
+
+def _told(key: str) -> str:
+    """JSON holds no octets that are no UTF-8."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -6,13 +6,14 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
-from shadeproxy.api.control.bodies import JSON, NAME_PATTERN
+from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import translate_errors
 from shadeproxy.api.control.guard import check_caller
 from shadeproxy.api.control.openapi import describe
 from shadeproxy.api.control.routes import ROUTES, Handler, Route
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.types import NAME_PATTERN
 
 _NAME = re.compile(NAME_PATTERN)
 _OPENAPI = "/openapi.json"

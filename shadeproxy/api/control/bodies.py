@@ -35,7 +35,6 @@ MAX_READS = 65_536
 
 # As the S3 listener has it: no slash, so that a bucket never names a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}$"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -281,13 +280,46 @@ class PageSummary(msgspec.Struct):
 
 
 class ObjectSummary(msgspec.Struct):
+    """``validated_s``: Unix time of the last check against the origin. ``freshness``: answered as it is,
+    answered while it is checked, or checked before. ``total_pages``: cached or not.
+    """
+
     uri: str
     etag: str
     size: int
     headers: list[tuple[str, str]]
     validated_s: float | None
+    freshness: Literal["fresh", "stale", "check"]
     pages: list[PageSummary]
+    total_pages: int
     weight: float | None
+
+
+class CachedSummary(msgspec.Struct):
+    """As ObjectSummary; ``pages``, ``bytes`` and ``pinned`` (pages) count what is cached, ``tiers`` its pages
+    by tier.
+    """
+
+    key: str
+    etag: str
+    size: int
+    pages: int
+    total_pages: int
+    bytes: int
+    tiers: dict[str, int]
+    pinned: int
+    validated_s: float | None
+    freshness: Literal["fresh", "stale", "check"]
+
+
+class CachedList(msgspec.Struct):
+    """``more``: how many objects follow; ``next`` is the start_after to ask for them, null at the end."""
+
+    bucket: str
+    prefix: str
+    objects: list[CachedSummary]
+    more: int
+    next: str | None
 
 
 class Status(msgspec.Struct):

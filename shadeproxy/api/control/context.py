@@ -26,6 +26,9 @@ from shadeproxy.telemetry.stats import Stats
 READY = "ready"
 HELD_BYTES = 64 * 1024 * 1024
 
+Freshness = Literal["fresh", "stale", "check"]
+"""Answered as it is; answered, and checked in the background; checked before it is answered."""
+
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
@@ -82,6 +85,16 @@ class CachedObject:
     meta: ObjectMeta
     pages: tuple[CachedPage, ...]
     validated_s: float | None = None
+    freshness: Freshness = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedListing:
+    """Some objects in key order. ``more``: how many follow, after the key ``next``."""
+
+    objects: tuple[tuple[ObjectRef, CachedObject], ...]
+    more: int
+    next: str | None
 
 
 class CacheAdmin(Protocol):
@@ -96,6 +109,10 @@ class CacheAdmin(Protocol):
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
         """What is cached of one object; None when nothing is known of it."""
+        ...
+
+    async def list_cached(self, bucket: str, prefix: str, *, start_after: str, limit: int) -> CachedListing:
+        """What is cached of the objects under ``prefix``, the first ``limit`` after ``start_after``."""
         ...
 
     async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:

@@ -30,6 +30,8 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.MalformedBody: (400, "malformed_body"),
     core.BodyTooLarge: (413, "body_too_large"),
     core.BodyMismatch: (400, "body_mismatch"),
+    core.PayloadMismatch: (400, "body_mismatch"),
+    core.BodyIncomplete: (400, "body_mismatch"),
     core.ClientTooSlow: (408, "too_slow"),
     core.MissingLength: (411, "missing_length"),
     core.NotSupported: (501, "not_supported"),

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from shadeproxy.api.control.bodies import JSON, NAME_PATTERN
+from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.errors import ErrorAnswer
 from shadeproxy.api.control.routes import Content, Route
+from shadeproxy.core.types import NAME_PATTERN
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _NAMED = frozenset({"dataset", "job"})
@@ -47,9 +48,10 @@ def _operation(route: Route) -> dict[str, Any]:
         str(status): {"description": text, "content": _content(content)}
         for status, (text, content) in route.answers.items()
     }
+    name = route.handler.__name__
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": route.handler.__name__,
+        "operationId": f"head_{name}" if route.method == "HEAD" else name,
         "parameters": path + query,
         "responses": answers | {"default": _ERROR},
         "security": [{}] if route.probe else [{"token": []}, {"browser": []}, {}],

@@ -40,6 +40,8 @@ def _ok(shape: type[msgspec.Struct] | None = None, kind: str = wire.JSON) -> dic
 
 
 _GONE: dict[int, tuple[str, Content]] = {204: ("Done", {})}
+_HEAD: dict[int, tuple[str, Content]] = {200: ("OK", {})}
+_NOT_YET: dict[int, tuple[str, Content]] = {503: ("Starting or draining", {})}
 _UNCHANGED: tuple[str, Content] = ("Not changed since the ETag in If-None-Match", {})
 _NOT_READY: tuple[str, Content] = ("Starting or draining", {wire.JSON: wire.Status})
 _MANIFEST: Content = dict.fromkeys(sorted(wire.LINES_TYPES)) | {wire.JSON: wire.DatasetFromListing}
@@ -76,6 +78,9 @@ ROUTES = (
         answers={**_ok(wire.Readiness), 503: _NOT_READY},
         probe=True,
     ),
+    Route("HEAD", "/healthz", "As GET, without body", service.healthz, answers=_HEAD, probe=True),
+    Route("HEAD", "/readyz", "As GET, without body", service.readyz, answers=_HEAD | _NOT_YET, probe=True),
+    Route("HEAD", "/metrics", "As GET, without body", service.metrics, answers=_HEAD),
     Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
@@ -234,6 +239,14 @@ ROUTES = (
         "End an operation; one that ended stays as it is",
         operations.delete_operation,
         answers=_ok(wire.OperationSummary),
+    ),
+    Route(
+        "GET",
+        "/v1/objects/{bucket}",
+        "What is cached of the objects under a prefix, in key order",
+        admin.list_objects,
+        answers=_ok(wire.CachedList),
+        query=admin.LISTING,
     ),
     Route(
         "GET",

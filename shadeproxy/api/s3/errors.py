@@ -32,6 +32,8 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedBody: Row(400, "MalformedXML"),
     errors.BodyTooLarge: Row(400, "EntityTooLarge"),
     errors.BodyMismatch: Row(400, "BadDigest"),
+    errors.PayloadMismatch: Row(400, "XAmzContentSHA256Mismatch"),
+    errors.BodyIncomplete: Row(400, "IncompleteBody"),
     errors.ClientTooSlow: Row(400, "RequestTimeout"),
     errors.MissingLength: Row(411, "MissingContentLength"),
     errors.NotSupported: Row(501, "NotImplemented"),

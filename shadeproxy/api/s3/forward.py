@@ -119,6 +119,7 @@ class Forwarder:
             payload_hash=body.plan.sha256 or UNSIGNED_PAYLOAD,
             upstream=call.identity.upstream,
             trailers=outgoing.trailers,
+            request_id=exchange.request_id,
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:

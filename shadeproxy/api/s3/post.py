@@ -87,6 +87,7 @@ class PostUploads:
                         body=pieces,
                         content_length=form.file_length,
                         upstream=identity.upstream,
+                        request_id=exchange.request_id,
                     )
                     location = _location(exchange, request, ref)
                     await self._put(exchange, forwarded, body, fields, location)

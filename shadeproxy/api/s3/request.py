@@ -12,11 +12,12 @@ from types import MappingProxyType
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.types import Headers, JobContext, ObjectRef
+from shadeproxy.core.types import NAME_PATTERN, Headers, JobContext, ObjectRef
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
+_JOB_NAME = re.compile(NAME_PATTERN)
 _JOB_NUMBER = re.compile(r"\d{1,9}")
 
 
@@ -93,9 +94,11 @@ def parse_job(field: str | None) -> JobContext | None:
             name = ""
             break
         numbers[label] = int(value)
-    if not name:
+    if not _JOB_NAME.fullmatch(name):
         raise InvalidRequest(
-            "The x-shade-job header cannot be understood", hint="write it as name;epoch=3;rank=0"
+            "The x-shade-job header cannot be understood",
+            hint="write it as name;epoch=3;rank=0; names are 1 to 128 of A-Z a-z 0-9 . _ @ + = - and start"
+            " with a letter or digit",
         )
     return JobContext(name, numbers.get("epoch"), numbers.get("rank"))
 

@@ -166,7 +166,7 @@ class Knowledge:
     # ------------------------------------------------------------------ scores
 
     def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
-        """Any thread. Raises UnknownName (job, id), InvalidRequest."""
+        """Any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=_title(space)))
@@ -182,7 +182,7 @@ class Knowledge:
         for ref, samples in zip(refs, found, strict=True):
             if not samples:
                 hint = "scores name objects of the job's dataset, as BUCKET/KEY"
-                raise UnknownName(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
+                raise InvalidRequest(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
         sizes = [len(samples) for samples in found]
         ids = np.array([item for samples in found for item in samples], dtype=np.int64)
         return Batch(space, np.repeat(column, sizes), ids=ids)
@@ -258,11 +258,16 @@ class Knowledge:
     def residency(self, name: str) -> Callable[[Hashes, NDArray[np.uint32]], Bits]:
         """A function from resident pages (object hashes, page numbers) to one bit a sample, for any thread.
 
-        Raises UnknownName.
+        Raises UnknownName, Conflict when the job has no samples yet.
         """
         space = self.space(name)
         if isinstance(space, Dataset):
             return space.residency
+        if not space.count:
+            raise Conflict(
+                f"job {name!r} was registered without a dataset and has scored nothing, so it has no samples",
+                hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
+            )
         known = space.hashes  # a copy: the set grows on the event loop
         return lambda hashes, _numbers: np.isin(known, hashes)
 

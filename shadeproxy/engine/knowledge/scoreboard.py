@@ -8,7 +8,7 @@ normalised so that the mean of a job's known scores is 1. Source: SHADE (FAST'23
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.errors import InvalidRequest, UnknownName
+from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Groups, Ids
 from shadeproxy.engine.knowledge.pages import PageIndex
 
@@ -170,11 +170,11 @@ def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what
 
 
 def check_ids(ids: list[int] | NDArray[np.integer], count: int, *, dataset: str) -> Ids:
-    """``ids`` as i64[k]. Raises UnknownName that names the first one outside 0 .. count-1."""
+    """``ids`` as i64[k]. Raises InvalidRequest that names the first one outside 0 .. count-1."""
     column = np.asarray(ids).astype(np.int64) if len(ids) else np.empty(0, dtype=np.int64)
     bad = np.flatnonzero((column < 0) | (column >= count))
     if len(bad):
-        raise UnknownName(
+        raise InvalidRequest(
             f"ids[{bad[0]}] is {column[bad[0]]}, but {dataset} has {count} samples",
             hint=f"ids are 0 to {count - 1}" if count else "send scores by key",
         )

@@ -62,9 +62,12 @@ def error(answer: OriginAnswer, request: ForwardRequest) -> ForwardResponse:
     """An error as S3 shows it; without body for HEAD and 304."""
     if answer.status == 304:
         return empty(304, *answer.headers)
-    resource = request.raw_path
     xml = '<?xml version="1.0" encoding="UTF-8"?>\n' + element(
-        "Error", text("Code", answer.code), text("Message", answer.message), text("Resource", resource)
+        "Error",
+        text("Code", answer.code),
+        text("Message", answer.message),
+        text("Resource", request.raw_path),
+        text("RequestId", request.request_id),
     )
     response = _xml_answer(answer.status, xml, answer.headers)
     if request.method == "HEAD":

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import (
     READY,
+    CachedListing,
     CachedObject,
     ControlContext,
     Pin,
@@ -50,6 +51,7 @@ class Backend:
 
     objects: dict = field(default_factory=dict)
     listing: dict = field(default_factory=dict)
+    listings: list = field(default_factory=list)
     purges: list = field(default_factory=list)
     resident: list = field(default_factory=list)
     readiness: str = READY
@@ -94,6 +96,12 @@ class Backend:
 
     async def inspect(self, ref) -> CachedObject | None:
         return self.objects.get(ref)
+
+    async def list_cached(self, bucket, prefix, *, start_after, limit) -> CachedListing:
+        self.listings.append((bucket, prefix, start_after, limit))
+        found = sorted((ref, cached) for ref, cached in self.objects.items() if ref.key > start_after)
+        more = max(0, len(found) - limit)
+        return CachedListing(tuple(found[:limit]), more, found[limit - 1][0].key if more else None)
 
     async def list_objects(self, bucket, prefix, *, start_after=""):
         self.list_calls += 1

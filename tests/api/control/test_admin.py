@@ -80,7 +80,9 @@ async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
         "size": 10,
         "headers": [["Content-Type", "image/png"]],
         "validated_s": 12.5,
+        "freshness": "fresh",
         "pages": [{"number": 0, "tier": "ram", "bytes": 10, "pinned": False}],
+        "total_pages": 1,
         "weight": 1.5,
     }
 
@@ -90,6 +92,61 @@ async def test_an_object_without_scores_has_no_weight(client, backend):
     shown = await (await client.get("/v1/objects/b/k")).json()
     assert shown["weight"] is None
     assert shown["pages"] == []
+
+
+async def test_cached_objects_are_listed(client, backend):
+    for key in ("d/a", "d/b", "d/\udcff"):
+        pages = (CachedPage(0, "ram", 4 << 20, True), CachedPage(1, "disk", 4 << 20))
+        backend.objects[ObjectRef("b", key)] = CachedObject(ObjectMeta('"e"', 9 << 20), pages, 12.5, "stale")
+    told = await (await client.get("/v1/objects/b", params={"prefix": "d/", "limit": "2"})).json()
+    summary = {
+        "key": "d/a",
+        "etag": '"e"',
+        "size": 9 << 20,
+        "pages": 2,
+        "total_pages": 3,
+        "bytes": 8 << 20,
+        "tiers": {"ram": 1, "disk": 1},
+        "pinned": 1,
+        "validated_s": 12.5,
+        "freshness": "stale",
+    }
+    objects = [summary, summary | {"key": "d/b"}]
+    assert told == {"bucket": "b", "prefix": "d/", "objects": objects, "more": 1, "next": "d/b"}
+    rest = await (await client.get("/v1/objects/b", params={"start_after": "d/b"})).json()
+    assert [found["key"] for found in rest["objects"]] == ["d/\ufffd"]
+    assert (rest["more"], rest["next"]) == (0, None)
+    assert backend.listings == [("b", "d/", "", 2), ("b", "", "d/b", 100)]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("?limit=0", "limit"),
+        ("?limit=1001", "limit"),
+        ("?limit=x", "limit"),
+        ("?delimiter=/", "delimiter"),
+        ("?prefix=a&prefix=b", "a parameter is there twice | parameters: prefix, limit, start_after"),
+    ],
+)
+async def test_a_listing_that_is_asked_for_wrongly_is_refused(client, backend, refused, query, text):
+    assert text in await refused(await client.get(f"/v1/objects/b{query}"), 400, "invalid_request")
+    assert backend.listings == []
+
+
+@pytest.mark.parametrize("bucket", ["Bad_Bucket!", "..", ".", "a b", "x" * 256, "<b>"])
+@pytest.mark.parametrize("call", ["purge", "pin", "unpin", "warm"])
+async def test_what_cannot_be_a_bucket_is_refused(client, backend, refused, call, bucket):
+    answer = await client.post(f"/v1/{call}", json={"uri": f"s3://{bucket}/x"})
+    text = await refused(answer, 400, "invalid_request")
+    assert "cannot be the name of a bucket | write s3://bucket/prefix; a bucket is 1 to 255 of" in text
+    assert backend.purges == backend.pinned == backend.work == []
+
+
+async def test_a_listing_of_what_cannot_be_a_bucket_is_refused(client, backend, refused):
+    answer = await client.get("/v1/objects/Bad_Bucket!")
+    assert "cannot be the name of a bucket" in await refused(answer, 400, "invalid_request")
+    assert backend.listings == []
 
 
 async def test_an_object_that_is_not_cached_is_told(client, refused):

@@ -157,7 +157,7 @@ async def test_the_column_is_read_back_as_little_endian_floats(client, job):
         ({"ids": [0, 1], "scores": [1]}, (400, "invalid_request", "2 ids but 1 scores")),
         (
             {"ids": [0, 10], "scores": [1, 1]},
-            (404, "unknown_name", "ids[1] is 10, but dataset 'train' has 10"),
+            (400, "invalid_request", "ids[1] is 10, but dataset 'train' has 10"),
         ),
         ({"ids": [0, -1], "scores": [1, 1]}, (400, "invalid_request", "`$.ids[1]`")),
         (
@@ -169,7 +169,10 @@ async def test_the_column_is_read_back_as_little_endian_floats(client, job):
         ({"ids": [0]}, (400, "invalid_request", "either ids and scores, or keys")),
         ({}, (400, "invalid_request", "either ids and scores, or keys")),
         ({"keys": {"b/k0": 1}, "ids": [0], "scores": [1]}, (400, "invalid_request", "either ids and scores")),
-        ({"keys": {"b/k0": 1, "b/nothing": 1}}, (404, "unknown_name", "b/nothing is not in dataset 'train'")),
+        (
+            {"keys": {"b/k0": 1, "b/nothing": 1}},
+            (400, "invalid_request", "b/nothing is not in dataset 'train'"),
+        ),
         ({"keys": {"b/k0": 1, "k1": 1}}, (400, "invalid_request", "'k1' is not BUCKET/KEY")),
         ({"keys": {"b/k0": 1, "b/k1": -1}}, (400, "invalid_request", "scores[1] is -1")),
     ],
@@ -203,7 +206,7 @@ async def test_json_has_no_nan(client, job, refused, number):
         (pack([0, 1], [1, math.nan]), (400, "invalid_request", "scores[1] is nan")),
         (pack([0, 1], [math.inf, 1]), (400, "invalid_request", "scores[0] is inf")),
         (pack([0, 1], [1, -1]), (400, "invalid_request", "scores[1] is -1")),
-        (pack([0, 4294967295], [1, 1]), (404, "unknown_name", "ids[1] is 4294967295")),
+        (pack([0, 4294967295], [1, 1]), (400, "invalid_request", "ids[1] is 4294967295")),
     ],
 )
 async def test_a_bad_binary_batch_changes_nothing(client, job, refused, data, told):
@@ -255,7 +258,7 @@ async def test_a_job_without_a_dataset_scores_any_key(client, context, refused):
     assert weights(context, "b/x", "b/y") == [0.5, 1.5]
     assert (await column(client, "/v1/jobs/free")).tolist() == [1.0, 3.0]
     answer = await client.post("/v1/jobs/free/scores", json={"ids": [5], "scores": [1]})
-    assert "the scored objects of 'free' has 2 samples" in await refused(answer, 404, "unknown_name")
+    assert "the scored objects of 'free' has 2 samples" in await refused(answer, 400, "invalid_request")
 
 
 async def test_scores_checked_for_a_job_that_is_then_replaced_are_not_applied(client, job, context, refused):
@@ -308,8 +311,10 @@ async def test_residency_is_a_bitmap_with_an_etag(client, job, backend):
     assert await answer.read() == bytes([0b00001001, 0b00000010])
 
 
-async def test_residency_of_a_job_without_a_dataset(client, backend):
+async def test_residency_of_a_job_without_a_dataset(client, backend, refused):
     await client.put("/v1/jobs/free", json={})
+    text = await refused(await client.get("/v1/jobs/free/residency"), 409, "conflict")
+    assert "has no samples | register the objects (PUT /v1/datasets/NAME)" in text
     await client.post("/v1/jobs/free/scores", json={"keys": {"b/x": 1, "b/y": 3}})
     backend.resident = [ObjectRef("b", "y")]
     assert await (await client.get("/v1/jobs/free/residency")).read() == bytes([0b10])

@@ -19,6 +19,15 @@ async def test_probes(client, backend):
     assert (await client.get("/healthz")).status == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_heads_are_answered_as_gets_without_body(client, guarded, path):
+    got, head = await client.get(path), await client.head(path)
+    assert (head.status, head.headers["Content-Type"]) == (200, got.headers["Content-Type"])
+    assert int(head.headers["Content-Length"]) > 0
+    assert await head.read() == b""
+    assert (await guarded.head(path)).status == (401 if path == "/metrics" else 200)
+
+
 async def test_stats_are_the_snapshot(client, context):
     context.stats.record_read("train", Source.RAM, 10, JobContext("resnet", 3))
     snapshot = json.loads(json.dumps(context.stats.snapshot()))

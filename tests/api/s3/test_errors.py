@@ -1,5 +1,6 @@
 """Every error class has a row, and a row becomes an S3 error answer."""
 
+import re
 from xml.etree.ElementTree import fromstring
 
 import pytest
@@ -73,3 +74,28 @@ def test_an_origins_answer_passes_and_a_hint_is_told():
     odd = errors.InvalidRequest("a\x01b\ud800c\ufffed\U0010ffff")
     shown = fromstring(answer_error(odd, resource="/", request_id="R").body).findtext("Message")
     assert shown == "a\ufffdb\ufffdc\ufffdd\U0010ffff"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/nobucket?list-type=2", 404),
+        ("PUT", "/nobucket/k", 404),
+        ("GET", "/b/k?uploadId=zz", 404),
+        ("DELETE", "/full", 409),
+        ("GET", "/b/none", 404),
+        ("GET", "/b?acl", 501),
+    ],
+)
+async def test_every_error_document_names_its_request(proxy, method, target, status):
+    proxy.origin.put("b", "k", b"x")
+    proxy.origin.put("full", "k", b"x")
+    answer = await proxy.get(target, method=method)
+    assert answer.startswith(b"HTTP/1.1 %d" % status)
+    (sent,) = re.findall(rb"x-amz-request-id: (\w+)", answer)
+    (told,) = re.findall(rb"<RequestId>(\w*)</RequestId>", answer)
+    assert told == sent
+    resource = target.partition("?")[0].encode()
+    assert re.search(
+        rb"<Error><Code>\w+</Code><Message>[^<]+</Message>.*<Resource>%s</Resource>" % resource, answer
+    )

@@ -180,7 +180,7 @@ async def test_a_wrong_payload_hash_commits_nothing(make_proxy):
     promised = hashlib.sha256(body).hexdigest()
     answer = await proxy.raw(put("/b/seed", body[:-1] + b"y", f"x-amz-content-sha256: {promised}"))
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"<Code>BadDigest</Code>" in answer
+    assert b"<Code>XAmzContentSHA256Mismatch</Code>" in answer
     assert proxy.origin.buckets["b"]["seed"].body == b"seed"
     assert engine.events[-1] == ("leave", (ObjectRef("b", "seed"),))
     answer = await proxy.raw(put("/b/seed", body, f"x-amz-content-sha256: {promised}"))
@@ -193,7 +193,7 @@ async def test_the_clients_fault_stays_the_clients_though_the_origin_wraps_it(ma
     engine.wraps_failures = True
     answer = await proxy.raw(put("/b/seed", b"body", f"x-amz-content-sha256: {'0' * 64}"))
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"<Code>BadDigest</Code>" in answer
+    assert b"<Code>XAmzContentSHA256Mismatch</Code>" in answer
 
 
 @pytest.mark.parametrize(("held", "room"), [(True, 1 << 20), (False, 10)])

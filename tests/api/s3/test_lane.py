@@ -365,3 +365,14 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(make_proxy):
     async with asyncio.timeout(5):
         assert await reader.read() == b"", "half a head keeps no connection open"
     writer.close()
+
+
+@pytest.mark.parametrize("name", ["my job", "<script>", "x" * 3000])
+async def test_what_cannot_be_the_name_of_a_job_is_refused_and_not_counted(two, name):
+    good = request("/b/page", close=False)
+    for _ in range(2):
+        await talk(two.port, good, count=1)
+    answer = await talk(two.port, request("/b/page", f"x-shade-job: {name};epoch=2"))
+    assert b"HTTP/1.1 400" in answer
+    assert b"The x-shade-job header cannot be understood" in answer
+    assert two.stats.snapshot()["jobs"] == {}

@@ -112,7 +112,21 @@ def test_the_job_header(field, job):
 
 
 @pytest.mark.parametrize(
-    "field", ["", ";epoch=3", "x;epoch=", "x;epoch=-1", "x;speed=1", "x;rank=9999999999"]
+    "field",
+    [
+        "",
+        ";epoch=3",
+        "x;epoch=",
+        "x;epoch=-1",
+        "x;speed=1",
+        "x;rank=9999999999",
+        "my job",
+        "<script>",
+        "x" * 129,
+        "-x",
+        "jöb",
+        "a/b",
+    ],
 )
 def test_a_bad_job_header_says_what_to_write(field):
     with pytest.raises(InvalidRequest) as caught:

@@ -92,7 +92,7 @@ async def test_a_body_that_breaks_its_promise_never_arrives_whole(silent):
     head = f"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\nx-amz-content-sha256: {'0' * 64}\r\n"
     answer = await proxy.raw(f"{head}Connection: close\r\n\r\n".encode() + b"x" * 300_000)
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"<Code>BadDigest</Code>" in answer
+    assert b"<Code>XAmzContentSHA256Mismatch</Code>" in answer
     if upstream.began.is_set():
         await upstream.ended.wait()
     assert all(b"Content-Length: 300000" in head for head in upstream.heads)

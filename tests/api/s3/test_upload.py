@@ -21,12 +21,14 @@ from shadeproxy.api.s3.upload.plan import BodyPlan, plan_body
 from shadeproxy.core.checksums import make_checksum, value_of
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import (
+    BodyIncomplete,
     BodyMismatch,
     BodyTooLarge,
     InvalidRequest,
     MalformedBody,
     MissingLength,
     NotSupported,
+    PayloadMismatch,
     SignatureMismatch,
 )
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Scope, signing_key
@@ -244,9 +246,13 @@ async def test_length_and_hash_are_checked_before_the_last_piece():
     body = random.Random(1).randbytes(5000)
     right = hashlib.sha256(body).hexdigest()
     assert await deliver(BodyPlan(5000, sha256=right), body) == (body, {})
-    for plan in (BodyPlan(4999), BodyPlan(5001), BodyPlan(5000, sha256="0" * 64)):
+    for plan, kind in (
+        (BodyPlan(4999), BodyMismatch),
+        (BodyPlan(5001), BodyIncomplete),
+        (BodyPlan(5000, sha256="0" * 64), PayloadMismatch),
+    ):
         got, error = await deliver(plan, body)
-        assert isinstance(error, BodyMismatch)
+        assert type(error) is kind
         assert len(got) < plan.length
 
 
@@ -287,7 +293,7 @@ async def test_a_body_beyond_its_bound_is_refused():
         ),
         ([("x-amz-content-sha256", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD")], NotSupported),
         ([("x-amz-content-sha256", "abc")], InvalidRequest),
-        ([("x-amz-content-sha256", "0" * 64)], BodyMismatch),
+        ([("x-amz-content-sha256", "0" * 64)], PayloadMismatch),
         ([("Transfer-Encoding", "gzip, chunked")], NotSupported),
     ],
 )

@@ -19,11 +19,17 @@ from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
 from shadeproxy.api.s3.upload.patience import Patience
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.checksums import Checksum, make_checksum, value_of
-from shadeproxy.core.errors import BodyMismatch, BodyTooLarge, ShadeProxyError
+from shadeproxy.core.errors import (
+    BodyIncomplete,
+    BodyMismatch,
+    BodyTooLarge,
+    PayloadMismatch,
+    ShadeProxyError,
+)
 
 
 async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
-    """The pieces of the body as they arrive. Raises BodyMismatch when the framing breaks, ClientTooSlow."""
+    """The pieces of the body as they arrive. Raises BodyIncomplete when the framing breaks, ClientTooSlow."""
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -34,7 +40,7 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         while piece := await patience.wait_for(request.content.readany()):
             yield piece
     except (web.RequestPayloadError, ClientPayloadError):
-        raise BodyMismatch("The body ended early, or its transfer coding is broken") from None
+        raise BodyIncomplete("The body ended early, or its transfer coding is broken") from None
 
 
 class UploadBody:
@@ -102,9 +108,9 @@ class UploadBody:
                 else:
                     yield piece
         if plan.length is not None and length != plan.length:
-            raise BodyMismatch(f"The body has {length} bytes, not the {plan.length} announced")
+            raise BodyIncomplete(f"The body has {length} bytes, not the {plan.length} announced")
         if digest is not None and digest.hexdigest() != plan.sha256:
-            raise BodyMismatch("The provided x-amz-content-sha256 header does not match what was computed")
+            raise PayloadMismatch("The provided x-amz-content-sha256 header does not match what was computed")
         self._check_trailers(checksums)
         if held:
             yield held

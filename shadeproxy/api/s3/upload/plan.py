@@ -6,7 +6,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
 from shadeproxy.core.checksums import make_checksum
-from shadeproxy.core.errors import BodyMismatch, InvalidRequest, MissingLength, NotSupported
+from shadeproxy.core.errors import InvalidRequest, MissingLength, NotSupported, PayloadMismatch
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
 
 _FRAMINGS = {
@@ -38,7 +38,7 @@ class BodyPlan:
 
 
 def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
-    """Raises InvalidRequest, NotSupported, MissingLength, BodyMismatch."""
+    """Raises InvalidRequest, NotSupported, MissingLength, PayloadMismatch."""
     payload_hash = authenticated.payload_hash
     if (framing := _FRAMINGS.get(payload_hash)) is not None:
         return _plan_framed(request, authenticated, framing)
@@ -51,7 +51,7 @@ def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
     if len(digest) != 64 or not _HEX.issuperset(digest):
         raise InvalidRequest("x-amz-content-sha256 is not a SHA-256 digest")
     if length == 0 and digest != EMPTY_SHA256:
-        raise BodyMismatch("The provided x-amz-content-sha256 header is not that of an empty body")
+        raise PayloadMismatch("The provided x-amz-content-sha256 header is not that of an empty body")
     return BodyPlan(length, sha256=digest)
 
 

@@ -44,7 +44,7 @@ async def data(listener):
         ({"items": [{"bucket": "..", "key": "k"}]}, 400, "$.items[0].bucket"),
         ({"ids": [0]}, 400, "name a dataset, or a job that was registered with one"),
         ({"ids": [0], "dataset": "none"}, 404, "dataset 'none' is not registered"),
-        ({"ids": [0, 2], "dataset": "data"}, 404, "ids[1] is 2, but dataset 'data' has 2 samples"),
+        ({"ids": [0, 2], "dataset": "data"}, 400, "ids[1] is 2, but dataset 'data' has 2 samples"),
         ({"ids": [-1], "dataset": "data"}, 400, "$.ids[0]"),
         ({"items": [{"bucket": "b", "key": "k"}] * 65_537}, 413, "a call may ask for 65536 items"),
         ({"ids": [0] * 65_537, "dataset": "data"}, 413, "send several calls"),
@@ -65,7 +65,7 @@ async def test_json_that_is_refused(listener, path, body, status, words):
     [
         ("", b"\0\0\0\0", 400, "name a dataset"),
         ("?dataset=data", b"\0\0\0", 400, "the body is little-endian u32 ids, nothing else"),
-        ("?dataset=data", b"\2\0\0\0", 404, "ids[0] is 2, but dataset 'data' has 2 samples"),
+        ("?dataset=data", b"\2\0\0\0", 400, "ids[0] is 2, but dataset 'data' has 2 samples"),
         ("?dataset=data&ordre=given", b"", 400, "'ordre' is not known | parameters: dataset, job"),
         ("?dataset=data&dataset=data", b"", 400, "a parameter is there twice"),
         ("?dataset=data&items=1", b"", 400, "'items' is not known"),

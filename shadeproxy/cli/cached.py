@@ -1,0 +1,104 @@
+"""``shadeproxy inspect``: what a running proxy has cached of one object, or of those below a prefix.
+
+Only told here: the proxy finds it. Nothing is read, counted or moved by looking.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
+from shadeproxy.cli.prefixes import require_uri
+from shadeproxy.core.errors import UnknownName
+from shadeproxy.core.units import format_size
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+Answer = Mapping[str, Any]
+
+
+def inspect_cached(client: ControlClient, uri: str, *, limit: int, start_after: str, as_json: bool) -> None:
+    """A cached object of just that key alone, else what is cached below the prefix."""
+    require_uri(uri)
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    listing = None if start_after else _one(client, bucket, prefix)
+    if listing is None:
+        query = urlencode({"prefix": prefix, "limit": limit, "start_after": start_after})
+        listing = client.get(f"/v1/objects/{quote(bucket, safe='')}?{query}", timeout_s=LONG_TIMEOUT_S)
+    if as_json:
+        typer.echo(json.dumps(listing, indent=2))
+        return
+    if not listing["objects"]:
+        typer.echo(f"nothing below {uri} is cached")
+        return
+    table = Table(
+        "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for found in listing["objects"]:
+        # As Text: keys hold what rich would take for its markup.
+        table.add_row(
+            Text(found["key"]),
+            format_size(found["size"]),
+            f"{found['pages']:,} of {found['total_pages']:,}",
+            format_size(found["bytes"]),
+            ", ".join(
+                name if len(found["tiers"]) == 1 else f"{name} {pages:,}"
+                for name, pages in found["tiers"].items()
+            ),
+            f"{found['pinned']:,}" if found["pinned"] else "",
+            _checked(found),
+            Text(found["etag"]),
+        )
+    Console(soft_wrap=True).print(table)
+    if listing["more"]:
+        typer.echo(f"{listing['more']:,} more: --limit, or --start-after {listing['next']}")
+
+
+def _one(client: ControlClient, bucket: str, key: str) -> Answer | None:
+    """The object of that key in the form of a listing, where it is cached."""
+    if not key or key.endswith("/"):
+        return None
+    try:
+        found = client.get(f"/v1/objects/{quote(bucket, safe='')}/{quote(key)}")
+    except UnknownName:
+        return None
+    pages = found["pages"]
+    if not pages:
+        return None
+    tiers = [page["tier"] for page in pages]
+    summary = {
+        "key": key,
+        "etag": found["etag"],
+        "size": found["size"],
+        "pages": len(pages),
+        "total_pages": found["total_pages"],
+        "bytes": sum(page["bytes"] for page in pages),
+        "tiers": {tier: tiers.count(tier) for tier in dict.fromkeys(tiers)},
+        "pinned": sum(page["pinned"] for page in pages),
+        "validated_s": found["validated_s"],
+        "freshness": found["freshness"],
+    }
+    return {"bucket": bucket, "prefix": key, "objects": [summary], "more": 0, "next": None}
+
+
+def _checked(found: Answer) -> str:
+    """When the origin was asked last, and what that means for the next reader."""
+    meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
+    checked_s = found["validated_s"]
+    when = "not since the start" if checked_s is None else f"{_ago(time.time() - checked_s)} ago"
+    return when + meaning[found["freshness"]]
+
+
+def _ago(seconds: float) -> str:
+    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,101 @@
+"""Which objects below a prefix have pages here: in key order, a part at a time, for people who look.
+
+Laws: nothing is read for anybody else, counted or evicted here; keys are asked of record headers, on a
+thread; steps on the event loop take about 2 ms. What comes or leaves meanwhile may be told or left out.
+"""
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.groups import PrefixGroups
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.places import ASKED, Places
+from shadeproxy.engine.recovery import Recovery
+from shadeproxy.engine.residents import NO_TIER, Residents, Slots
+
+_SLICE = 1 << 15  # slots looked at in one step
+
+
+class Listing:
+    """Of ``residents``, once ``recovery`` has taken in what an earlier process left."""
+
+    def __init__(
+        self, residents: Residents, groups: PrefixGroups, places: Places, recovery: Recovery
+    ) -> None:
+        self._residents = residents
+        self._groups = groups
+        self._places = places
+        self._recovery = recovery
+
+    async def under(
+        self, bucket: str, prefix: str, *, start_after: str, limit: int
+    ) -> tuple[list[ObjectRef], int]:
+        """The first ``limit`` objects after the key ``start_after``, in UTF-8 key order; how many more."""
+        await self._recovery.over()
+        hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix))
+        first: list[tuple[bytes, ObjectRef]] = []
+        found, after = 0, _octets(start_after)
+        for start in range(0, len(slots), ASKED):
+            stop = start + ASKED
+            for ref in await self._refs(hashes[start:stop], slots[start:stop]):
+                octets = _octets(ref.key)
+                if ref.bucket == bucket and ref.key.startswith(prefix) and octets > after:
+                    first.append((octets, ref))
+                    found += 1
+            if len(first) > limit + ASKED:
+                first = sorted(first)[:limit]
+        first = sorted(first)[:limit]
+        return [ref for _, ref in first], found - len(first)
+
+    async def known(self, ref: ObjectRef) -> Known | None:
+        """Metadata of an object of which the first page is not here. Without it nobody knows when the
+        origin was asked last.
+        """
+        for slot in self._residents.pages_of(object_hash(ref)):
+            if self._residents.tier[slot] == NO_TIER:
+                continue
+            place = self._places.of(slot)
+            headers = await self._places.headers(place.tier, [place.location], run=asyncio.to_thread)
+            header = headers.get(place.location)
+            if header is not None and self._places.holds(slot, place) and header.page.ref == ref:
+                return Known(header.meta, 0.0)
+        return None
+
+    async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
+        """Hashes of the objects with readable pages in these groups, and a slot of each."""
+        table = self._residents
+        slots: list[Slots] = [np.zeros(0, np.int64)]
+        hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
+        for start in range(0, table.slots, _SLICE):
+            part = table.ready_in(groups, start, start + _SLICE)
+            slots.append(part)
+            hashes.append(table.object_hash[part])
+            await asyncio.sleep(0)
+
+        def pick() -> tuple[NDArray[np.uint64], Slots]:
+            objects, places = np.unique(np.concatenate(hashes), return_index=True)
+            return objects, np.concatenate(slots)[places]
+
+        return await asyncio.to_thread(pick)
+
+    async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
+        """What these objects are. A page that moved or left meanwhile: by another look at its object."""
+        refs = await self._asked(slots)
+        lost = set(hashes.tolist()) - refs.keys()
+        pages = [self._residents.pages_of(hashed)[:1] for hashed in lost]
+        if lost:
+            refs |= await self._asked(np.array([slot for some in pages for slot in some], dtype=np.int64))
+        return list(refs.values())
+
+    async def _asked(self, slots: Slots) -> dict[int, ObjectRef]:
+        readable = slots[self._residents.tier[slots] != NO_TIER]
+        return {object_hash(ref): ref for ref in (await self._places.refs(readable.tolist())).values()}
+
+
+def _octets(key: str) -> bytes:
+    """As keys are ordered; of a key that came as no valid UTF-8, what came."""
+    return key.encode("utf-8", "surrogateescape")

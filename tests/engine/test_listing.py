@@ -1,0 +1,109 @@
+"""What is told of cached objects below a prefix."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine import listing
+from shadeproxy.engine.rules import Age
+
+from .conftest import PAGE
+
+KEYS = ["a", "d/1", "d/10", "d/2", "d/ä", "d/\U0001f600", "d/\uffee", "e"]
+
+
+async def filled(make_bench, **options):
+    bench = await make_bench(**options)
+    for key in KEYS:
+        bench.origin.put("b", key, b"x" * 100)
+        bench.origin.put("other", key, b"y" * 100)
+        await bench.get(key)
+        await bench.get(key, bucket="other")
+    await bench.settle()
+    return bench
+
+
+async def listed(bench, prefix, *, bucket="b", start_after="", limit=100):
+    refs, more = await bench.cache.listing.under(bucket, prefix, start_after=start_after, limit=limit)
+    assert {ref.bucket for ref in refs} <= {bucket}
+    return [ref.key for ref in refs], more
+
+
+async def test_objects_are_listed_in_utf8_order_and_in_parts(make_bench, monkeypatch):
+    # So that a listing of eight goes through all its steps.
+    monkeypatch.setattr(listing, "ASKED", 2)
+    monkeypatch.setattr(listing, "_SLICE", 3)
+    bench = await filled(make_bench)
+    below = ["d/1", "d/10", "d/2", "d/ä", "d/\uffee", "d/\U0001f600"]
+    assert await listed(bench, "d/") == (below, 0)
+    assert await listed(bench, "d/", limit=2) == (["d/1", "d/10"], 4)
+    assert await listed(bench, "d/", limit=2, start_after="d/10") == (["d/2", "d/ä"], 2)
+    assert await listed(bench, "d/1") == (["d/1", "d/10"], 0)
+    assert await listed(bench, "") == (["a", *below, "e"], 0)
+    assert await listed(bench, "f") == ([], 0)
+    assert await listed(bench, "", bucket="nothing") == ([], 0)
+    bench.cache.drop_object(ObjectRef("b", "d/10"), "test")
+    assert await listed(bench, "d/1") == (["d/1"], 0)
+
+
+async def test_a_page_that_moves_while_keys_are_asked_is_listed(make_bench, monkeypatch):
+    bench = await filled(make_bench)
+    places, moved = bench.cache._places, []
+    refs = places.refs
+
+    async def move(slots):
+        found = await refs(slots)
+        if not moved:
+            moved.append(slots)
+            found.popitem()
+        return found
+
+    monkeypatch.setattr(places, "refs", move)
+    assert len((await listed(bench, "d/"))[0]) == 6
+
+
+async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_is_answered(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"x" * 3 * PAGE)
+    await bench.get("k", range=RangeSpec(PAGE, 2 * PAGE - 1))
+    await bench.settle()
+    ref = ObjectRef("b", "k")
+    known, age, pages = await bench.engine.inspect(ref)
+    assert (known.meta.size, age) == (3 * PAGE, Age.FRESH)
+    assert [page[:3] for page in pages] == [(1, "ram", PAGE)]
+    # As after a restart, when nothing is remembered.
+    bench.engine._versions.forget(ref)
+    known, age, again = await bench.engine.inspect(ref)
+    assert (known.meta.size, known.validated_s, age, again) == (3 * PAGE, 0.0, Age.UNUSABLE, pages)
+    assert await listed(bench, "") == (["k"], 0)
+    assert bench.cache.residents.first_page(object_hash(ref)) is None
+
+
+async def test_looking_at_a_million_slots_yields_between_steps(make_bench, monkeypatch):
+    """Each step looks at a bounded number of slots, and something else runs in between."""
+    bench = await filled(make_bench)
+    table, steps, turns = bench.cache.residents, [], []
+    ready_in = type(table).ready_in
+    monkeypatch.setattr(type(table), "slots", 1_000_000)
+
+    def noted(self, groups, start, stop):
+        steps.append((stop - start, len(turns)))
+        return ready_in(self, groups, start, stop)
+
+    monkeypatch.setattr(type(table), "ready_in", noted)
+
+    async def others():
+        while True:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    assert len((await listed(bench, "d/"))[0]) == 6
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert max(size for size, _ in steps) <= 1 << 15
+    assert len({turn for _, turn in steps}) == len(steps) > 30
