@@ -6,6 +6,7 @@ per process.
 """
 
 import gzip
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,12 +24,14 @@ from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
-from shadeproxy_sdk.names import check_name, dataset_name
+from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import Found, S3Side
 
 Value = TypeVar("Value")
+_LOG = logging.getLogger("shadeproxy_sdk")
+_MOST_NAMES = 4
 _REGISTER_TIMEOUT_S = 600.0
 """Listing a million keys takes the proxy a thousand requests to its origin."""
 _HELP = (
@@ -281,11 +284,8 @@ class Client:
             raise self._nobody(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
-        path = f"/v1/datasets/{quote(name)}"
-        told = read_json(
-            self.call("PUT", path, {"bucket": bucket, "prefix": prefix}, timeout_s=_REGISTER_TIMEOUT_S),
-            self._control.url,
-        )
+        name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
+        path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=_REGISTER_TIMEOUT_S)
         self.connections.control_gate.succeeded()
         manifest = Manifest.from_jsonl(name, lines.body, bucket=bucket)
@@ -296,6 +296,20 @@ class Client:
                 f"dataset {name!r} changed while it was read: two runs register it differently",
             )
         return manifest
+
+    def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
+        """Register by ``name``, or by the next one that no running job keeps for another listing."""
+        asked, number = name, 1
+        while True:
+            path = f"/v1/datasets/{quote(name)}"
+            try:
+                return name, self.call("PUT", path, body, timeout_s=_REGISTER_TIMEOUT_S)
+            except ControlError as error:
+                number += 1
+                if error.status != 409 or number > _MOST_NAMES:
+                    raise
+                name = other_name(asked, str(number))
+                _LOG.warning("%s. This run registers what is there now as %r", error, name)
 
     def register(self, manifest: Manifest) -> None:
         """Make the proxy know ``manifest`` id by id. Raises Unreachable, ControlError."""

@@ -8,6 +8,7 @@ board's lock is the background's and the samplers'; no network under it.
 
 import logging
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -77,11 +78,9 @@ class Job:
         interval_s: float,
         queue_batches: int,
     ) -> None:
-        self.name = name
         self.manifest = manifest
         self.rank = rank
         self.world_size = world_size
-        self._tag = manifest.tag = JobTag(name, rank)
         self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
         self._board_lock = threading.Lock()
@@ -95,6 +94,9 @@ class Job:
         body = {"dataset": manifest.name, "world_size": world_size, "weight": weight}
         self._proxy = Registration(client, name, manifest, body)
         self._proxy.enter()
+        self.name = self._proxy.name
+        self._tag = manifest.tag = JobTag(self.name, rank)
+        self._pid = os.getpid()
         self._courier = Courier(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
 
     # ------------------------------------------------------------------ the training loop
@@ -270,9 +272,11 @@ class Job:
         return self._courier.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush, withdraw the orders that this rank has announced, and end the background thread; happens by
-        itself, for at most 2 s, when the process ends.
+        """Flush, withdraw the orders that this rank has announced, tell the proxy that it has ended, and end
+        the background thread; happens by itself, for at most 2 s, when the process ends.
         """
+        if self._pid == os.getpid():
+            self._courier.start()
         return self._courier.close(timeout_s)
 
     def _settle(self) -> None:
@@ -298,7 +302,8 @@ class Job:
     def _deliver(self) -> bool:
         self._settle()
         if self._courier.closed:
-            return self._send_progress() and self._send_scores() and self._withdraw_orders()
+            said = self._send_progress() and self._send_scores() and self._withdraw_orders()
+            return said and self._proxy.delete(f"/ranks/{self.rank}")
         # Orders first: a position is one in an order. Scores before what is drawn from them.
         sent = self._send_orders() and self._send_progress() and self._send_scores()
         if sent and self._ahead is not None:
