@@ -70,7 +70,7 @@ class Registration:
             self._guard(lambda _: self._register_somehow())
         except Unreachable as error:
             self.failures += 1
-            self._client.connections.warn_once(
+            self._client.once.warn(
                 f"{self._client!r}: the proxy does not answer ({error}); training goes on, and scores wait "
                 "until it does"
             )
