@@ -28,6 +28,7 @@ from torch.utils.data import (
 
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.opened import OPEN_JOBS
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -35,7 +36,7 @@ _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 def announce(
     sampler: Iterable[Any],
-    job: Job,
+    job: Job | None = None,
     *,
     ids: ArrayLike | None = None,
     ahead: int | None = None,
@@ -43,14 +44,17 @@ def announce(
 ) -> "Announced":
     """``sampler`` with its order announced: pass the result to the DataLoader in its place.
 
-    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``ids``: the sample id in ``job``'s
+    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``job``: whose order it is; by default
+    the one job that is open in this process. ``ids``: the sample id in ``job``'s
     dataset of each index, integers (n,), as ``subset.indices``; None: they are the same. ``ahead``: how many
     indices the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it
     the position is reported from here. Without it the proxy follows the reads, and what ``job.report``,
     ``job.timed`` or ``job.progress`` count. ``announce_epochs``: how many coming epochs to announce of
     samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their
-    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a length.
+    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a
+    length, and where there is no open job, or several.
     """
+    job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
 
 

@@ -23,6 +23,7 @@ from shadeproxy_sdk.courier import Courier
 from shadeproxy_sdk.halfway import Halfway, Known
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.opened import OPEN_JOBS
 from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
@@ -97,6 +98,7 @@ class Job:
         self.name = self._proxy.name
         self._tag = manifest.tag = JobTag(self.name, rank)
         self._pid = os.getpid()
+        OPEN_JOBS.add(self)
         self._courier = Courier(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
 
     # ------------------------------------------------------------------ the training loop
@@ -275,6 +277,7 @@ class Job:
         """Flush, withdraw the orders that this rank has announced, tell the proxy that it has ended, and end
         the background thread; happens by itself, for at most 2 s, when the process ends.
         """
+        OPEN_JOBS.discard(self)
         if self._pid == os.getpid():
             self._courier.start()
         return self._courier.close(timeout_s)
