@@ -110,12 +110,15 @@ class Announced(Sampler[Any]):
         drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
-        for item in drawn:
-            yield item
-            if self._ahead is not None:
-                given += len(item) if isinstance(item, Sequence) else 1
-                self.job.gave(given - self._ahead)
-        yield from items
+        try:
+            for item in drawn:
+                yield item
+                if self._ahead is not None:
+                    given += len(item) if isinstance(item, Sequence) else 1
+                    self.job.gave(given - self._ahead)
+            yield from items
+        finally:
+            self.job.exhausted(epoch)
 
     def _begin(self, epoch: int, drawn: list[Any]) -> None:
         try:
@@ -127,7 +130,7 @@ class Announced(Sampler[Any]):
                 self._announce_epochs = 0
             self._foretold = {known: value for known, value in self._foretold.items() if known > epoch}
             self._twin = _twin(self.sampler) if self._announce_epochs else None
-            self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch))
+            self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch), sampler=self)
             self.job.announce(epoch, order)
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is logged)
             if not self._complained:
