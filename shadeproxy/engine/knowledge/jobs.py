@@ -2,10 +2,11 @@
 
 Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting, and counts again
 at its next sign of life; one that stays silent FORGET_AFTER times as long is forgotten with its scores.
+A job is in use while it counts and not all of its ranks have ended; only then does it hold on to its dataset.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
@@ -35,6 +36,12 @@ class Job:
     seen_s: float = 0.0
     live: bool = True
     progress: dict[int, Progress] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody may still speak of its samples by id."""
+        return self.live and len(self.ended) < self.world_size
 
 
 def _nobody(_job: Job) -> None:
@@ -65,8 +72,8 @@ class Jobs:
     def put(self, job: Job, now_s: float) -> Job:
         """Register ``job``, or update one of that name; every rank may do it.
 
-        The dataset of a registered job cannot change: its scores belong to it. Raises Conflict, also
-        when there are MAX_JOBS jobs.
+        The dataset of a registered job cannot change: its scores belong to it. Ranks that had ended are
+        back. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         known = self._jobs.get(job.name)
         if known is None:
@@ -81,10 +88,26 @@ class Jobs:
                 f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
                 hint="delete the job first, or choose another name",
             )
+        else:
+            known.ended = set()
         known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
         self._hear(known, now_s)
         return known
+
+    def end(self, name: str, rank: int) -> None:
+        """A rank says no more. Raises UnknownName, InvalidRequest (rank outside the world size)."""
+        job = self.get(name)
+        check_rank(job, rank)
+        job.ended.add(rank)
+
+    def on(self, dataset: str) -> list[Job]:
+        """Those of ``dataset``."""
+        return [job for job in self if job.dataset == dataset]
+
+    def renew(self, job: Job) -> None:
+        """The same job, of which nothing is known yet; what was begun for the one before is for nobody."""
+        self._jobs[job.name] = replace(job, progress={})
 
     def delete(self, name: str) -> Job:
         """Forget the job. Raises UnknownName."""
@@ -104,6 +127,7 @@ class Jobs:
         job = self.get(name)
         check_rank(job, rank)
         job.progress[rank] = progress
+        job.ended.discard(rank)
         self._hear(job, now_s)
         self._note_epoch(job, progress.epoch, now_s)
         return job
@@ -134,6 +158,15 @@ class Jobs:
     def _hear(job: Job, now_s: float) -> None:
         job.seen_s = now_s
         job.live = True
+
+
+def refuse_if_any(users: list[Job]) -> None:
+    """Raises Conflict: their dataset must stay as it is."""
+    for job in users:
+        raise Conflict(
+            f"dataset {job.dataset!r} is in use by job {job.name!r}",
+            hint=f"delete the job first (DELETE /v1/jobs/{job.name}), or use another dataset name",
+        )
 
 
 def check_rank(job: Job, rank: int) -> None:
