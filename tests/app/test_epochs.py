@@ -48,30 +48,30 @@ ONCE = [("b", "photos/", 3), ("labels", "all.csv", 1)]
 def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(knowledge, engine):
     for rank in (0, 1):
         knowledge.report_progress("trained", rank, Progress(0, 10), NOW_S)
-    knowledge.touch("trained", NOW_S, 0)
+    knowledge.jobs.touch("trained", NOW_S, 0)
     assert engine.checked == ONCE
-    knowledge.touch("trained", NOW_S, 1)
+    knowledge.jobs.touch("trained", NOW_S, 1)
     knowledge.report_progress("trained", 0, Progress(1, 0), NOW_S)
     knowledge.report_progress("trained", 1, Progress(0, 20), NOW_S)  # a rank that is behind
     assert engine.checked == ONCE * 2
 
 
 def test_a_job_that_begins_anew_is_checked_again(knowledge, engine):
-    knowledge.touch("trained", NOW_S, 40)
-    knowledge.touch("trained", NOW_S + 100, 0)
-    knowledge.touch("trained", NOW_S + 101, 1)
+    knowledge.jobs.touch("trained", NOW_S, 40)
+    knowledge.jobs.touch("trained", NOW_S + 100, 0)
+    knowledge.jobs.touch("trained", NOW_S + 101, 1)
     assert engine.checked == ONCE * 3
     knowledge.delete_job("trained")
     knowledge.put_job(Job("trained", dataset="train"), NOW_S)
-    knowledge.touch("trained", NOW_S + 102, 0)
+    knowledge.jobs.touch("trained", NOW_S + 102, 0)
     assert engine.checked == ONCE * 4
 
 
 def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(
     knowledge, engine
 ):
-    knowledge.touch("trained", NOW_S)
-    knowledge.touch("scored", NOW_S, 3)
+    knowledge.jobs.touch("trained", NOW_S)
+    knowledge.jobs.touch("scored", NOW_S, 3)
     engine.cache.residents = []
-    knowledge.touch("trained", NOW_S, 3)
+    knowledge.jobs.touch("trained", NOW_S, 3)
     assert engine.checked == []

@@ -101,7 +101,7 @@ def make_runs(make_bench):
             name=f"runs{next(numbers)}",
         )
         for job in knowledge.jobs:
-            knowledge.touch(job.name, bench.clock.now_s())
+            knowledge.jobs.touch(job.name, bench.clock.now_s())
         return Runs(bench, knowledge)
 
     return make

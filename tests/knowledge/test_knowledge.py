@@ -107,9 +107,9 @@ def test_a_silent_job_stops_counting_until_it_is_heard_of(knowledge):
     assert weights(knowledge, "x") == [1.0]
     knowledge.expire(NOW_S + 3600)
     assert weights(knowledge, "x") == [None]
-    knowledge.touch("one", NOW_S + 4000)
+    knowledge.jobs.touch("one", NOW_S + 4000)
     assert weights(knowledge, "x") == [1.0]
-    knowledge.touch("nobody", NOW_S)
+    knowledge.jobs.touch("nobody", NOW_S)
 
 
 def test_a_job_silent_for_long_is_forgotten(knowledge, dirty):

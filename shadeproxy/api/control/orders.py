@@ -48,7 +48,7 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
     now_s = context.clock.now_s()
     context.knowledge.orders.put(new, now_s)
-    context.knowledge.touch(name, now_s)
+    context.knowledge.jobs.touch(name, now_s)
     await context.settling.settled(name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
 

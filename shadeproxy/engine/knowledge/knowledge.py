@@ -130,10 +130,6 @@ class Knowledge:
         self.orders.progress(name, progress, now_s)
         self._dirty("jobs", name)
 
-    def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
-        """A read on behalf of job ``name``, in ``epoch`` if that is told: it is alive."""
-        self.jobs.touch(name, now_s, epoch)
-
     def expire(self, now_s: float) -> None:
         """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""
         self.orders.tick(now_s)
@@ -210,7 +206,7 @@ class Knowledge:
         if len(ids):
             column.set(ids, batch.scores)
             self._dirty("scores", name)
-        self.touch(name, now_s)
+        self.jobs.touch(name, now_s)
         return len(ids)
 
     def scores(self, name: str) -> Scores:
@@ -358,11 +354,11 @@ class Knowledge:
             self._restore_scores(name, durable.load_scores(blob))
 
     def _restore_job(self, job: Job, now_s: float) -> None:
-        if job.dataset is not None and job.dataset not in self.datasets:
-            raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
-        self.jobs.put(job, now_s)
         if job.dataset is None:
             self._growing[job.name] = GrowingSet(f"job:{job.name}")
+        elif job.dataset not in self.datasets:
+            raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
+        self.jobs.put(job, now_s)
 
     def _restore_order(self, name: str, digest: str, ids: NDArray[np.uint32]) -> None:
         try:
