@@ -28,6 +28,7 @@ from torch.utils.data import (
 
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.opened import OPEN_JOBS
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -35,7 +36,7 @@ _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 def announce(
     sampler: Iterable[Any],
-    job: Job,
+    job: Job | None = None,
     *,
     ids: ArrayLike | None = None,
     ahead: int | None = None,
@@ -43,14 +44,17 @@ def announce(
 ) -> "Announced":
     """``sampler`` with its order announced: pass the result to the DataLoader in its place.
 
-    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``ids``: the sample id in ``job``'s
+    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``job``: whose order it is; by default
+    the one job that is open in this process. ``ids``: the sample id in ``job``'s
     dataset of each index, integers (n,), as ``subset.indices``; None: they are the same. ``ahead``: how many
     indices the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it
     the position is reported from here. Without it the proxy follows the reads, and what ``job.report``,
     ``job.timed`` or ``job.progress`` count. ``announce_epochs``: how many coming epochs to announce of
     samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their
-    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a length.
+    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a
+    length, and where there is no open job, or several.
     """
+    job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
 
 
@@ -106,12 +110,15 @@ class Announced(Sampler[Any]):
         drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
-        for item in drawn:
-            yield item
-            if self._ahead is not None:
-                given += len(item) if isinstance(item, Sequence) else 1
-                self.job.gave(given - self._ahead)
-        yield from items
+        try:
+            for item in drawn:
+                yield item
+                if self._ahead is not None:
+                    given += len(item) if isinstance(item, Sequence) else 1
+                    self.job.gave(given - self._ahead)
+            yield from items
+        finally:
+            self.job.exhausted(epoch)
 
     def _begin(self, epoch: int, drawn: list[Any]) -> None:
         try:
@@ -123,7 +130,7 @@ class Announced(Sampler[Any]):
                 self._announce_epochs = 0
             self._foretold = {known: value for known, value in self._foretold.items() if known > epoch}
             self._twin = _twin(self.sampler) if self._announce_epochs else None
-            self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch))
+            self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch), sampler=self)
             self.job.announce(epoch, order)
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is logged)
             if not self._complained:

@@ -6,6 +6,7 @@ per process.
 """
 
 import gzip
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,14 +24,16 @@ from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
-from shadeproxy_sdk.names import check_name, dataset_name
+from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import Found, S3Side
 
 Value = TypeVar("Value")
-_REGISTER_TIMEOUT_S = 600.0
-"""Listing a million keys takes the proxy a thousand requests to its origin."""
+_LOG = logging.getLogger("shadeproxy_sdk")
+_MOST_NAMES = 4
+_REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand requests to its origin
 _HELP = (
     "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
     "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
@@ -65,6 +68,7 @@ class Client:
         self._s3 = self._s3_side(s3_endpoint) if s3_endpoint else None
         self._origin = origin if origin is not None else Origin.from_environment()
         self.timeout_s = timeout_s
+        self.once = Once()
         self._retry_s = retry_s
         self._concurrency = concurrency
         self._inherited: Connections | None = None
@@ -75,7 +79,7 @@ class Client:
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """The bytes of one sample, whole. Thread-safe.
 
-        Asks the proxy; when it does not answer, the origin, with one warning per process. Raises ReadError
+        Asks the proxy; when it does not answer, the origin, with one warning a run. Raises ReadError
         when the sample does not exist or may not be read, or nobody answered for ``timeout_s``.
         """
         headers = tag.headers() if tag is not None else {}
@@ -232,7 +236,7 @@ class Client:
         return None
 
     def _warn(self, reason: str, origin: Origin) -> None:
-        self.connections.warn_once(
+        self.once.warn(
             f"The proxy at {self._control.url} does not answer ({reason}): reading from the origin "
             f"{origin.endpoint_url} and trying the proxy again every now and then"
         )
@@ -256,8 +260,7 @@ class Client:
         """The objects under ``prefix`` in key order, as the proxy lists them; as the origin does without a
         proxy.
 
-        Raises ControlError when the proxy refuses, ReadError when nobody answers, ConfigError when it is
-        empty.
+        Raises ControlError when the proxy refuses, ReadError when nobody answers, ConfigError when empty.
         """
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         gate = self.connections.control_gate
@@ -281,21 +284,31 @@ class Client:
             raise self._nobody(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
-        path = f"/v1/datasets/{quote(name)}"
-        told = read_json(
-            self.call("PUT", path, {"bucket": bucket, "prefix": prefix}, timeout_s=_REGISTER_TIMEOUT_S),
-            self._control.url,
-        )
+        name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
+        path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=_REGISTER_TIMEOUT_S)
         self.connections.control_gate.succeeded()
         manifest = Manifest.from_jsonl(name, lines.body, bucket=bucket)
         if manifest.digest != told.get("digest"):
             raise ControlError(
-                409,
-                "Conflict",
-                f"dataset {name!r} changed while it was read: two runs register it differently",
+                409, "Conflict", f"dataset {name!r} changed while read: two runs register it differently"
             )
         return manifest
+
+    def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
+        """Register by ``name``, or by the next one that no running job keeps for another listing."""
+        asked, number = name, 1
+        while True:
+            try:
+                return name, self.call(
+                    "PUT", f"/v1/datasets/{quote(name)}", body, timeout_s=_REGISTER_TIMEOUT_S
+                )
+            except ControlError as error:
+                number += 1
+                if error.status != 409 or number > _MOST_NAMES:
+                    raise
+                name = other_name(asked, str(number))
+                _LOG.warning("%s. This run registers what is there now as %r", error, name)
 
     def register(self, manifest: Manifest) -> None:
         """Make the proxy know ``manifest`` id by id. Raises Unreachable, ControlError."""

@@ -3,7 +3,6 @@
 The only module that calls urllib3. Its exceptions become ``Unreachable`` here; nothing is retried here.
 """
 
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -18,8 +17,6 @@ from shadeproxy_sdk.channel import MAX_CONNECT_S
 from shadeproxy_sdk.errors import Broken, Unreachable
 from shadeproxy_sdk.gate import Gate
 from shadeproxy_sdk.ways import Ways
-
-_LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class Answer(NamedTuple):
@@ -41,7 +38,6 @@ class Connections:
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._executor: ThreadPoolExecutor | None = None
-        self._warned = False
         self._lock = threading.Lock()
 
     @property
@@ -91,12 +87,6 @@ class Connections:
         if not framed and answer.data:
             raise Broken("the answer has neither Content-Length nor chunks, so its end cannot be checked")
         return Answer(answer.status, answer.headers, answer.data)
-
-    def warn_once(self, text: str) -> None:
-        """Log ``text`` as a warning, the first time in this process; later ones are for debugging."""
-        with self._lock:
-            first, self._warned = not self._warned, True
-        _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     def close(self) -> None:
         """Close sockets and end threads."""

@@ -8,10 +8,10 @@ board's lock is the background's and the samplers'; no network under it.
 
 import logging
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from shadeproxy_sdk.announcements import Announcements
 from shadeproxy_sdk.courier import Courier
 from shadeproxy_sdk.halfway import Halfway, Known
+from shadeproxy_sdk.jobstats import JobStats
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.opened import OPEN_JOBS
 from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
 from shadeproxy_sdk.stall import StallMeter
 from shadeproxy_sdk.tag import JobTag
+from shadeproxy_sdk.waiting import LoaderWatch
 
 if TYPE_CHECKING:
     from shadeproxy_sdk.client import Client
@@ -38,26 +41,6 @@ _SCORES_TYPE = "application/vnd.shadeproxy.scores"
 _ORDER_TYPE = "application/vnd.shadeproxy.ids"
 _MEAN_LOSS = "x-shade-mean-loss"
 _SHARE_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class JobStats:
-    """Counts since the job began.
-
-    ``reported``: batches given to ``report``; ``dropped``: of these, pushed out of a full queue;
-    ``rejected``: of these, made no sense; ``not_finite``: samples whose loss was nan or inf, or of which no
-    token counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of
-    orders that the proxy took; ``failures``: calls to the proxy that failed.
-    """
-
-    reported: int
-    dropped: int
-    rejected: int
-    not_finite: int
-    sent: int
-    unsent: int
-    announced: int
-    failures: int
 
 
 class Job:
@@ -77,11 +60,9 @@ class Job:
         interval_s: float,
         queue_batches: int,
     ) -> None:
-        self.name = name
         self.manifest = manifest
         self.rank = rank
         self.world_size = world_size
-        self._tag = manifest.tag = JobTag(name, rank)
         self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
         self._board_lock = threading.Lock()
@@ -92,9 +73,14 @@ class Job:
         self._orders: Announcements | None = Announcements()
         self._orders_entered = self._announced = 0
         self._progress = Progress()
+        self._watch = LoaderWatch(lambda waited_s: self._progress.timed(0, waited_s))
         body = {"dataset": manifest.name, "world_size": world_size, "weight": weight}
         self._proxy = Registration(client, name, manifest, body)
         self._proxy.enter()
+        self.name = self._proxy.name
+        self._tag = manifest.tag = JobTag(self.name, rank)
+        self._pid = os.getpid()
+        OPEN_JOBS.add(self)
         self._courier = Courier(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
 
     # ------------------------------------------------------------------ the training loop
@@ -128,6 +114,8 @@ class Job:
         """
         try:
             self._progress.told(int(position), float(stall_s))
+            if stall_s:
+                self._watch.timed(1)
             self._courier.start()
         except Exception as error:  # noqa: BLE001 (as in report)
             self._reject(error)
@@ -135,15 +123,20 @@ class Job:
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The same batches; the time that the loop waits for them is reported as stall.
 
-        A batch is a tuple or list whose last element is the sample ids; other batches are timed, not counted.
+        Without it the wait is estimated (waiting.py). A batch is a tuple or list whose last element is the
+        sample ids; other batches are timed, not counted.
         """
         meter = StallMeter()
-        for batch in meter.watch(batches):
-            yield batch
-            ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
-            self._progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap())
-            self._courier.start()
-        self._progress.timed(0, meter.lap())
+        self._watch.timed(1)
+        try:
+            for batch in meter.watch(batches):
+                yield batch
+                ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
+                self._progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap())
+                self._courier.start()
+        finally:
+            self._progress.timed(0, meter.lap())
+            self._watch.timed(-1)
 
     # ------------------------------------------------------------------ what samplers ask
 
@@ -158,12 +151,20 @@ class Job:
         return self._progress.position
 
     def begin(
-        self, epoch: int, start: int = 0, *, length: int = 0, ahead: Callable[[], None] | None = None
+        self,
+        epoch: int,
+        start: int = 0,
+        *,
+        length: int = 0,
+        ahead: Callable[[], None] | None = None,
+        sampler: object = None,
     ) -> None:
-        """An epoch of ``length`` samples begins at sample ``start`` of this rank; samplers call it.
+        """An epoch of ``length`` samples begins at sample ``start`` of this rank; ``sampler`` calls it.
 
         ``ahead`` is called now and then by the thread that sends, to announce what became known meanwhile.
         """
+        if sampler is not None:
+            self._watch.begin(sampler)
         self._settle()
         self._tag.epoch.value = epoch
         self._progress.begin(epoch, start)
@@ -181,6 +182,11 @@ class Job:
         # What is known is announced again at every delivery: waking for it would deliver without end.
         if orders is not None and orders.put(epoch, order):
             self._courier.wake()
+
+    def exhausted(self, epoch: int) -> None:
+        """The sampler has given all of ``epoch``, or nobody wants the rest."""
+        if epoch == self.epoch:
+            self._watch.exhausted()
 
     def gave(self, position: int) -> None:
         """Samplers that nobody reports for: about ``position`` samples of the epoch were used."""
@@ -270,9 +276,13 @@ class Job:
         return self._courier.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush, withdraw the orders that this rank has announced, and end the background thread; happens by
-        itself, for at most 2 s, when the process ends.
+        """Flush, withdraw the orders that this rank has announced, tell the proxy that it has ended, and end
+        the background thread; happens by itself, for at most 2 s, when the process ends.
         """
+        OPEN_JOBS.discard(self)
+        self._watch.close()
+        if self._pid == os.getpid():
+            self._courier.start()
         return self._courier.close(timeout_s)
 
     def _settle(self) -> None:
@@ -298,7 +308,8 @@ class Job:
     def _deliver(self) -> bool:
         self._settle()
         if self._courier.closed:
-            return self._send_progress() and self._send_scores() and self._withdraw_orders()
+            said = self._send_progress() and self._send_scores() and self._withdraw_orders()
+            return said and self._proxy.delete(f"/ranks/{self.rank}")
         # Orders first: a position is one in an order. Scores before what is drawn from them.
         sent = self._send_orders() and self._send_progress() and self._send_scores()
         if sent and self._ahead is not None:

@@ -17,6 +17,11 @@ def check_name(name: str, kind: str) -> str:
     return name
 
 
+def other_name(name: str, mark: str) -> str:
+    """``name`` with ``mark``, for when the proxy keeps ``name`` for somebody else."""
+    return f"{name[: 127 - len(mark)]}.{mark}"
+
+
 def dataset_name(bucket: str, prefix: str) -> str:
     """A name that tells data sets apart and shows where they are."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]

@@ -2,7 +2,8 @@
 wait.
 
 A proxy that is away, restarted, or forgot an expired job is normal here; only a refusal at the start is
-raised, because it is a mistake that somebody can mend.
+raised, because it is a mistake that somebody can mend. A name that is taken is none: a run that was killed
+keeps its names until it expires, and the next one must not wait for that.
 """
 
 import json
@@ -17,6 +18,7 @@ from shadeproxy_sdk.control import probe_timeout_s
 from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.names import other_name
 
 if TYPE_CHECKING:
     from shadeproxy_sdk.client import Client
@@ -26,6 +28,9 @@ Result = TypeVar("Result")
 _LOG = logging.getLogger("shadeproxy_sdk")
 _TRY_AGAIN = frozenset({408, 425, 429})
 _NO_SUCH_CALL = frozenset({404, 405, 501})
+_NOT_FOUND = 404
+_CONFLICT = 409
+_MARK_LENGTH = 8
 
 
 class Sent(Enum):
@@ -46,20 +51,26 @@ class Registration:
 
     def __init__(self, client: "Client", name: str, manifest: Manifest, body: dict[str, Any]) -> None:
         self.failures = self.entered = 0
+        self.name = name
         self._client = client
-        self._path = f"/v1/jobs/{quote(name)}"
         self._manifest = manifest
         self._body = body
         self._registered = False
         self._complained = False
 
+    @property
+    def _path(self) -> str:
+        return f"/v1/jobs/{quote(self.name)}"
+
     def enter(self) -> None:
-        """Register, or note that nobody answers. Raises ControlError when the proxy refuses."""
+        """Register, by another name where ``name`` is taken, or note that nobody answers. Raises ControlError
+        when the proxy refuses.
+        """
         try:
-            self._guard(lambda _: self._register())
+            self._guard(lambda _: self._register_somehow())
         except Unreachable as error:
             self.failures += 1
-            self._client.connections.warn_once(
+            self._client.once.warn(
                 f"{self._client!r}: the proxy does not answer ({error}); training goes on, and scores wait "
                 "until it does"
             )
@@ -166,21 +177,60 @@ class Registration:
         gate.succeeded()
         return result
 
-    def _register(self) -> None:
-        """PUT the job; before it the manifest, id by id, where the proxy lacks it or numbers it otherwise."""
-        self._registered = False
+    def _register_somehow(self) -> None:
+        """All ranks find the same names: they are made of the manifest's digest."""
+        asked, mark = self.name, self._manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         try:
-            answer = self._client.call("PUT", self._path, self._body)
+            self._register_dataset()
         except ControlError as error:
-            if error.status != 404:
+            if error.status != _CONFLICT:
                 raise
+            self._manifest.name = self._body["dataset"] = other_name(self._manifest.name, mark)
+        try:
+            self._register()
+        except ControlError as error:
+            if error.status != _CONFLICT:
+                raise
+            self._rename(asked, other_name(asked, mark), error)
+
+    def _rename(self, asked: str, name: str, reason: ControlError) -> None:
+        self.name = name
+        try:
+            self._register()
+        except ControlError as error:
+            if error.status != _CONFLICT:
+                raise
+            # There is no room for it: it goes on without, as without a proxy, and asks again.
+            self.name = asked
+            self.failures += 1
+            self._complain(error)
         else:
+            _LOG.warning("%s. This run goes on as job %r, not %r", reason, name, asked)
+
+    def _register_dataset(self) -> None:
+        """PUT the manifest, id by id, where the proxy lacks it or numbers it otherwise. Before the job: a job
+        that is in use holds on to what it has.
+        """
+        try:
+            answer = self._client.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
             if json.loads(answer.body).get("digest") == self._manifest.digest:
-                self._registered = True
-                self.entered += 1
                 return
+        except ControlError as error:
+            if error.status != _NOT_FOUND:
+                raise
         self._client.register(self._manifest)
-        self._client.call("PUT", self._path, self._body)
+
+    def _register(self) -> None:
+        self._registered = False
+        self._register_dataset()
+        answer = self._client.call("PUT", self._path, self._body)
+        if json.loads(answer.body).get("digest") != self._manifest.digest:
+            raise ControlError(
+                _CONFLICT,
+                "conflict",
+                f"dataset {self._manifest.name!r} changed while job {self.name!r} was registered: two runs "
+                "register it differently",
+            )
         self._registered = True
         self.entered += 1
 

@@ -89,13 +89,16 @@ class ShadeSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """This rank's ids of the epoch, from where ``load_state_dict`` left it."""
-        plan = self._planned(self.epoch)
+        epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
-        self.job.announce(self.epoch, plan.order)
+        self.job.announce(epoch, plan.order)
         start, self._start, self._given = self._start, 0, self._start
-        for sample in plan.order[start:].tolist():
-            self._given += 1
-            yield sample
+        try:
+            for sample in plan.order[start:].tolist():
+                self._given += 1
+                yield sample
+        finally:
+            self.job.exhausted(epoch)
         self._distinct = plan.distinct
 
     def __len__(self) -> int:
@@ -167,7 +170,7 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ ahead of training
 
     def _begin(self) -> None:
-        self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead)
+        self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
 
     def _plan_ahead(self) -> None:
         """Announce coming epochs that are known by now. The job's thread calls it; it waits for nobody who

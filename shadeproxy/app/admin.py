@@ -109,7 +109,7 @@ class Observer:
 
     def on_job(self, job: JobContext) -> None:
         if job.job in self._knowledge.jobs:
-            self._knowledge.touch(job.job, self._clock.now_s())
+            self._knowledge.touch(job.job, self._clock.now_s(), job.epoch)
 
     def on_request(
         self,

@@ -27,6 +27,7 @@ from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.epochs import check_data_sets_by_epoch
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
@@ -327,6 +328,7 @@ class Proxy:
             orders=knowledge.orders,
             recording=None if recorder is None else recorder.reads,
         )
+        check_data_sets_by_epoch(knowledge, engine)
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
         if settings.prefetch.enabled:

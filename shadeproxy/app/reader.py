@@ -76,9 +76,14 @@ class ReaderProcess:
         """Accept connections until told to end, then let the open ones finish."""
         self._channel = await Channel.open(end, self._hear, self._die)
         listener = socket.socket(fileno=self._opening.listener)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._protocol, sock=listener, backlog=_BACKLOG
-        )
+        if self._over.is_set():
+            listener.close()
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol, sock=listener, backlog=_BACKLOG
+            )
+            if self._over.is_set():
+                self._end()
         while not self._over.is_set() or self._connections:
             await asyncio.sleep(_FLUSH_S)
             self._reader.flush()
@@ -86,7 +91,11 @@ class ReaderProcess:
         self._channel.leave()
 
     def _protocol(self) -> ReaderProtocol:
-        return ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
+        connection = ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
+        if self._over.is_set():
+            # Accepted in the turn of the loop in which the server was closed.
+            connection.end()
+        return connection
 
     async def _connect(self, owner: asyncio.Protocol, peer: str) -> None:
         await dial(self._opening.relay, owner, peer)
@@ -96,6 +105,9 @@ class ReaderProcess:
             self._adopt(unpack_terms(frame))
             return
         self._over.set()
+        self._end()
+
+    def _end(self) -> None:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):

@@ -22,9 +22,12 @@ _MOST_TICKS = 1024  # a ranking older than so many demand reads is drawn anew
 class Drawable(Protocol):
     """Columns by slot, which ``Residents`` has: they tell whether a page is as it was."""
 
-    tier: NDArray[np.int8]
     generation: NDArray[np.int64]
     last_use: NDArray[np.float64]
+    # By element, for one page at a time.
+    tiers: "memoryview[int]"
+    generations: "memoryview[int]"
+    last_uses: "memoryview[float]"
 
 
 class DrawnVictims:
@@ -37,11 +40,11 @@ class DrawnVictims:
         self._left = 0
         self._until_tick = 0.0
 
-    def renew(self, slots: Slots, keys: Column, tick: float) -> None:
-        """Take the worst of a sample that was just ranked."""
+    def renew(self, slots: Slots, keys: Column, tick: float) -> NDArray[np.intp]:
+        """Take the worst of a sample that was just ranked; which those are, as indices of ``slots``."""
         table = self._residents
-        worst = np.argpartition(keys, -_AHEAD)[-_AHEAD:] if len(keys) > _AHEAD else np.arange(len(keys))
-        worst = worst[np.argsort(keys[worst], kind="stable")]
+        worst = keys.argpartition(-_AHEAD)[-_AHEAD:] if len(keys) > _AHEAD else np.arange(len(keys))
+        worst = worst[keys[worst].argsort(kind="stable")]
         chosen = slots[worst]
         self._queue = list(
             zip(
@@ -52,6 +55,7 @@ class DrawnVictims:
             )
         )
         self._left, self._until_tick = _AHEAD, tick + _MOST_TICKS
+        return worst
 
     def forget(self) -> None:
         """Some may not be named any more: the next newcomer draws a sample."""
@@ -66,9 +70,9 @@ class DrawnVictims:
         while queue:
             slot, generation, last_use = queue[-1]
             if (
-                table.tier[slot] == self._index
-                and table.generation[slot] == generation
-                and table.last_use[slot] == last_use
+                table.tiers[slot] == self._index
+                and table.generations[slot] == generation
+                and table.last_uses[slot] == last_use
             ):
                 return slot
             queue.pop()
@@ -83,7 +87,6 @@ def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
     if wanted >= count:
         return np.arange(count)
     step = count // wanted
-    positions: Slots = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
-    # Less than twice the count, and a remainder takes five times as long.
-    positions[positions >= count] -= count
-    return positions
+    positions = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
+    # Less than twice the count.
+    return np.where(positions >= count, positions - count, positions)

@@ -248,6 +248,10 @@ class Engine:
         age = self._rules.of(ref).age(known.validated_s, self._clock.now_s())
         return known, age, self.cache.pages(ref, known.meta.etag)
 
+    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+        """See ``Versions.check_listed``."""
+        self._versions.check_listed(bucket, prefix, most_pages)
+
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
 

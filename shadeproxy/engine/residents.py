@@ -6,6 +6,7 @@ Keys and metadata are not here: the record header in the tier is the truth.
 """
 
 from collections import OrderedDict
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,16 @@ class Members:
     """
 
     def __init__(self) -> None:
-        self._slots = np.zeros(COLUMN_CAPACITY, dtype=np.int64)
+        self._bind(np.zeros(COLUMN_CAPACITY, dtype=np.int64))
         self.count = 0
         self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
         self.staged_bytes = 0
         self.pinned = 0
         self.pinned_bytes = 0
+
+    def _bind(self, slots: Slots) -> None:
+        # By element a memoryview takes less than half the time of an ndarray.
+        self._slots, self._elements = slots, slots.data
 
     @property
     def pages(self) -> int:
@@ -52,8 +57,8 @@ class Members:
 
     def append(self, slot: int) -> int:
         if self.count == len(self._slots):
-            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
-        self._slots[self.count] = slot
+            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
+        self._elements[self.count] = slot
         self.count += 1
         return self.count - 1
 
@@ -61,7 +66,7 @@ class Members:
         """Append many; their positions."""
         stop = self.count + len(slots)
         while stop > len(self._slots):
-            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
+            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
         self._slots[self.count : stop] = slots
         positions = np.arange(self.count, stop)
         self.count = stop
@@ -72,8 +77,8 @@ class Members:
         self.count -= 1
         if position == self.count:
             return -1
-        moved = int(self._slots[self.count])
-        self._slots[position] = moved
+        moved = self._elements[self.count]
+        self._elements[position] = moved
         return moved
 
 
@@ -114,8 +119,8 @@ class Residents:
         self._position: NDArray[np.int32] = rest["position"]
         self.stamp: NDArray[np.int64] = rest["stamp"]
         # One element of a memoryview is read in a third of the time that one of an ndarray takes.
-        self.stamps, self.generations = self.stamp.data, self.generation.data
-        self._tiers, self._etags = self.tier.data, self.etag.data
+        self.stamps, self.generations, self.tiers = self.stamp.data, self.generation.data, self.tier.data
+        self.last_uses, self._etags = cast("memoryview[float]", self.last_use.data), self.etag.data
         self._index.bind(self.object_hash.data, self.number.data)
 
     def __len__(self) -> int:
@@ -129,14 +134,14 @@ class Residents:
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
         """The slot of a page of that version that is ready to be read."""
         slot = self._index.find(object_hash, number)
-        if slot is None or self._tiers[slot] < 0 or self._etags[slot] != etag:
+        if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
 
     def first_page(self, object_hash: int) -> int | None:
         """The slot of page 0 of whatever version is resident."""
         slot = self._index.find(object_hash, 0)
-        return None if slot is None or self._tiers[slot] < 0 else slot
+        return None if slot is None or self.tiers[slot] < 0 else slot
 
     def occupant(self, object_hash: int, number: int) -> int | None:
         """The slot of that page, ready or being written, of any version."""

@@ -2,11 +2,16 @@
 
 A reader that must know waits for ``check``. A reader that may be answered from the cache leaves the
 object with ``check_soon``; a background task then settles what has gathered, by one HEAD each when few,
-or by listing (1,000 ETags a request) when many keys of one bucket lie close together.
+or by listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A
+listing speaks for every object in it that is cached, so the next reads find them checked.
+``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from itertools import groupby
 
 import structlog
 
@@ -15,16 +20,34 @@ from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upst
 from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
-_LIST_FROM = 8  # stale keys of one bucket from which a listing is cheaper than HEADs
+_LIST_FROM = 8  # stale keys of one prefix from which a listing is cheaper than HEADs
+_AFTER_REFUSAL = 1000  # so many are asked alone before a listing is tried again
+_GIVES_UP_AFTER = 3  # HEADs that failed one after another: the origin is in trouble
+_MOST_PREFIXES = 1024
+_MOST_SWEEPS = 16
+_AT_ONCE = 64  # entries compared before others get their turn: half a millisecond
+_PACE_S = 0.1  # between the pages of a whole prefix: nobody waits for them
 _GATHER_S = 0.05
 _MAX_PENDING = 100_000
+
+
+class Listed(Enum):
+    """What a listing shows of an object."""
+
+    CURRENT = auto()
+    FRESH = auto()  # current, and nobody would have asked yet
+    OTHER = auto()  # another version is cached
+    UNKNOWN = auto()  # nothing of it is cached, or it is being written
+
+
+_IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
     """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone".
 
-    ``confirm(ref, entry)`` is called for a listed object; it answers False when the version differs, and
-    the object is then checked by HEAD.
+    ``confirm(ref, entry)`` is called for a listed object; ``outdated(ref)`` when one that is cached turns out
+    to be another version.
     """
 
     def __init__(
@@ -32,18 +55,26 @@ class Revalidator:
         origin: Origin,
         *,
         settle: Callable[[ObjectRef, ObjectMeta | None], None],
-        confirm: Callable[[ObjectRef, ListEntry], bool],
+        confirm: Callable[[ObjectRef, ListEntry], Listed],
+        outdated: Callable[[ObjectRef], None],
     ) -> None:
         self._origin = origin
         self._settle = settle
         self._confirm = confirm
+        self._outdated = outdated
         self._checks: dict[tuple[ObjectRef, Upstream], asyncio.Task[ObjectMeta]] = {}
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
+        self._asked_alone: Counter[tuple[str, str]] = Counter()
+        self._refused: Counter[tuple[Upstream, str, str]] = Counter()
+        self._long: set[tuple[str, str]] = set()  # prefixes of more keys than one listing tells
+        self._failed_in_a_row = 0
         self._worker: asyncio.Task[None] | None = None
+        self._sweeps: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     @property
     def idle(self) -> bool:
-        return not self._checks and not self._pending and (self._worker is None or self._worker.done())
+        worker_done = self._worker is None or self._worker.done()
+        return worker_done and not (self._checks or self._pending or self._sweeps)
 
     async def check(self, ref: ObjectRef, upstream: Upstream = SHARED) -> ObjectMeta:
         """Current metadata by HEAD; concurrent callers share one request. Raises what ``head`` raises."""
@@ -68,8 +99,17 @@ class Revalidator:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
+    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+        """Check what is cached of a prefix in the background, by ``most_pages`` listings at the most."""
+        if (bucket, prefix) in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
+            return
+        task = asyncio.create_task(self._sweep(bucket, prefix, most_pages), name=f"list {bucket}/{prefix}")
+        self._sweeps[bucket, prefix] = task
+        task.add_done_callback(lambda _: self._sweeps.pop((bucket, prefix), None))
+
     async def aclose(self) -> None:
-        tasks = [task for task in (self._worker, *self._checks.values()) if task is not None]
+        running = (self._worker, *self._checks.values(), *self._sweeps.values())
+        tasks = [task for task in running if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -98,52 +138,131 @@ class Revalidator:
         while self._pending:
             bucket = next(iter(self._pending)).bucket
             keys = sorted((ref.key for ref in self._pending if ref.bucket == bucket), key=str.encode)
+            self._failed_in_a_row = 0
             try:
-                doubtful = keys[:_LIST_FROM]
-                if len(keys) >= _LIST_FROM:
-                    doubtful = await self._list(bucket, keys)
-                for key in doubtful:
-                    upstream = self._pending.pop(ObjectRef(bucket, key), SHARED)
-                    await self._check_quietly(ObjectRef(bucket, key), upstream)
+                for prefix, together in groupby(keys, key=prefix_of):
+                    await self._check_together(bucket, prefix, list(together))
             except OriginError as error:
                 # The cached versions stay as readable as their rule allows; the next read asks again.
                 _log.warning("revalidation failed", bucket=bucket, error=str(error))
                 for key in keys:
                     self._pending.pop(ObjectRef(bucket, key), None)
 
-    async def _check_quietly(self, ref: ObjectRef, upstream: Upstream) -> None:
-        try:
-            await self.check(ref, upstream)
-        except OriginAnswer as answer:
-            _log.debug("revalidation answered", ref=str(ref), status=answer.status)
+    async def _check_together(self, bucket: str, prefix: str, keys: list[str]) -> None:
+        """Check stale keys of one prefix. Raises OriginError when the origin fails again and again."""
+        while keys:
+            upstream = self._pending.get(ObjectRef(bucket, keys[0]), SHARED)
+            if self._is_listed(upstream, bucket, prefix, len(keys)):
+                keys = await self._list(upstream, bucket, prefix, keys)
+            else:
+                await self._ask_each(bucket, keys)
+                return
 
-    async def _list(self, bucket: str, keys: list[str]) -> list[str]:
-        """Confirm what one listing from the first key can; the keys that need a HEAD.
+    def _is_listed(self, upstream: Upstream, bucket: str, prefix: str, count: int) -> bool:
+        """Whether a listing is to be tried, for so many stale keys and those asked alone shortly before."""
+        if len(self._asked_alone) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
+            for remembered in (self._asked_alone, self._refused, self._long):
+                remembered.clear()
+        if self._refused[upstream, bucket, prefix] > 0:
+            self._refused[upstream, bucket, prefix] -= count
+            return False
+        if self._asked_alone[bucket, prefix] + count >= _LIST_FROM:
+            return True
+        self._asked_alone[bucket, prefix] += count
+        return False
 
-        ``keys`` is sorted. Keys beyond the reach of the listing stay pending; the first never does, so
-        every round makes progress.
+    async def _ask_each(self, bucket: str, keys: Sequence[str]) -> None:
+        """One HEAD each. Raises OriginError when several fail one after another."""
+        for key in keys:
+            ref = ObjectRef(bucket, key)
+            upstream = self._pending.pop(ref, SHARED)
+            try:
+                await self.check(ref, upstream)
+            except OriginAnswer as answer:
+                _log.debug("revalidation answered", ref=str(ref), status=answer.status)
+            except OriginError:
+                # One that fails for itself must not keep the others from being asked.
+                self._failed_in_a_row += 1
+                if self._failed_in_a_row >= _GIVES_UP_AFTER:
+                    raise
+                continue
+            self._failed_in_a_row = 0
+
+    async def _list(self, upstream: Upstream, bucket: str, prefix: str, keys: list[str]) -> list[str]:
+        """Check by one listing, of the whole prefix or from the first key on, and ask by HEAD for what it
+        does not show to be current; the keys, of the sorted ones, that are beyond its reach.
         """
         first = keys[0]
-        prefix = first[: first.rfind("/") + 1]
-        page = await self._origin.list_objects(
-            bucket,
-            prefix,
-            start_after=_just_before(first),
-            upstream=self._pending[ObjectRef(bucket, first)],
-        )
+        start_after = _just_before(first) if (bucket, prefix) in self._long else ""
+        try:
+            page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
+        except OriginAnswer as answer:
+            # Who may read need not be allowed to list.
+            _log.info("listing refused", bucket=bucket, prefix=prefix, status=answer.status)
+            self._refused[upstream, bucket, prefix] = _AFTER_REFUSAL
+            return keys
         listed = {entry.key: entry for entry in page.entries}
         reach = page.entries[-1].key.encode() if page.entries and page.truncated else None
-        doubtful = []
+        if reach is not None and not start_after:
+            self._long.add((bucket, prefix))
+            if reach < first.encode():
+                return keys  # next time from the first key on
+        doubtful, beyond = [], []
         for key in keys:
-            within = key.startswith(prefix) and (reach is None or key.encode() <= reach)
-            if not within and key != first:
+            if reach is not None and key.encode() > reach and key != first:
+                beyond.append(key)
                 continue
-            entry = listed.get(key)
-            if entry is not None and self._confirm(ObjectRef(bucket, key), entry):
+            entry = listed.pop(key, None)
+            if entry is not None and self._confirm(ObjectRef(bucket, key), entry) in _IS_CURRENT:
                 self._pending.pop(ObjectRef(bucket, key), None)
             else:
                 doubtful.append(key)
-        return doubtful
+        await self._ask_each(bucket, doubtful)
+        others = await self._compare(upstream, bucket, list(listed.values()))
+        # Where listings tell of little else, keys that come one by one are asked one by one again.
+        self._asked_alone[bucket, prefix] = _LIST_FROM if others >= _LIST_FROM else 0
+        return beyond
+
+    async def _compare(self, upstream: Upstream, bucket: str, entries: Sequence[ListEntry]) -> int:
+        """Compare what is cached with a listing that nobody waits for, and drop what is another version; how
+        many needed it.
+        """
+        news, changed = 0, []
+        for number, entry in enumerate(entries, 1):
+            ref = ObjectRef(bucket, entry.key)
+            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry)
+            news += shown is Listed.CURRENT
+            if shown is Listed.OTHER:
+                changed.append((ref, entry))
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        if changed:
+            # There are servers whose listings tell other ETags than their objects: one is asked for.
+            ref, entry = changed[0]
+            self._pending.setdefault(ref, upstream)
+            await self._ask_each(bucket, [entry.key])
+            if self._confirm(ref, entry) in _IS_CURRENT:
+                for other, _ in changed[1:]:
+                    self._outdated(other)
+        return news + len(changed)
+
+    async def _sweep(self, bucket: str, prefix: str, most_pages: int) -> None:
+        start_after = ""
+        try:
+            for _ in range(most_pages):
+                page = await self._origin.list_objects(bucket, prefix, start_after=start_after)
+                await self._compare(SHARED, bucket, page.entries)
+                if not (page.truncated and page.entries):
+                    return
+                start_after = page.entries[-1].key
+                await asyncio.sleep(_PACE_S)
+        except OriginError as error:
+            _log.warning("revalidation failed", bucket=bucket, prefix=prefix, error=str(error))
+
+
+def prefix_of(key: str) -> str:
+    """The directory of a key, its slash included."""
+    return key[: key.rfind("/") + 1]
 
 
 def _just_before(key: str) -> str:

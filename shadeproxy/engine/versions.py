@@ -14,8 +14,8 @@ from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.metadata import Known, MetadataCache, same_version
-from shadeproxy.engine.revalidation import Revalidator
-from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.revalidation import Listed, Revalidator
+from shadeproxy.engine.rules import Age, Freshness, Rules
 from shadeproxy.engine.verdicts import Ticket, Verdicts
 from shadeproxy.origin.base import Origin
 
@@ -39,7 +39,7 @@ class Versions:
         self._verdicts = verdicts
         self._outdated = outdated
         self._metadata = MetadataCache()
-        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm)
+        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm, outdated=outdated)
         self._writing: Counter[ObjectRef] = Counter()
 
     # ------------------------------------------------------------------ questions
@@ -109,6 +109,11 @@ class Versions:
         meta = await self._revalidator.check(ref, upstream)
         self.allow(upstream, ref, ticket)
         return meta
+
+    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+        """Check what is cached below ``prefix`` by listing it, unless its rule asks never or always."""
+        if self._rules.of(ObjectRef(bucket, prefix)).freshness is Freshness.TTL:
+            self._revalidator.check_listed(bucket, prefix, most_pages)
 
     async def authorise(self, request: ReadRequest) -> None:
         """A hit is authorised like a miss: by the origin, with this client's own credentials."""
@@ -191,16 +196,30 @@ class Versions:
             self.learn(ref, meta)
             self._cache.confirm(ref, self._clock.now_s())
 
-    def _confirm(self, ref: ObjectRef, entry: ListEntry) -> bool:
-        """Whether a listing shows that what is cached is current."""
+    def _confirm(self, ref: ObjectRef, entry: ListEntry) -> Listed:
+        """What a listing shows of what is cached."""
         known = self._metadata.get(ref)
-        if known is None or self.being_written(ref) or self._cache.holds_other_version(ref, entry.etag):
-            return False
-        if known.meta.etag != entry.etag or not _same_time(known.meta, entry):
-            return False
-        self.learn(ref, known.meta)
-        self._cache.confirm(ref, self._clock.now_s())
-        return True
+        # Not learned when it is recalled: a long listing would push everything else out.
+        recalled = self._cache.recall_now(ref) if known is None else None
+        if known is not None:
+            meta, validated_s = known.meta, known.validated_s
+        elif recalled is not None:
+            meta, validated_s = recalled
+        else:
+            return Listed.UNKNOWN
+        if self.being_written(ref):
+            return Listed.UNKNOWN
+        if (
+            self._cache.holds_other_version(ref, entry.etag)
+            or meta.etag != entry.etag
+            or not _same_time(meta, entry)
+        ):
+            return Listed.OTHER
+        now_s = self._clock.now_s()
+        if known is not None:
+            self.learn(ref, meta)
+        self._cache.confirm(ref, now_s)
+        return Listed.FRESH if self._rules.of(ref).age(validated_s, now_s) is Age.FRESH else Listed.CURRENT
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:

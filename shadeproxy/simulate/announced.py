@@ -5,6 +5,7 @@ time by the pace that was measured so far. Time is in reads of all jobs together
 """
 
 import re
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -76,18 +77,19 @@ class NextUses:
         mine = self._job_of[start:stop, None] == np.arange(len(self._orders))
         self._done = self._done[-1] + np.cumsum(mine, axis=0)
         self._start = start
-        distance = np.full(stop - start, np.inf)
-        for order, done, pace in zip(self._orders, self._done.T, self._pace, strict=True):
-            distance = np.minimum(distance, order.after(self._ids[start:stop], done) / pace)
-        return distance
+        ids = self._ids[start:stop]
+        return _earliest([
+            order.after(ids, done) / pace
+            for order, done, pace in zip(self._orders, self._done.T, self._pace.tolist(), strict=True)
+        ])  # fmt: skip
 
     def until(self, ids: NDArray[np.int64], at: int) -> Column:
         """After read ``at``: the time until each of ``ids`` is read, inf where that was not announced."""
-        done = self._done[at - self._start]
-        distance = np.full(len(ids), np.inf)
-        for job, order in enumerate(self._orders):
-            distance = np.minimum(distance, order.until(ids, int(done[job])) / self._pace[job])
-        return distance
+        done = self._done[at - self._start].tolist()
+        return _earliest([
+            order.until(ids, count) / pace
+            for order, count, pace in zip(self._orders, done, self._pace.tolist(), strict=True)
+        ])  # fmt: skip
 
     def _measure(self) -> None:
         """Take the block that is over into the pace of each job."""
@@ -112,30 +114,39 @@ class _Order:
         first = np.concatenate([[True], ~again])
         self._next: Positions = np.full(trace.objects, self._never)
         self._next[sorted_ids[first]] = by_id[first]
-        # By id, then by position; the last one stands behind them all.
-        self._sorted: Positions = np.full(count + 1, np.iinfo(np.int64).max)
-        self._sorted[:-1] = sorted_ids.astype(np.int64) * (count + 1) + by_id
         self._noted = 0
         self._since, self._known = _announced(
             None if trace.epochs is None else trace.epochs[mine], count, announce
         )
 
     def after(self, ids: Ids, done: Positions) -> Column:
-        """For each id, each at its own moment, the reads until it is read again; inf: not announced."""
-        wanted = ids.astype(np.int64) * (self._never + 1)
-        found = np.searchsorted(self._sorted, wanted + done)
-        upcoming = self._sorted[found] - wanted
-        known = self._known[np.searchsorted(self._since, done, side="right") - 1]
+        """For each id, each at its own moment, the reads until it is read again; inf: not announced.
+        ``done`` never falls.
+        """
+        self._note(int(done[0]))
+        upcoming = self._next[ids]
+        # What this job has read since: mostly once.
+        while len(past := np.flatnonzero(upcoming < done)):
+            upcoming[past] = self._following[upcoming[past]]
+        known = self._known[self._since.searchsorted(done, side="right") - 1]
         return np.where(upcoming < known, upcoming - done + 1.0, np.inf)
 
     def until(self, ids: NDArray[np.int64], done: int) -> Column:
         """For each id the reads until it is read, after ``done`` of them; inf: not announced."""
+        self._note(done)
+        upcoming = self._next.take(ids)
+        known = self._known[int(self._since.searchsorted(done, side="right")) - 1]
+        return np.where(upcoming < known, upcoming - (done - 1.0), np.inf)
+
+    def _note(self, done: int) -> None:
+        """Move on to the next uses after so many reads."""
         # Of equal ids the last assignment stays.
         self._next[self._ids[self._noted : done]] = self._following[self._noted : done]
         self._noted = done
-        upcoming = self._next[ids]
-        known = self._known[int(np.searchsorted(self._since, done, side="right")) - 1]
-        return np.where(upcoming < known, upcoming - done + 1.0, np.inf)
+
+
+def _earliest(distances: list[Column]) -> Column:
+    return reduce(np.minimum, distances)
 
 
 def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:

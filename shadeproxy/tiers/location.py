@@ -32,6 +32,15 @@ def unpack(location: Location) -> Extent:
     return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
 
 
+def bytes_of(location: Location) -> tuple[int, int, int]:
+    """Segment number, offset in the segment and length in bytes: what every read asks, in one step."""
+    return (
+        location >> (LENGTH_BITS + UNIT_BITS),
+        (location >> LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
+        (location & _LENGTH_MASK) * UNIT_BYTES,
+    )
+
+
 def byte_spans(locations: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First byte and end of each record as linear addresses, ``SEGMENT_SPAN_BYTES`` apart for segments."""
     starts = (locations >> LENGTH_BITS) * UNIT_BYTES

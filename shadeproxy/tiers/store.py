@@ -21,7 +21,7 @@ from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, d
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import lends
-from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, number_of, pack, unit_of, unpack
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.reading import read_header, read_whole
@@ -355,7 +355,7 @@ class SegmentStore:
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""
         segment, start, length = self._place_of(location)
-        offset = unit_of(unpack(location).start) * UNIT_BYTES
+        _, offset, _ = bytes_of(location)
         header = bytes(segment.body(offset, HEADER_BYTES))
         return Place(segment.path, offset, header, start, length)
 
@@ -369,12 +369,11 @@ class SegmentStore:
 
     def _resolve(self, location: Location) -> tuple[Segment, int, int]:
         """Segment, offset and length in bytes of a location. Raises TierError when there is no such."""
-        address, units = unpack(location)
-        try:
-            segment = self._space.segments[number_of(address)]
-        except KeyError:
-            raise TierError(f"tier {self.name} has no location {location}") from None
-        return segment, unit_of(address) * UNIT_BYTES, units * UNIT_BYTES
+        number, offset, most_bytes = bytes_of(location)
+        segment = self._space.segments.get(number)
+        if segment is None:
+            raise TierError(f"tier {self.name} has no location {location}")
+        return segment, offset, most_bytes
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:

@@ -1,12 +1,21 @@
-"""A reader process that is still starting when its owner dies goes with it."""
+"""A reader process that is still starting when its owner dies, or ends, goes with it."""
 
+import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
 
+import pytest
+
+from shadeproxy.app.channel import END, Opening
+from shadeproxy.app.reader import ReaderProcess
 from shadeproxy.app.readers import CRADLE
+from shadeproxy.app.terms import build_terms
 from shadeproxy.bench.machine import is_alive
+from shadeproxy.config import Settings
+from shadeproxy.engine.columns import Share
 
 _OWNER = """
 import os, subprocess, sys, time
@@ -41,3 +50,55 @@ def test_it_does_not_outlive_its_owner(tmp_path):
 
 def test_it_ends_when_its_owner_is_gone_already():
     assert subprocess.run([sys.executable, "-c", CRADLE, "0", "1"], check=False).returncode == 1
+
+
+def frame(content):
+    return len(content).to_bytes(4, "little") + content
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+@pytest.fixture
+def reader(listener):
+    """A reader process that is to accept from ``listener``, without the process."""
+    settings, share = Settings(), Share.create()
+    opening = Opening(
+        settings, build_terms(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
+    )
+    yield ReaderProcess(opening)
+    os.close(share.descriptor)
+
+
+async def test_told_to_end_before_it_listens_it_takes_nobody(reader, listener):
+    """Its clients would be cut off in the middle of what they ask; they are the next process's."""
+    owner, end = socket.socketpair()
+    with owner, socket.create_connection(listener.getsockname()) as client:
+        client.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
+        owner.sendall(frame(END))
+        await reader.run(end)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        taken, _ = listener.accept()
+        with taken:
+            assert taken.recv(100).startswith(b"GET /b/k ")
+
+
+async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(reader, listener):
+    owner, end = socket.socketpair()
+    with owner:
+        running = asyncio.create_task(reader.run(end))
+        while reader._server is None:
+            await asyncio.sleep(0)
+        owner.sendall(frame(END))
+        while not reader._over.is_set():
+            await asyncio.sleep(0)
+        late = reader._protocol()
+        await asyncio.get_running_loop().create_connection(lambda: late, *listener.getsockname())
+        late.data_received(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert late._opening is None
+        await running

@@ -166,6 +166,7 @@ class FakeProxy(FakeStore):
     def __init__(self):
         self.datasets = {}
         self.jobs = {}
+        self.ended = {}
         self.calls = []
         self.scores = {}
         self.progress = []
@@ -204,8 +205,11 @@ class FakeProxy(FakeStore):
             self.more[path](handler, body)
             return
         query = {name: float(value) for name, (value,) in parse_qs(parts.query).items() if name in QUERY}
+        query |= {"format": 1.0} if "format=jsonl" in parts.query else {}
         answer = self.control(method, path.split("/"), query, body)
-        if answer is None:
+        if answer == 409:
+            handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
+        elif answer is None:
             handler.reply(404, b'{"error": {"code": "unknown_name", "message": "unknown", "hint": ""}}')
         else:
             answer, headers = answer if isinstance(answer, tuple) else (answer, {})
@@ -217,7 +221,9 @@ class FakeProxy(FakeStore):
         if kind == "info":
             return {"version": "0", "s3_endpoint": self.url} | self.offers
         if kind == "datasets":
-            return self.register(rest[0], body) if method == "PUT" else self.lines(rest[0])
+            if method == "PUT":
+                return self.register(rest[0], body)
+            return self.lines(rest[0]) if query.get("format") else self.summary(rest[0])
         name, *rest = rest
         return self.of_job(method, name, rest, query, body)
 
@@ -226,6 +232,9 @@ class FakeProxy(FakeStore):
             return self.register_job(name, json.loads(body))
         if name not in self.jobs:
             return None
+        if rest[0] == "ranks":
+            self.ended.setdefault(name, set()).add(int(rest[1]))
+            return {}
         if rest[0] == "epochs" and method == "DELETE":
             return {} if self.orders.pop((name, int(rest[1]), int(query["rank"])), None) else None
         if rest[0] == "epochs":
@@ -240,6 +249,14 @@ class FakeProxy(FakeStore):
         self.pieces.append((epoch, rank, offset, len(body) // 4))
         return {}
 
+    def in_use(self, name):
+        return name in self.jobs and len(self.ended.get(name, ())) < self.jobs[name]["world_size"]
+
+    def summary(self, name):
+        if name not in self.datasets:
+            return None
+        return {"dataset": name, "digest": self.digest(name), "count": len(self.datasets[name])}
+
     def lines(self, name):
         lines = (
             {"bucket": bucket, "key": key} | ({"offset": offset, "length": length} if length else {})
@@ -250,6 +267,9 @@ class FakeProxy(FakeStore):
     def register_job(self, name, spec):
         if spec["dataset"] not in self.datasets:
             return None
+        if self.in_use(name) and self.jobs[name]["dataset"] != spec["dataset"]:
+            return 409
+        self.ended.pop(name, None)
         self.jobs[name] = spec
         self.scores.setdefault(name, {})
         return {"job": name, "digest": self.digest(spec["dataset"])}
@@ -285,8 +305,11 @@ class FakeProxy(FakeStore):
         else:
             spec = json.loads(body)
             entries = [(spec["bucket"], key, 0, None) for key in self.keys(spec["bucket"], spec["prefix"])]
+        used = any(self.in_use(job) and spec["dataset"] == name for job, spec in self.jobs.items())
+        if used and self.datasets[name] != entries:
+            return 409
         self.datasets[name] = entries
-        return {"dataset": name, "digest": self.digest(name), "count": len(entries)}
+        return self.summary(name)
 
     def digest(self, name):
         lines = (f"{b}\0{k}\0{'' if n is None else f'{o}:{n}'}\n" for b, k, o, n in self.datasets[name])

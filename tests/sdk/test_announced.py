@@ -247,3 +247,18 @@ def test_a_dead_proxy_changes_nothing(make_job, proxy):
     wrapped = shade.announce(range(5), make_job())
     proxy.die()
     assert [list(wrapped) for _ in range(2)] == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_the_one_open_job_is_meant(make_job):
+    with pytest.raises(shade.ConfigError, match="no open job in this process: make it first"):
+        shade.announce([1, 2])
+    job = make_job()
+    assert shade.announce([1, 2]).job is job
+    other = make_job("other")
+    with pytest.raises(
+        shade.ConfigError, match=r"2 jobs are open .*\(other, run\): write announce\(sampler, job\)"
+    ):
+        shade.announce([1, 2])
+    assert shade.announce([1, 2], job).job is job
+    job.close()
+    assert shade.announce([1, 2]).job is other

@@ -153,6 +153,38 @@ def test_training_without_any_proxy(make_client, origin, caplog):
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
+@pytest.fixture
+def client_of(make_client, origin):
+    return lambda url: make_client(url, origin=shade.Origin(origin.url))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("how", "epochs"), [("absent", 2), ("fork", 2), ("spawn", 1)])
+def test_whoever_finds_out_says_it_once_for_all_workers(client_of, proxy, capfd, how, epochs):
+    absent = how == "absent"
+    client = client_of("http://127.0.0.1:9" if absent else proxy.url)
+    data = shade.S3Dataset(client, bucket="train", decode=FIRST_BYTE)
+    if not absent:
+        proxy.die()
+    # Processes that fork inherit this one; those that spawn write there by themselves.
+    handler = logging.FileHandler("/dev/stderr")
+    logging.getLogger("shadeproxy_sdk").addHandler(handler)
+    if absent:
+        client.job("run", dataset=data.manifest).close(timeout_s=0.1)
+    method = "fork" if absent else how
+    try:
+        loader = DataLoader(
+            data, 4, num_workers=2, collate_fn=shade.collate, multiprocessing_context=method, timeout=60
+        )
+        for _ in range(epochs):
+            assert sum(len(ids) for _, ids in loader) == 40
+    finally:
+        logging.getLogger("shadeproxy_sdk").removeHandler(handler)
+        handler.close()
+    # The listing said it before anybody wrote there.
+    assert capfd.readouterr().err.count("does not answer") == (0 if absent else 1)
+
+
 def test_dataset_survives_a_plain_pickle(data, client):
     client.job("run", dataset=data.manifest).begin(3)
     copy = pickle.loads(pickle.dumps(data))

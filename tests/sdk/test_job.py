@@ -269,3 +269,52 @@ def test_mean_loss_is_that_of_the_latest_epoch():
 def test_binary_scores_format_is_frozen():
     packed = pack_scores(np.array([1, 258], np.uint32), np.array([1.0, -2.0], np.float32))
     assert packed.hex() == "02000000" + "01000000" + "02010000" + "0000803f" + "000000c0"
+
+
+def test_a_closed_job_gives_its_names_free(make_client, make_job, proxy):
+    make_job().close()
+    assert proxy.ended == {"run": {0}}
+    proxy.put("train", more=b"more")
+    client = make_client(proxy)
+    manifest = client.manifest(bucket="train")
+    again = make_job(client=client, dataset=manifest)
+    assert (again.name, proxy.jobs["run"]["dataset"], len(manifest)) == ("run", manifest.name, 41)
+    assert set(proxy.jobs) == {"run"}
+    assert set(proxy.datasets) == {manifest.name}
+
+
+def test_a_killed_job_keeps_its_names_and_the_next_goes_on_by_others(make_client, make_job, proxy, caplog):
+    old = make_job().manifest  # never closed, as in a process that was killed
+    proxy.put("train", more=b"more")
+    ranks = []
+    for rank in (0, 1):
+        client = make_client(proxy)
+        manifest = client.manifest(bucket="train")
+        ranks.append(make_job(client=client, dataset=manifest, rank=rank, world_size=2))
+    assert {job.name for job in ranks} == {f"run.{manifest.digest[7:15]}"}
+    assert (manifest.name, len(manifest)) == (f"{old.name}.2", 41)
+    assert len(proxy.datasets[old.name]) == 40
+    assert f"This run goes on as job '{ranks[0].name}', not 'run'" in caplog.text
+    assert f"This run registers what is there now as '{old.name}.2'" in caplog.text
+    ranks[0].report([40], [1.0])
+    assert ranks[0].flush()
+    assert list(proxy.scores[ranks[0].name]) == [40]
+
+
+def test_samples_of_ones_own_whose_name_is_taken_get_another(make_client, make_job, proxy):
+    make_job()
+    client = make_client(proxy)
+    own = shade.Manifest.from_entries(proxy.jobs["run"]["dataset"], [shade.Entry("train", "0/000")])
+    job = make_job("other", client=client, dataset=own)
+    assert (job.name, len(proxy.datasets[proxy.jobs["other"]["dataset"]])) == ("other", 1)
+
+
+def test_a_proxy_without_room_for_a_job_does_not_stop_training(make_job, proxy, caplog):
+    proxy.refuse["jobs"] = 409
+    job = make_job()
+    assert "told so" in caplog.text
+    job.report([1], [1.0])
+    del proxy.refuse["jobs"]
+    job.report([2], [1.0])
+    assert job.flush()
+    assert 2 in proxy.scores["run"]

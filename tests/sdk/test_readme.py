@@ -12,11 +12,22 @@ def example(number, proxy):
     """A Python block of the README, for ``proxy``."""
     text = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]][number]
     assert "http://127.0.0.1:9001" in text
-    return text.replace("http://127.0.0.1:9001", proxy.url)
+    return text.replace("http://127.0.0.1:9001", proxy.url).replace("http://127.0.0.1:9000", proxy.url)
 
 
 def decode(data, key):
     return torch.from_numpy(np.array([len(data), data[0]], np.float32)), int(key.split("/")[1])
+
+
+class Kept(dict):
+    """Orders, also those that are withdrawn."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def __setitem__(self, name, ids):
+        self.kept[name] = ids
+        super().__setitem__(name, ids)
 
 
 def test_example_trains(client, proxy):
@@ -35,6 +46,22 @@ def test_example_trains(client, proxy):
     assert sorted(proxy.scores["resnet50"]) == list(range(40))
     assert proxy.progress[-1]["position"] == 40
     assert names["sampler"].distinct_samples < 40
+
+
+def test_example_with_a_dataset_of_ones_own_announces_what_it_reads(proxy, monkeypatch):
+    for name, value in {"ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "DEFAULT_REGION": "eu-x-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    proxy.objects = {("train", f"imagenet/{key}"): body for (_, key), body in proxy.objects.items()}
+    seen = []
+    names = {"decode": lambda data: data[0], "epochs": 2, "train": lambda batch: seen.extend(batch.tolist())}
+    proxy.orders = Kept()
+    exec(example(-1, proxy).replace("num_workers=8", "num_workers=0"), names)
+    names["client"].close()
+    keys = proxy.keys("train", "imagenet/")
+    read = [keys.index(key) for _, key, _ in proxy.reads]
+    assert sorted(read[:40]) == sorted(read[40:]) == list(range(40))
+    assert [proxy.orders.kept["resnet50", epoch, 0] for epoch in (0, 1)] == [read[:40], read[40:]]
+    assert len(seen) == 80
 
 
 def test_example_without_torch_reads(proxy):

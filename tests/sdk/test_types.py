@@ -32,7 +32,7 @@ sampler.load_state_dict(sampler.state_dict(position=3))
 """
 MISTAKES = {
     'shade.ShadeSampler(job, "best")': 'incompatible type "Literal',
-    'shade.announce([1], "run")': 'expected "Job"',
+    'shade.announce([1], "run")': 'expected "Job | None"',
     "sampler.validated(0.5)": "Too many positional arguments",
     "job.reports([1], [0.5])": 'has no attribute "reports"',
 }

@@ -122,6 +122,7 @@ class JobSummary(msgspec.Struct):
     expires_s: float
     silent_s: float
     live: bool
+    in_use: bool
     scores: ScoreSummary
     progress: dict[str, RankProgress]
     order: OrderSummary | None = None

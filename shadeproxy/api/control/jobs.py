@@ -29,6 +29,7 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.orders import number
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
@@ -72,6 +73,11 @@ async def get_job(context: ControlContext, request: web.Request) -> web.Response
 
 async def delete_job(context: ControlContext, request: web.Request) -> web.Response:
     context.knowledge.delete_job(request.match_info["job"])
+    return web.Response(status=204)
+
+
+async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
+    context.knowledge.end_rank(request.match_info["job"], number("rank", request.match_info["rank"]))
     return web.Response(status=204)
 
 
@@ -196,6 +202,7 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         expires_s=job.expires_s,
         silent_s=max(0.0, context.clock.now_s() - job.seen_s),
         live=job.live,
+        in_use=job.in_use,
         scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),
         order=order_summary(context, job.name),
         progress={str(rank): RankProgress(*at) for rank, at in sorted(job.progress.items())},

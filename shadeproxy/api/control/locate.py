@@ -89,7 +89,7 @@ class _Places:
         for piece in found or ():
             self._record(index, piece, position)
             position += piece.length
-        return found is not None
+        return bool(found)  # nothing of an empty object is in the files
 
     def _record(self, index: int, piece: Located, position: int) -> None:
         source, path, header_offset, header, offset, length = piece

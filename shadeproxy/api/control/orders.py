@@ -34,8 +34,8 @@ QUERY = {
 
 
 async def put_order(context: ControlContext, request: web.Request) -> web.Response:
-    name, epoch = request.match_info["job"], _number("epoch", request.match_info["epoch"])
-    rank, offset = (_number(what, request.query.get(what, "0")) for what in ("rank", "offset"))
+    name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
+    rank, offset = (number(what, request.query.get(what, "0")) for what in ("rank", "offset"))
     _refuse_unknown(request, {"rank", "offset"})
     form = require_type(request, OCTETS, IDS, JSON)
     context.knowledge.jobs.get(name)
@@ -54,10 +54,10 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
 
 
 async def delete_order(context: ControlContext, request: web.Request) -> web.Response:
-    name, epoch = request.match_info["job"], _number("epoch", request.match_info["epoch"])
+    name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
     _refuse_unknown(request, {"rank"})
     sent = request.query.get("rank")
-    rank = None if sent is None else _number("rank", sent)
+    rank = None if sent is None else number("rank", sent)
     context.knowledge.orders.withdraw(name, epoch, rank, context.clock.now_s())
     await context.settling.settled(name)
     return web.Response(status=204)
@@ -72,7 +72,7 @@ def _ids(data: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(data, dtype="<u4")
 
 
-def _number(what: str, sent: str) -> int:
+def number(what: str, sent: str) -> int:
     if not (sent.isascii() and sent.isdigit() and len(sent) < 11 and int(sent) < _MOST):
         raise InvalidRequest(f"{what} {sent[:40]!r} is not a number from 0 on", hint=f"write {what}=0")
     return int(sent)

@@ -78,7 +78,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         samples = dataset.pick(column) if inline else await context.in_pool(dataset.pick, column)
         job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
     if job is not None:
-        knowledge.touch(job.job, context.clock.now_s())
+        knowledge.touch(job.job, context.clock.now_s(), job.epoch)
     return ReadCall(samples, job, asked.order)
 
 

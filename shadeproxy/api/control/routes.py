@@ -125,6 +125,13 @@ ROUTES = (
     Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(wire.JobSummary)),
     Route("DELETE", "/v1/jobs/{job}", "Forget a job and its scores", jobs.delete_job, answers=_GONE),
     Route(
+        "DELETE",
+        "/v1/jobs/{job}/ranks/{rank}",
+        "A rank of a job has ended; the job stays, and is no longer in use once all have",
+        jobs.end_rank,
+        answers=_GONE,
+    ),
+    Route(
         "POST",
         "/v1/jobs/{job}/scores",
         "Report importance scores; all of them or none are applied, ranks change at once",

@@ -236,15 +236,16 @@ class S3Protocol(web.RequestHandler):
     def _serve(self, data: bytes) -> None:
         """Answer the requests in ``data``, as far as they are whole and the client keeps up."""
         while data:
+            sender = self._sender
+            # The body of a head that was dropped is no head: what comes now is dropped too, whatever it is.
+            if sender is None or self._over:
+                return
             if self._busy:
                 self._hold(data)
                 return
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 self._hold(data)
-                return
-            sender = self._sender
-            if sender is None or self._over:
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
             self._begun += 1
@@ -352,8 +353,8 @@ class S3Protocol(web.RequestHandler):
 
     def _take_back(self, steps: int) -> None:
         """The next request has begun: take the lane back as soon as aiohttp is through with its own."""
-        if self._lane != _LENT:
-            return
+        if self._lane != _LENT or self._left_bytes or not self._held:
+            return  # somebody else who was on the way here was first
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()

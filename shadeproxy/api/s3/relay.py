@@ -95,6 +95,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._client = cast("asyncio.Transport", transport)
         self._others.add(self)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
+        if self._ending:
+            self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._client = None
@@ -209,6 +211,8 @@ class ReaderProtocol(asyncio.Protocol):
         if not lent:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._owner is not None:
+            if not lent:
+                self.read_on()
             self._owner.write(raw)
         else:
             self._opening = self._loop.create_task(self._open(raw))
@@ -225,13 +229,14 @@ class ReaderProtocol(asyncio.Protocol):
         self._owner = owner
         if self._paused:
             owner.pause()
-        owner.write(raw)
+        held = b""
         if self._lane == _GIVEN:
-            # What came meanwhile was held.
-            held, self._held = self._held, b""
-            if held:
-                owner.write(held)
+            # What came meanwhile was held. Reading first: a full socket of the owner ends it again.
+            held, self._held = self._held, held
             self.read_on()
+        for data in (raw, held):
+            if data:
+                owner.write(data)
 
     # ------------------------------------------------------------------ answers
 
@@ -251,9 +256,9 @@ class ReaderProtocol(asyncio.Protocol):
             if left is None:
                 self._lane = _GIVEN
                 held, self._held = self._held, b""
+                self.read_on()
                 if held and self._owner is not None:
                     self._owner.write(held)
-                self.read_on()
             elif left < 0:
                 self.cut()
             elif self._answer.complete:

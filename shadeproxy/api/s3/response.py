@@ -20,6 +20,9 @@ from aiohttp.abc import AbstractStreamWriter
 WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
+_FIRST_BYTES = 16 * 1024
+_NOTHING = memoryview(b"")
+
 KEEPALIVE_S = 75.0
 """How long a connection may be idle, and a client may take nothing of what is sent to it."""
 
@@ -95,6 +98,8 @@ class WireResponse(web.StreamResponse):
         self._writer: AbstractStreamWriter | None = None
         self._whole_body = body
         self._closing = close
+        self._head = b""
+        self._chunked = False
         self._keep = False
         self._has_body = True
         self._finished = False
@@ -115,11 +120,11 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def begin(self) -> None:
-        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
         await self.prepare(self._http)
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Send the head; once. Raises ConnectionResetError after ``abort``."""
+        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
@@ -132,9 +137,7 @@ class WireResponse(web.StreamResponse):
             http_11=request.version >= (1, 1),
         )
         writer = request.writer
-        await writer.write(render_head(self.status, fields))
-        if chunked:
-            writer.enable_chunking()
+        self._head, self._chunked = render_head(self.status, fields), chunked
         self._writer = writer
         return writer
 
@@ -142,6 +145,9 @@ class WireResponse(web.StreamResponse):
         """Send a piece of the body and wait while the client is slower than we are."""
         assert self._writer is not None, "write before prepare"
         view = memoryview(data)
+        if self._head and view:
+            await self._send_head(self._writer, view[:_FIRST_BYTES])
+            view = view[_FIRST_BYTES:]
         for start in range(0, len(view), WRITE_BYTES):
             piece = view[start : start + WRITE_BYTES]
             await self._writer.write(piece)
@@ -157,8 +163,23 @@ class WireResponse(web.StreamResponse):
         body = data or self._whole_body
         if body and self._has_body:
             await self.write(body)
+        if self._head:
+            await self._send_head(self._writer)
         await self._writer.write_eof()
         self._finished = True
+
+    async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
+        """Send it with the first bytes of the body, in one write: between two, botocore could be cut off, and
+        where it does not hand a body out as a stream it takes a head and an end for an empty one.
+        """
+        body = bytes(first)
+        if self._chunked and body:
+            body = b"%x\r\n%b\r\n" % (len(body), body)
+        await writer.write(self._head + body)
+        self._head = b""
+        self.bytes_sent += len(first)
+        if self._chunked:
+            writer.enable_chunking()
 
     def abort(self) -> None:
         """Reset the connection: the client must see a failure, not an end."""

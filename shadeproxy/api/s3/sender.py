@@ -85,7 +85,7 @@ class Sender:
 
     def send(self, head: bytes, *loans: Loan) -> None:
         """``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
-        loan, *rest = loans
+        loan, rest = loans[0], loans[1:]
         direct = self._direct or self._open()
         first, last = interior(loan.start, loan.stop)
         if direct is None or last - first < LEAST_BYTES or self._transport.get_write_buffer_size():
@@ -103,8 +103,10 @@ class Sender:
             tail = loan.pin()[first - loan.start :]
             self._transport.writelines((lead[sent:], tail, *(one.pin() for one in rest)))
             return
-        self._loan, self._rest, self._position = loan, tuple(rest), first
-        self._send_on(direct)
+        self._loan, self._rest, self._position = loan, rest, first
+        self._send_on(direct, loan, first, last)
+        if rest:
+            self._send_rest(direct)
         if self._loan is not None:
             # The pages must stay as they are until the kernel has taken the rest of them.
             self._keep = [one.pin() for one in (self._loan, *self._rest)]
@@ -140,38 +142,44 @@ class Sender:
         self._direct.setblocking(False)
         return self._direct
 
-    def _send_on(self, direct: socket.socket) -> None:
-        """Send until the client's buffers are full, or all is sent."""
+    def _send_on(self, direct: socket.socket, loan: Loan, first: int, last: int) -> None:
+        """Send a loan from where it stands, its whole blocks, ``first`` to ``last``, from the file, until it
+        is sent or the client's buffers are full.
+        """
+        begin = position = self._position
+        stop = loan.stop
         try:
-            while self._loan is not None:
-                self._send_loan(direct, self._loan)
-                self._loan, self._rest = (self._rest[0], self._rest[1:]) if self._rest else (None, ())
-                self._position = 0 if self._loan is None else self._loan.start
+            while position < first < last:
+                position += direct.send(loan.window[position:first], _MORE)
+            while first <= position < last:
+                count = os.sendfile(direct.fileno(), loan.lender.descriptor, position, last - position)
+                if not count:
+                    raise OSError(errno.EIO, "the segment file ends before the record does")  # noqa: TRY301
+                position += count
+            flags = _MORE if self._rest else socket.MSG_DONTWAIT
+            while position < stop:
+                position += direct.send(loan.window[position:stop], flags)
         except BlockingIOError:
-            return
+            pass
         except OSError as error:
             self._cut(error)
-            self._loan, self._rest = None, ()
+            position, self._rest = stop, ()
+        self._sent += position - begin
+        self._position = position
+        if position == stop:
+            self._loan = None
 
-    def _send_loan(self, direct: socket.socket, loan: Loan) -> None:
-        """Send a loan from where it stands. Raises BlockingIOError, and OSError when it cannot be sent."""
-        first, last = interior(loan.start, loan.stop)
-        flags = _MORE if self._rest else socket.MSG_DONTWAIT
-        while self._position < loan.stop:
-            if first <= self._position < last:
-                count = os.sendfile(
-                    direct.fileno(), loan.lender.descriptor, self._position, last - self._position
-                )
-                if not count:
-                    raise OSError(errno.EIO, "the segment file ends before the record does")
-            else:
-                stop = first if self._position < first < last else loan.stop
-                count = direct.send(loan.window[self._position : stop], _MORE if stop < loan.stop else flags)
-            self._position += count
-            self._sent += count
+    def _send_rest(self, direct: socket.socket) -> None:
+        """The loans that follow, as far as the client takes them."""
+        while self._loan is None and self._rest:
+            loan, self._rest = self._rest[0], self._rest[1:]
+            self._loan, self._position = loan, loan.start
+            self._send_on(direct, loan, *interior(loan.start, loan.stop))
 
     def _continue(self, direct: socket.socket) -> None:
-        self._send_on(direct)
+        if self._loan is not None:
+            self._send_on(direct, self._loan, *interior(self._loan.start, self._loan.stop))
+        self._send_rest(direct)
         if self._loan is None:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()

@@ -6,6 +6,7 @@ object hash through *groups*: the samples of one hash. Shards (many samples an o
 twice and a collision of two hashes are all just groups of more than one sample.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,7 @@ Bits = NDArray[np.bool_]
 _LARGEST = (1 << 64) - 1
 _BATCH = 4096
 _REMEMBERED = 4096
+_KEYS_COMPARED = 256
 
 WHOLE = -1
 """Length of a sample that is its whole object."""
@@ -62,6 +64,21 @@ class Entries:
             strict=True,
         )
         return [ObjectRef(self.buckets[b], self.blob[start:stop].decode()) for b, start, stop in places]
+
+    def prefixes(self) -> list[tuple[str, str, int]]:
+        """By bucket: its name, what its keys begin with, and about how many entries it has.
+
+        Of some hundred keys, so that a few others may begin differently, and a small bucket be left out.
+        """
+        count = len(self.bucket_of)
+        some = np.unique(np.linspace(0, count - 1, min(count, _KEYS_COMPARED)).astype(np.int64))
+        by_bucket: dict[str, list[str]] = {}
+        for ref in self.refs(some):
+            by_bucket.setdefault(ref.bucket, []).append(ref.key)
+        return [
+            (bucket, os.path.commonprefix(keys), count * len(keys) // len(some) + 1)  # noqa: RUF071 (keys are no paths)
+            for bucket, keys in by_bucket.items()
+        ]
 
 
 class Groups:

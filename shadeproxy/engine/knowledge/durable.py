@@ -2,7 +2,7 @@
 
 Laws: little-endian columns in msgpack, with a version; what does not fit together raises StateError and
 is never half used. Changing a field here means a new VERSION: older blobs are then refused, and the
-clients register again.
+clients register again. A new field of a job that has a default changes nothing: others pass over it.
 """
 
 from dataclasses import dataclass

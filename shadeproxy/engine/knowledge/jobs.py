@@ -2,14 +2,16 @@
 
 Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting, and counts again
 at its next sign of life; one that stays silent FORGET_AFTER times as long is forgotten with its scores.
+A job is in use while it counts and not all of its ranks have ended; only then does it hold on to its dataset.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 
+_ANEW_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # a week, with the default expiry
@@ -34,13 +36,25 @@ class Job:
     seen_s: float = 0.0
     live: bool = True
     progress: dict[int, Progress] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody may still speak of its samples by id."""
+        return self.live and len(self.ended) < self.world_size
+
+
+def _nobody(_job: Job) -> None:
+    return
 
 
 class Jobs:
-    """The registered jobs by name."""
+    """The registered jobs by name. ``on_epoch`` is called when one begins an epoch."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and when it was first heard of
+        self.on_epoch: Callable[[Job], None] = _nobody
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -58,8 +72,8 @@ class Jobs:
     def put(self, job: Job, now_s: float) -> Job:
         """Register ``job``, or update one of that name; every rank may do it.
 
-        The dataset of a registered job cannot change: its scores belong to it. Raises Conflict, also
-        when there are MAX_JOBS jobs.
+        The dataset of a registered job cannot change: its scores belong to it. Ranks that had ended are
+        back. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         known = self._jobs.get(job.name)
         if known is None:
@@ -74,30 +88,58 @@ class Jobs:
                 f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
                 hint="delete the job first, or choose another name",
             )
+        else:
+            known.ended = set()
         known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
         self._hear(known, now_s)
         return known
 
+    def end(self, name: str, rank: int) -> None:
+        """A rank says no more. Raises UnknownName, InvalidRequest (rank outside the world size)."""
+        job = self.get(name)
+        check_rank(job, rank)
+        job.ended.add(rank)
+
+    def on(self, dataset: str) -> list[Job]:
+        """Those of ``dataset``."""
+        return [job for job in self if job.dataset == dataset]
+
+    def renew(self, job: Job) -> None:
+        """The same job, of which nothing is known yet; what was begun for the one before is for nobody."""
+        self._jobs[job.name] = replace(job, progress={})
+
     def delete(self, name: str) -> Job:
         """Forget the job. Raises UnknownName."""
         job = self.get(name)
-        del self._jobs[name]
+        self._remove(name)
         return job
 
-    def touch(self, name: str, now_s: float) -> None:
-        """A sign of life of ``name``; nothing happens when it is not registered."""
+    def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
+        """A sign of life of ``name``, in ``epoch``; nothing happens when it is not registered."""
         job = self._jobs.get(name)
         if job is not None:
             self._hear(job, now_s)
+            self._note_epoch(job, epoch, now_s)
 
     def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
         """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
         job = self.get(name)
         check_rank(job, rank)
         job.progress[rank] = progress
+        job.ended.discard(rank)
         self._hear(job, now_s)
+        self._note_epoch(job, progress.epoch, now_s)
         return job
+
+    def _note_epoch(self, job: Job, epoch: int | None, now_s: float) -> None:
+        if epoch is None:
+            return
+        latest, since_s = self._begun.get(job.name, (-1, 0.0))
+        # An earlier one: a rank that is behind, or soon a job that begins anew.
+        if epoch > latest or (epoch < latest and now_s - since_s >= _ANEW_S):
+            self._begun[job.name] = (epoch, now_s)
+            self.on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
         """Let silent jobs stop counting; returns those that are forgotten, already removed."""
@@ -105,13 +147,26 @@ class Jobs:
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
         for job in forgotten:
-            del self._jobs[job.name]
+            self._remove(job.name)
         return forgotten
+
+    def _remove(self, name: str) -> None:
+        del self._jobs[name]
+        self._begun.pop(name, None)
 
     @staticmethod
     def _hear(job: Job, now_s: float) -> None:
         job.seen_s = now_s
         job.live = True
+
+
+def refuse_if_any(users: list[Job]) -> None:
+    """Raises Conflict: their dataset must stay as it is."""
+    for job in users:
+        raise Conflict(
+            f"dataset {job.dataset!r} is in use by job {job.name!r}",
+            hint=f"delete the job first (DELETE /v1/jobs/{job.name}), or use another dataset name",
+        )
 
 
 def check_rank(job: Job, rank: int) -> None:

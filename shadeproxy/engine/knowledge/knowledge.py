@@ -19,7 +19,7 @@ from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.engine.knowledge.frozen import FrozenScores
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank
+from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank, refuse_if_any
 from shadeproxy.engine.knowledge.orders import Orders, order_of
 from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
@@ -74,7 +74,8 @@ class Knowledge:
     def put_dataset(self, dataset: Dataset) -> bool:
         """Register; whether it is new here. The same manifest again changes nothing.
 
-        Raises Conflict when another manifest of that name is in use by a job.
+        Jobs on another manifest of that name that have ended begin anew: their scores and orders name its
+        ids. Raises Conflict when one is in use.
         """
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
@@ -82,7 +83,11 @@ class Knowledge:
         if known is None and len(self.datasets) >= MAX_DATASETS:
             hint = "delete unused ones: DELETE /v1/datasets/NAME"
             raise Conflict(f"{MAX_DATASETS} datasets are registered already", hint=hint)
-        self._refuse_if_used(dataset.name)
+        users = self.jobs.on(dataset.name)
+        refuse_if_any([job for job in users if job.in_use])
+        for job in users:
+            self.jobs.renew(job)
+            self._forget(job)
         self.datasets[dataset.name] = dataset
         self._dirty("datasets", dataset.name)
         return True
@@ -90,24 +95,20 @@ class Knowledge:
     def delete_dataset(self, name: str) -> None:
         """Raises UnknownName, and Conflict when a job uses it."""
         self.dataset(name)
-        self._refuse_if_used(name)
+        refuse_if_any(self.jobs.on(name))
         del self.datasets[name]
         self._dirty("datasets", name)
-
-    def _refuse_if_used(self, name: str) -> None:
-        users = [job.name for job in self.jobs if job.dataset == name]
-        if users:
-            raise Conflict(
-                f"dataset {name!r} is in use by job {users[0]!r}",
-                hint=f"delete the job first (DELETE /v1/jobs/{users[0]}), or use another dataset name",
-            )
 
     # ------------------------------------------------------------------ jobs
 
     def put_job(self, job: Job, now_s: float) -> Job:
-        """Register or update. Raises UnknownName (the dataset), Conflict."""
-        if job.dataset is not None:
-            self.dataset(job.dataset)
+        """Register or update; one that ended begins anew on another dataset. Raises UnknownName, Conflict."""
+        digest = None if job.dataset is None else self.dataset(job.dataset).digest
+        if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
+            if known.dataset is not None and self.datasets[known.dataset].digest == digest:
+                job.dataset = known.dataset  # the same samples under another name
+            elif not known.in_use:
+                self.delete_job(job.name)
         known = self.jobs.put(job, now_s)
         if known.dataset is None:
             self._growing.setdefault(known.name, GrowingSet(f"job:{known.name}"))
@@ -118,15 +119,20 @@ class Knowledge:
         """Forget the job, its scores and its orders. Raises UnknownName."""
         self._forget(self.jobs.delete(name))
 
+    def end_rank(self, name: str, rank: int) -> None:
+        """A rank says no more. Raises UnknownName, InvalidRequest."""
+        self.jobs.end(name, rank)
+        self._dirty("jobs", name)
+
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
         """Raises UnknownName, InvalidRequest."""
         self.jobs.report(name, rank, progress, now_s)
         self.orders.progress(name, progress, now_s)
         self._dirty("jobs", name)
 
-    def touch(self, name: str, now_s: float) -> None:
-        """A read on behalf of job ``name``: it is alive."""
-        self.jobs.touch(name, now_s)
+    def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
+        """A read on behalf of job ``name``, in ``epoch`` if that is told: it is alive."""
+        self.jobs.touch(name, now_s, epoch)
 
     def expire(self, now_s: float) -> None:
         """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""

@@ -1,4 +1,4 @@
-"""``python -m shadeproxy.studies.monarch``: every way, then docs/studies/monarch/; some 20 minutes."""
+"""``python -m shadeproxy.studies.monarch``: every way, then docs/studies/monarch/; 20 minutes a seed."""
 
 import argparse
 import time

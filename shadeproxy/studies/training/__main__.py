@@ -1,5 +1,5 @@
-"""``python -m shadeproxy.studies.training``: every mode on every data set, then docs/studies/training/;
-some 20 minutes.
+"""``python -m shadeproxy.studies.training``: every mode on every data set, then docs/studies/training/; an
+hour and more on a busy machine. ``--resume`` goes on where it stopped.
 """
 
 import argparse

@@ -13,6 +13,9 @@ TWO = b'{"bucket": "b", "key": "a/1"}\n{"bucket": "b", "key": "a/2"}\n'
 DIGEST = "sha256:" + hashlib.sha256(b"b\0a/1\0\nb\0a/2\0\n").hexdigest()
 
 
+LINES_OF_JOB = b"".join(b'{"bucket": "b", "key": "k%d"}\n' % number for number in range(10))
+
+
 async def put(client, body, **headers):
     return await client.put("/v1/datasets/train", data=body, headers=LINES | headers)
 
@@ -149,6 +152,45 @@ async def test_a_dataset_in_use_is_neither_replaced_nor_deleted(client, job, ref
     assert (await put(client, TWO)).status == 200
     assert (await client.delete("/v1/datasets/train")).status == 204
     await refused(await client.delete("/v1/datasets/train"), 404, "unknown_name")
+
+
+async def test_a_job_that_ended_gives_its_dataset_free_and_begins_anew(client, job, context, refused):
+    await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
+    await client.put(f"{job}/epochs/0/order", json={"ids": [3, 1, 2]})
+    assert (await client.delete(f"{job}/ranks/0")).status == 204
+    await refused(await put(client, TWO), 409, "conflict")  # rank 1 trains on
+    assert (await client.delete(f"{job}/ranks/1")).status == 204
+    shown = await (await client.get(job)).json()
+    assert (shown["in_use"], shown["live"], shown["scores"]["known"]) == (False, True, 1)
+    assert (await put(client, LINES_OF_JOB)).status == 200
+    assert (await (await client.get(job)).json())["scores"]["known"] == 1  # the same manifest takes nothing
+    registered = await (await put(client, TWO)).json()
+    shown = await (await client.get(job)).json()
+    assert (shown["digest"], shown["count"]) == (registered["digest"], 2)
+    assert (shown["scores"]["known"], shown["order"]) == (0, None)
+    assert not context.knowledge.orders.active
+    await client.put(job, json={"dataset": "train", "world_size": 2})
+    assert (await (await client.get(job)).json())["in_use"]
+    await refused(await put(client, LINES_OF_JOB), 409, "conflict")
+
+
+async def test_a_silent_job_gives_its_dataset_free(client, job, context, clock):
+    clock.advance(3600)
+    context.knowledge.expire(clock.now_s())
+    assert (await put(client, TWO)).status == 200
+    assert (await (await client.get(job)).json())["count"] == 2
+
+
+async def test_an_order_on_its_way_to_a_job_that_begins_anew_is_for_nobody(client, job, context, clock):
+    await client.put(f"{job}/epochs/0/order", json={"ids": [3, 1, 2]})
+    orders = context.knowledge.orders
+    orders.put(context.knowledge.check_order("resnet", [9, 8], epoch=1, rank=0), clock.now_s())
+    prepared = orders.begin("resnet")
+    for rank in (0, 1):
+        await client.delete(f"{job}/ranks/{rank}")
+    await put(client, TWO)
+    orders.finish(prepared, prepared.build.run())
+    assert not orders.active
 
 
 @pytest.mark.parametrize("name", ["a b", ".x", "a%2Fb", "x" * 129, "a;b"])

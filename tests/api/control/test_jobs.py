@@ -47,6 +47,7 @@ async def test_a_job_shows_what_it_is(client, job, clock):
         "expires_s": 3600.0,
         "silent_s": 5.0,
         "live": True,
+        "in_use": True,
         "scores": {"known": 0, "mean": None},
         "progress": {},
         "order": None,
@@ -66,6 +67,32 @@ async def test_another_dataset_under_a_registered_name_conflicts(client, job, re
     text = await refused(await client.put(job, json={}), 409, "conflict")
     assert "registered with dataset 'train'" in text
     assert "delete the job first" in text
+
+
+async def test_a_job_that_ended_begins_anew_on_another_dataset(client, job, refused):
+    await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
+    for rank in (0, 1):
+        await client.delete(f"{job}/ranks/{rank}")
+    assert (await client.put(job, json={})).status == 200
+    shown = await (await client.get(job)).json()
+    assert (shown["dataset"], shown["scores"]["known"], shown["in_use"]) == (None, 0, True)
+    assert (await client.put("/v1/jobs/resnet", json={"dataset": "train"})).status == 409
+
+
+async def test_a_rank_that_ended_is_back_when_it_says_something(client, job, refused):
+    await refused(await client.delete(f"{job}/ranks/2"), 400, "invalid_request")
+    await refused(await client.delete("/v1/jobs/none/ranks/0"), 404, "unknown_name")
+    for rank in (0, 1):
+        await client.delete(f"{job}/ranks/{rank}")
+    await client.post(f"{job}/progress", json={"epoch": 0, "rank": 1, "position": 1})
+    assert (await (await client.get(job)).json())["in_use"]
+
+
+async def test_the_same_samples_under_another_name_are_the_same_dataset(client, job):
+    lines = "".join(f'{{"bucket": "b", "key": "k{number}"}}\n' for number in range(10))
+    await client.put("/v1/datasets/copy", data=lines, headers={"Content-Type": "application/x-ndjson"})
+    shown = await (await client.put(job, json={"dataset": "copy", "world_size": 2})).json()
+    assert (shown["dataset"], shown["in_use"]) == ("train", True)
 
 
 async def test_an_unknown_dataset_is_told(client, refused):

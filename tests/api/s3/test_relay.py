@@ -1,5 +1,7 @@
 """Where an answer ends, as who relays it sees it, and whom a reader process cuts off."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.api.s3.relay import Answering, ReaderProtocol
@@ -89,4 +91,84 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
         assert not client.aborted
     connection._look()
     assert client.aborted
+    connection.connection_lost(None)
+
+
+class Owned(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.taken, self.reading = b"", True
+
+    def write(self, data):
+        self.taken += data
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_extra_info(self, _name, _default=None):
+        return None
+
+    def abort(self):
+        pass
+
+
+class Nothing:
+    def answer(self, _raw, _sender):
+        return None
+
+
+async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
+    owners, client, body = [], Owned(), b"x" * 400_000
+
+    async def connect(owner, _peer):
+        owners.append(Owned())
+        owner.connection_made(owners[0])
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while not owners or owners[0].taken != GET:
+        await asyncio.sleep(0)
+    upload = b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + body
+    connection.data_received(upload[:300_000])
+    assert not client.reading
+    connection.owner_sent(head(200, b"Content-Length: 0"))
+    while owners[0].taken != GET + upload[:300_000]:
+        await asyncio.sleep(0)
+    assert client.reading
+    connection.data_received(upload[300_000:])
+    assert owners[0].taken == GET + upload
+    connection.connection_lost(None)
+
+
+class Full(Owned):
+    """Tells its protocol that it is full, once, as a transport does."""
+
+    def __init__(self):
+        super().__init__()
+        self.protocol = None
+
+    def write(self, data):
+        super().write(data)
+        if self.protocol is not None:
+            protocol, self.protocol = self.protocol, None
+            protocol.pause_writing()
+
+
+async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
+    owner, client = Full(), Owned()
+
+    async def connect(protocol, _peer):
+        owner.protocol = protocol
+        protocol.connection_made(owner)
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + b"x" * 300_000)
+    while not owner.taken:
+        await asyncio.sleep(0)
+    assert not client.reading
     connection.connection_lost(None)

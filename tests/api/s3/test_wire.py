@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import types
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from xml.etree.ElementTree import fromstring
@@ -9,6 +10,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from shadeproxy.api.s3 import CLIENT_CLOSED
+from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.memory import Gate, MemoryOrigin
 
@@ -296,3 +298,73 @@ async def test_the_observer_and_the_log_see_each_request_without_secrets(proxy):
     secret = url.partition("Signature=")[2].partition("&")[0]
     assert len(secret) > 10
     assert secret not in repr(proxy.log.events)
+
+
+class Taking(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = b""
+
+    def write(self, data):
+        self.written += bytes(data)
+
+    def is_closing(self):
+        return False
+
+    def close(self):
+        pass
+
+    def get_write_buffer_size(self):
+        return 0
+
+
+async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(proxy):
+    """It got a 400, which clients do not repeat, instead of a connection that ends."""
+    connection, client = proxy.server(), Taking()
+    connection.connection_made(client)
+    ending = asyncio.create_task(connection.shutdown(1.0))
+    while not connection._ending:
+        await asyncio.sleep(0)
+    connection.data_received(lines("PUT /b/k HTTP/1.1", "Host: h", "Content-Length: 200000") + b"x" * 1000)
+    for _ in range(20):
+        connection.data_received(b"x" * 10_000)
+    assert client.written == b""
+    await ending
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("length", [("Content-Length", "40000"), ("X-No", "length")])
+async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
+    """Between two writes a client can be cut off, and an end right behind a head is no error to all."""
+    writes, body = [], b"0123456789" * 4000
+
+    class Writer:
+        async def write(self, data):
+            writes.append(bytes(data))
+
+        def enable_chunking(self):
+            writes.append("from here on in chunks")
+
+        async def write_eof(self):
+            writes.append("end")
+
+    http = types.SimpleNamespace(
+        method="GET", version=(1, 1), keep_alive=True, writer=Writer(), transport=None
+    )
+    response = WireResponse(200, [length], http=http)
+    await response.begin()
+    assert not writes
+    await response.write(body)
+    await response.write_eof()
+    head, _, first = writes[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert len(first) > 10_000
+    if length[0] == "X-No":
+        size, _, first = first.partition(b"\r\n")
+        assert (int(size, 16), writes[1]) == (len(first) - 2, "from here on in chunks")
+        first = first[:-2]
+    assert writes[-1] == "end"
+    assert first + b"".join(one for one in writes[1:] if isinstance(one, bytes)) == body
+    assert response.bytes_sent == len(body)

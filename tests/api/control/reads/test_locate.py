@@ -78,6 +78,14 @@ async def test_what_is_not_here_is_told_and_not_fetched(listener):
     assert listener.origin.gets == before
 
 
+async def test_every_item_has_a_record_also_an_empty_one(listener):
+    listener.put(empty=b"", small=SMALL)
+    await listener.warm("empty", "small")
+    _, records = await located(listener, ("empty",), ("small",), ("empty",))
+    assert records["index"].tolist() == [0, 1, 2]
+    assert records["status"].tolist() == [0, 200, 0]
+
+
 async def test_a_rule_that_wants_a_check_or_no_cache_gives_no_place(listen):
     rules = (Rule(prefix="check", freshness=Freshness.REVALIDATE), Rule(prefix="live", cache=False))
     listener = await listen(rules=rules)

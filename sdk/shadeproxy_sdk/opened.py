@@ -1,0 +1,47 @@
+"""Which jobs are open in this process: for calls that may leave the job out."""
+
+import os
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from shadeproxy_sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shadeproxy_sdk.job import Job
+
+
+class OpenJobs:
+    """The jobs that were made and not closed, by process: a fork inherits the list, not the jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: WeakSet[Job] = WeakSet()
+        self._pid = os.getpid()
+
+    def add(self, job: "Job") -> None:
+        """``job`` was made."""
+        if self._pid != os.getpid():
+            self._jobs, self._pid = WeakSet(), os.getpid()
+        self._jobs.add(job)
+
+    def discard(self, job: "Job") -> None:
+        """``job`` was closed."""
+        self._jobs.discard(job)
+
+    def only(self) -> "Job":
+        """The one open job. Raises ConfigError when there is none, or more than one."""
+        jobs = list(self._jobs) if self._pid == os.getpid() else []
+        if len(jobs) == 1:
+            return jobs[0]
+        if not jobs:
+            raise ConfigError(
+                "announce(sampler) found no open job in this process: make it first, as in "
+                'job = client.job("NAME", dataset=client.manifest(bucket=..., prefix=...))'
+            )
+        names = ", ".join(sorted(job.name for job in jobs))
+        raise ConfigError(
+            f"{len(jobs)} jobs are open in this process ({names}): write announce(sampler, job), or close "
+            "those that are over"
+        )
+
+
+OPEN_JOBS = OpenJobs()

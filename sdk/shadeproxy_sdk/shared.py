@@ -1,0 +1,60 @@
+"""What the processes of one training run share: an integer, and what was already said.
+
+No locks: a worker that is killed would take one with it. So what two processes say in the same moment may
+be said twice.
+"""
+
+import ctypes
+import logging
+import sys
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.sharedctypes import RawValue
+from typing import Any
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+
+
+class SharedInteger:
+    """An int64 that parent and workers share, under fork and spawn; a plain pickle carries only its value."""
+
+    def __init__(self, value: int = 0) -> None:
+        self._cell = RawValue(ctypes.c_int64, value)
+
+    @property
+    def value(self) -> int:
+        return int(self._cell.value)
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._cell.value = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Shared memory can be handed over only while a child is being started.
+        return {"cell": self._cell if get_spawning_popen() is not None else None, "value": self.value}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        cell = state["cell"]
+        self._cell = RawValue(ctypes.c_int64, state["value"]) if cell is None else cell
+
+
+class Once:
+    """A warning that a training run gives once, whichever of its processes finds out first."""
+
+    def __init__(self) -> None:
+        self._said = SharedInteger()
+
+    def warn(self, text: str) -> None:
+        """Log ``text`` as a warning, the first time; later ones are for debugging, as are those of all
+        DataLoader workers but the first, which find out in the same moment.
+        """
+        first = not self._said.value and not _is_later_worker()
+        if first:
+            self._said.value = 1
+        _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
+
+
+def _is_later_worker() -> bool:
+    # Whoever has not imported it is no worker of it.
+    data = sys.modules.get("torch.utils.data")
+    worker = None if data is None else data.get_worker_info()
+    return worker is not None and worker.id > 0

@@ -1,0 +1,121 @@
+"""How long a loop that nobody times waits for its DataLoader: an estimate, by looking now and then.
+
+A thread looks LOOKS_PER_S times a second, while an epoch is under way, whether the thread that began the
+epoch stands in ``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a look
+takes 4 us, with waking up 80, so ten a second cost 0.08 % of a core (twenty 0.17); the loop itself does
+nothing more. Without an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+LOOKS_PER_S = 10
+_PERIOD_S = 1 / LOOKS_PER_S
+_LONGEST_S = 4 * _PERIOD_S  # that one look stands for: a machine that slept did not wait
+_MOST_FRAMES = 60
+_MOST_WRAPPERS = 4
+_LINGER_S = 10.0  # after the sampler's end: what workers still hold is waited for, too
+
+
+class LoaderWatch:
+    """Tells ``waited`` the seconds that passed, look by look, while the loop waited."""
+
+    def __init__(self, waited: Callable[[float], None]) -> None:
+        self._waited = waited
+        self._pid = -1
+        self._changed = threading.Condition()
+        self._loop: int | None = None
+        self._sampler: object = None
+        self._until = 0.0
+        self._exact = 0
+        self._closed = False
+
+    def begin(self, sampler: object) -> None:
+        """An epoch of ``sampler`` begins, and the loop is the calling thread."""
+        if self._pid != os.getpid() and not self._closed:
+            self._pid, self._changed = (
+                os.getpid(),
+                threading.Condition(),
+            )  # one of a parent may be held for ever
+            threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
+        with self._changed:
+            self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")
+            self._changed.notify_all()
+
+    def exhausted(self) -> None:
+        """The sampler has given everything, or its iteration was given up."""
+        self._until = time.monotonic() + _LINGER_S
+
+    def timed(self, more: int) -> None:
+        """1: somebody measures from now on; -1: no longer. What is measured is not estimated."""
+        with self._changed:
+            self._exact += more
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed, self._sampler = True, None
+            self._changed.notify_all()
+
+    @property
+    def looking(self) -> bool:
+        """Whether an epoch is under way that nobody measures."""
+        return not self._exact and time.monotonic() < self._until and not self._closed
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self.looking or self._closed)
+                    if self._closed:
+                        return
+                self._look()
+        except Exception:  # noqa: BLE001 (the law: training goes on without the estimate, and the trace says why)
+            _LOG.debug("Looking for the loop's waits ended", exc_info=True)
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while self.looking:
+            time.sleep(_PERIOD_S)
+            now = time.monotonic()
+            if self._is_waiting() and not self._exact:
+                self._waited(min(now - before, _LONGEST_S))
+            before = now
+
+    def _is_waiting(self) -> bool:
+        code, loop = _code_of_next(), self._loop
+        if code is None or loop is None:
+            return False
+        frame: FrameType | None = sys._current_frames().get(loop)  # noqa: SLF001 (the documented way)
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                return False
+            if frame.f_code is code:
+                return self._is_over_ours(frame.f_locals.get("self"))
+            frame = frame.f_back
+        return False
+
+    def _is_over_ours(self, iterator: Any) -> bool:
+        """Not a loader for validation: the sampler, perhaps within others, is the one that began."""
+        sampler = getattr(iterator, "_index_sampler", None)
+        for _ in range(_MOST_WRAPPERS):
+            if sampler is None or sampler is self._sampler:
+                break
+            inner = getattr(sampler, "batch_sampler", None)
+            sampler = getattr(sampler, "sampler", None) if inner is None else inner
+        return sampler is not None and sampler is self._sampler
+
+
+def _code_of_next() -> CodeType | None:
+    """Of a DataLoader's iterator, if torch is there."""
+    loader = sys.modules.get("torch.utils.data.dataloader")
+    step = getattr(getattr(loader, "_BaseDataLoaderIter", None), "__next__", None)
+    return getattr(step, "__code__", None)

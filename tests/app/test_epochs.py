@@ -1,0 +1,77 @@
+"""At a job's new epoch its data set is listed, once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shadeproxy.app.epochs import check_data_sets_by_epoch
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.knowledge.jobs import Job, Progress
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+
+NOW_S = 1000.0
+
+
+class Engine:
+    """As much of the engine as is told."""
+
+    def __init__(self):
+        self.cache = SimpleNamespace(residents=[1])
+        self.checked = []
+
+    def check_listed(self, bucket, prefix, most_pages):
+        self.checked.append((bucket, prefix, most_pages))
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+@pytest.fixture
+def knowledge(engine):
+    knowledge, builder = Knowledge(), ManifestBuilder("train")
+    for number in range(1500):
+        builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
+    builder.add(ObjectRef("labels", "all.csv"), None, None)  # the last one is always compared
+    knowledge.put_dataset(builder.finish())
+    check_data_sets_by_epoch(knowledge, engine)
+    for name, dataset in (("trained", "train"), ("scored", None)):
+        knowledge.put_job(Job(name, dataset=dataset, world_size=2), NOW_S)
+    return knowledge
+
+
+ONCE = [("b", "photos/", 3), ("labels", "all.csv", 1)]
+
+
+def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(knowledge, engine):
+    for rank in (0, 1):
+        knowledge.report_progress("trained", rank, Progress(0, 10), NOW_S)
+    knowledge.touch("trained", NOW_S, 0)
+    assert engine.checked == ONCE
+    knowledge.touch("trained", NOW_S, 1)
+    knowledge.report_progress("trained", 0, Progress(1, 0), NOW_S)
+    knowledge.report_progress("trained", 1, Progress(0, 20), NOW_S)  # a rank that is behind
+    assert engine.checked == ONCE * 2
+
+
+def test_a_job_that_begins_anew_is_checked_again(knowledge, engine):
+    knowledge.touch("trained", NOW_S, 40)
+    knowledge.touch("trained", NOW_S + 100, 0)
+    knowledge.touch("trained", NOW_S + 101, 1)
+    assert engine.checked == ONCE * 3
+    knowledge.delete_job("trained")
+    knowledge.put_job(Job("trained", dataset="train"), NOW_S)
+    knowledge.touch("trained", NOW_S + 102, 0)
+    assert engine.checked == ONCE * 4
+
+
+def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(
+    knowledge, engine
+):
+    knowledge.touch("trained", NOW_S)
+    knowledge.touch("scored", NOW_S, 3)
+    engine.cache.residents = []
+    knowledge.touch("trained", NOW_S, 3)
+    assert engine.checked == []
