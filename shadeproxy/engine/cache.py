@@ -295,7 +295,8 @@ class PageCache:
     async def find_under(self, bucket: str, prefix: str) -> Slots:
         """Readable pages of the objects in ``bucket`` under ``prefix``, once all that there are is known."""
         await self._recovery.over()
-        slots = np.intersect1d(self._slots_of(bucket, prefix), self.residents.ready())
+        candidates = self._slots_of(bucket, prefix)
+        slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
         if not prefix:
             return slots
         matching = dict[int, int]()  # with the generation that was asked about

@@ -30,7 +30,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.orders import number
-from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
@@ -116,7 +116,13 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
-    residency = context.knowledge.residency(request.match_info["job"])
+    name = request.match_info["job"]
+    residency = context.knowledge.residency(name)
+    if context.knowledge.jobs.get(name).dataset is None and not context.knowledge.space(name).count:
+        raise Conflict(
+            f"job {name!r} was registered without a dataset and has scored nothing, so it has no samples",
+            hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
+        )
     bits = await context.in_pool(residency, *context.resident_pages())
     body = await context.in_pool(lambda: np.packbits(bits, bitorder="little").tobytes())
     tag = xxhash.xxh3_128_hexdigest(body)

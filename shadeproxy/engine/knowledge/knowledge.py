@@ -260,16 +260,11 @@ class Knowledge:
     def residency(self, name: str) -> Callable[[Hashes, NDArray[np.uint32]], Bits]:
         """A function from resident pages (object hashes, page numbers) to one bit a sample, for any thread.
 
-        Raises UnknownName, Conflict when the job has no samples yet.
+        Raises UnknownName.
         """
         space = self.space(name)
         if isinstance(space, Dataset):
             return space.residency
-        if not space.count:
-            raise Conflict(
-                f"job {name!r} was registered without a dataset and has scored nothing, so it has no samples",
-                hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
-            )
         known = space.hashes  # a copy: the set grows on the event loop
         return lambda hashes, _numbers: np.isin(known, hashes)
 
