@@ -1,8 +1,9 @@
-"""An origin with an await between any two steps, and a client that goes away at one of the proxy's."""
+"""An origin with an await between any two steps, threads that are looked at, and a client that goes away."""
 
 import asyncio
 import itertools
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -69,3 +70,20 @@ class Cut:
                 go_on = partial(awaiting.throw, error)
             else:
                 go_on = partial(awaiting.send, value)
+
+
+class Watched(ThreadPoolExecutor):
+    """Threads that know whether a call that nobody waits for any more still runs."""
+
+    def __init__(self):
+        super().__init__(4)
+        self._calls = []
+
+    def submit(self, *call):
+        future = super().submit(*call)
+        self._calls.append(future)
+        return future
+
+    def are_idle(self):
+        self._calls = [call for call in self._calls if not call.done()]
+        return not self._calls

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,29 +28,12 @@ from tests.fuzz.signing import seed_of, sign_header
 from tests.fuzz.target import FixedClock
 
 from .conftest import ACCESS, SECRET
-from .cutting import Cut, Hesitant
+from .cutting import Cut, Hesitant, Watched
 
 OLD = bytes(range(256)) * 50  # more than three pages
 NEW = b"new" * 5000
 KEYS = Credentials(ACCESS, SECRET)
 MOST_AWAITS = 300
-
-
-class Watched(ThreadPoolExecutor):
-    """Threads that know whether a call that nobody waits for any more still runs."""
-
-    def __init__(self):
-        super().__init__(4)
-        self._calls = []
-
-    def submit(self, *call):
-        future = super().submit(*call)
-        self._calls.append(future)
-        return future
-
-    def are_idle(self):
-        self._calls = [call for call in self._calls if not call.done()]
-        return not self._calls
 
 
 @dataclass

@@ -4,83 +4,17 @@ import asyncio
 import base64
 import hashlib
 import zlib
-from contextlib import asynccontextmanager
 
 import pytest
-from botocore.exceptions import ClientError
 
-from shadeproxy.api.s3 import ClientKey, Right
-from shadeproxy.api.s3.auth.clients import Identity
-from shadeproxy.api.s3.exchange import Call
-from shadeproxy.api.s3.gate import authorise
-from shadeproxy.api.s3.operations import resolve
-from shadeproxy.api.s3.request import parse_request
-from shadeproxy.core.errors import AccessDenied, BodyCutShort, BodyMismatch, OriginUnavailable
-from shadeproxy.core.types import SHARED, ObjectRef, Upstream
+from shadeproxy.api.s3 import ClientKey
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.types import ObjectRef, Upstream
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.base import ForwardResponse
 from shadeproxy.origin.memory import MemoryOrigin
 
-
-class Watched:
-    """The engine, with its writes and forwards on record and its answers replaceable."""
-
-    def __init__(self, engine):
-        self.engine = engine
-        self.events = []
-        self.requests = []
-        self.may_leave = asyncio.Event()
-        self.may_leave.set()
-        self.leaving = asyncio.Event()
-        self.answer = None
-        self.wraps_failures = False
-
-    def __getattr__(self, name):
-        return getattr(self.engine, name)
-
-    @asynccontextmanager
-    async def writing(self, refs):
-        refs = tuple(refs)
-        self.events.append(("enter", refs))
-        async with self.engine.writing(refs):
-            try:
-                yield
-            finally:
-                self.leaving.set()
-                await self.may_leave.wait()
-                self.events.append(("leave", refs))
-
-    @asynccontextmanager
-    async def forward(self, request):
-        self.events.append("forward")
-        self.requests.append(request)
-        if self.answer is not None:
-            yield self.answer
-            return
-        try:
-            async with self.engine.forward(request) as answer:
-                yield answer
-        except BodyMismatch as error:
-            # As an HTTP client does that knows only that its request could not be written.
-            raise OriginUnavailable("could not send") if self.wraps_failures else error from error
-
-
-async def watched(make_proxy, **kwargs):
-    proxy = await make_proxy(engine_of=Watched, **kwargs)
-    proxy.origin.put("b", "seed", b"seed")
-    return proxy, proxy.handler._engine
-
-
-def put(target, body=b"", *fields, method="PUT"):
-    lines = [
-        f"{method} {target} HTTP/1.1",
-        "Host: h",
-        "Connection: close",
-        f"Content-Length: {len(body)}",
-        *fields,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
+from .watching import put, watched
 
 DELETE_TWO = b"<Delete><Object><Key>k</Key></Object><Object><Key>l</Key></Object></Delete>"
 
@@ -274,77 +208,6 @@ async def test_no_cache_asks_the_origin(make_proxy):
     proxy.origin.put("b", "seed", b"behind")
     assert (await proxy.get("/b/seed")).endswith(b"seed")
     assert (await proxy.get("/b/seed", "Cache-Control: max-age=0, no-cache")).endswith(b"behind")
-
-
-LIMITED = Identity("limited", SHARED, (Right("b*", "mine/"), Right("r", write=False, list=False)))
-
-
-@pytest.mark.parametrize(
-    ("line", "source", "allowed"),
-    [
-        ("PUT /b/mine/k", None, True),
-        ("GET /b/mine/k", None, True),
-        ("PUT /b/other", None, False),
-        ("PUT /c/mine/k", None, False),
-        ("GET /r/k", None, True),
-        ("PUT /r/k", None, False),
-        ("GET /r", None, False),
-        ("PUT /b/mine/k", "r/k", True),
-        ("PUT /b/mine/k", "/b/mine/j?versionId=1", True),
-        ("PUT /b/mine/k", "b/seed", False),
-        ("PUT /b/mine/k", "b%2Fseed", False),
-        ("PUT /b/mine/k?uploadId=u&partNumber=1", "b/seed", False),
-        ("GET /b?list-type=2&prefix=mine/", None, True),
-        ("GET /b?list-type=2&prefix=", None, False),
-        ("GET /b?list-type=2", None, False),
-        ("GET /b?versions&prefix=mine/x", None, True),
-        ("GET /b?uploads", None, False),
-        ("HEAD /b", None, True),
-        ("GET /b?location", None, True),
-        ("HEAD /c", None, False),
-        ("GET /", None, False),
-        ("DELETE /b", None, False),
-        ("PUT /b?policy", None, False),
-        ("PUT /b?policy&prefix=mine/", None, False),
-        ("POST /b?delete", None, True),
-    ],
-)
-def test_rights_by_bucket_prefix_and_operation(line, source, allowed):
-    method, target = line.split(" ")
-    fields = [("Host", "h"), *([("x-amz-copy-source", source)] if source else [])]
-    request = parse_request(method, target, fields)
-    call = Call(request, resolve(request), LIMITED)
-    if allowed:
-        authorise(call)
-    else:
-        with pytest.raises(AccessDenied, match="limited has no right") as caught:
-            authorise(call)
-        assert "auth.clients" in caught.value.hint
-
-
-async def test_a_request_without_the_right_reaches_neither_cache_nor_origin(make_proxy):
-    client = ClientKey("ak", "sk", rights=(Right("b", "mine/"),))
-    proxy, engine = await watched(make_proxy, anonymous=False, clients=(client,))
-    s3 = proxy.boto(access="ak", secret="sk")
-    for call in (s3.get_object, s3.head_object, s3.put_object, s3.delete_object):
-        with pytest.raises(ClientError, match=r"AccessDenied|403"):
-            await asyncio.to_thread(lambda call=call: call(Bucket="b", Key="seed"))
-    assert engine.events == []
-    assert proxy.origin.gets + proxy.origin.heads == 0
-
-
-async def test_each_key_of_a_delete_needs_the_right(make_proxy):
-    client = ClientKey("ak", "sk", rights=(Right("b", "mine/"),))
-    proxy, engine = await watched(make_proxy, anonymous=False, clients=(client,))
-    s3 = proxy.boto(access="ak", secret="sk")
-
-    def delete(*keys):
-        return s3.delete_objects(Bucket="b", Delete={"Objects": [{"Key": key} for key in keys]})
-
-    with pytest.raises(ClientError, match="AccessDenied"):
-        await asyncio.to_thread(delete, "mine/a", "seed")
-    assert engine.events == []
-    assert len((await asyncio.to_thread(delete, "mine/a"))["Deleted"]) == 1
 
 
 async def test_a_body_without_a_length_is_refused(make_proxy):
