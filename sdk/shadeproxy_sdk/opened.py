@@ -18,9 +18,11 @@ class OpenJobs:
         self._pid = os.getpid()
 
     def add(self, job: "Job") -> None:
-        """``job`` was made."""
+        """``job`` was made. It takes the place of one of its name and rank: notebooks make them anew."""
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()
+        for other in [one for one in self._jobs if (one.name, one.rank) == (job.name, job.rank)]:
+            self._jobs.discard(other)
         self._jobs.add(job)
 
     def discard(self, job: "Job") -> None:

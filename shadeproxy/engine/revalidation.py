@@ -25,6 +25,7 @@ _AFTER_REFUSAL = 1000  # so many are asked alone before a listing is tried again
 _GIVES_UP_AFTER = 3  # HEADs that failed one after another: the origin is in trouble
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
+_BEAR_OUT = 3  # HEADs that must agree with a listing before it drops what nobody asked for
 _AT_ONCE = 64  # entries compared before others get their turn: half a millisecond
 _PACE_S = 0.1  # between the pages of a whole prefix: nobody waits for them
 _GATHER_S = 0.05
@@ -46,8 +47,8 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 class Revalidator:
     """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone".
 
-    ``confirm(ref, entry)`` is called for a listed object; ``outdated(ref)`` when one that is cached turns out
-    to be another version.
+    ``confirm(ref, entry, asked_s)`` is called for an object of a listing asked for at that time;
+    ``outdated(ref)`` when one that is cached turns out to be another version.
     """
 
     def __init__(
@@ -55,13 +56,15 @@ class Revalidator:
         origin: Origin,
         *,
         settle: Callable[[ObjectRef, ObjectMeta | None], None],
-        confirm: Callable[[ObjectRef, ListEntry], Listed],
+        confirm: Callable[[ObjectRef, ListEntry, float], Listed],
         outdated: Callable[[ObjectRef], None],
+        now_s: Callable[[], float],
     ) -> None:
         self._origin = origin
         self._settle = settle
         self._confirm = confirm
         self._outdated = outdated
+        self._now_s = now_s
         self._checks: dict[tuple[ObjectRef, Upstream], asyncio.Task[ObjectMeta]] = {}
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
         self._asked_alone: Counter[tuple[str, str]] = Counter()
@@ -193,12 +196,12 @@ class Revalidator:
         does not show to be current; the keys, of the sorted ones, that are beyond its reach.
         """
         first = keys[0]
-        start_after = _just_before(first) if (bucket, prefix) in self._long else ""
+        start_after, asked_s = _just_before(first) if (bucket, prefix) in self._long else "", self._now_s()
         try:
             page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
-        except OriginAnswer as answer:
-            # Who may read need not be allowed to list.
-            _log.info("listing refused", bucket=bucket, prefix=prefix, status=answer.status)
+        except OriginError as error:
+            # Who may read need not be allowed to list, or the prefix is more than the origin can list.
+            _log.info("listing refused", bucket=bucket, prefix=prefix, error=str(error))
             self._refused[upstream, bucket, prefix] = _AFTER_REFUSAL
             return keys
         listed = {entry.key: entry for entry in page.entries}
@@ -213,45 +216,51 @@ class Revalidator:
                 beyond.append(key)
                 continue
             entry = listed.pop(key, None)
-            if entry is not None and self._confirm(ObjectRef(bucket, key), entry) in _IS_CURRENT:
+            if entry is not None and self._confirm(ObjectRef(bucket, key), entry, asked_s) in _IS_CURRENT:
                 self._pending.pop(ObjectRef(bucket, key), None)
             else:
                 doubtful.append(key)
+        # Before the others are asked for, which may take long: the listing is of now.
+        others = await self._compare(upstream, bucket, list(listed.values()), asked_s)
         await self._ask_each(bucket, doubtful)
-        others = await self._compare(upstream, bucket, list(listed.values()))
         # Where listings tell of little else, keys that come one by one are asked one by one again.
         self._asked_alone[bucket, prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
-    async def _compare(self, upstream: Upstream, bucket: str, entries: Sequence[ListEntry]) -> int:
+    async def _compare(
+        self, upstream: Upstream, bucket: str, entries: Sequence[ListEntry], asked_s: float
+    ) -> int:
         """Compare what is cached with a listing that nobody waits for, and drop what is another version; how
         many needed it.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
             ref = ObjectRef(bucket, entry.key)
-            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry)
+            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry, asked_s)
             news += shown is Listed.CURRENT
             if shown is Listed.OTHER:
                 changed.append((ref, entry))
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         if changed:
-            # There are servers whose listings tell other ETags than their objects: one is asked for.
-            ref, entry = changed[0]
-            self._pending.setdefault(ref, upstream)
-            await self._ask_each(bucket, [entry.key])
-            if self._confirm(ref, entry) in _IS_CURRENT:
-                for other, _ in changed[1:]:
-                    self._outdated(other)
+            # There are servers whose listings tell other ETags than their objects: a few are asked for.
+            some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
+            for ref, _ in some:
+                self._pending.setdefault(ref, upstream)
+            await self._ask_each(bucket, [entry.key for _, entry in some])
+            if all(self._confirm(ref, entry, asked_s) in _IS_CURRENT for ref, entry in some):
+                for ref, entry in changed:
+                    if self._confirm(ref, entry, asked_s) is Listed.OTHER:
+                        self._outdated(ref)
         return news + len(changed)
 
     async def _sweep(self, bucket: str, prefix: str, most_pages: int) -> None:
         start_after = ""
         try:
             for _ in range(most_pages):
+                asked_s = self._now_s()
                 page = await self._origin.list_objects(bucket, prefix, start_after=start_after)
-                await self._compare(SHARED, bucket, page.entries)
+                await self._compare(SHARED, bucket, page.entries, asked_s)
                 if not (page.truncated and page.entries):
                     return
                 start_after = page.entries[-1].key

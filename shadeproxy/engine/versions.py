@@ -19,6 +19,8 @@ from shadeproxy.engine.rules import Age, Freshness, Rules
 from shadeproxy.engine.verdicts import Ticket, Verdicts
 from shadeproxy.origin.base import Origin
 
+_MOST_TOUCHED = 4096
+
 
 class Versions:
     """``outdated(ref)`` is called when the origin turns out to have another version than is cached."""
@@ -39,7 +41,10 @@ class Versions:
         self._verdicts = verdicts
         self._outdated = outdated
         self._metadata = MetadataCache()
-        self._revalidator = Revalidator(origin, settle=self._settle, confirm=self._confirm, outdated=outdated)
+        self._revalidator = Revalidator(
+            origin, settle=self._settle, confirm=self._confirm, outdated=outdated, now_s=clock.now_s
+        )
+        self._touched_s: dict[ObjectRef, float] = {}
         self._writing: Counter[ObjectRef] = Counter()
 
     # ------------------------------------------------------------------ questions
@@ -156,12 +161,22 @@ class Versions:
     def touch(self, ref: ObjectRef) -> None:
         """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
         self._revalidator.void(ref)
+        self._note_touched(ref)
         if self._verdicts is not None:
             self._verdicts.forget(ref.bucket, ref.key or None)
         if ref.key:
             self._metadata.forget(ref)
         else:
             self._metadata.forget_prefix(ref.bucket, "")
+
+    def _note_touched(self, ref: ObjectRef) -> None:
+        """Listings that were asked for before say nothing of it."""
+        now_s = self._clock.now_s()
+        if len(self._touched_s) >= _MOST_TOUCHED:
+            # What is dropped counts for its bucket: more is asked for by HEAD then.
+            buckets = {ObjectRef(one.bucket, "") for one in self._touched_s}
+            self._touched_s = dict.fromkeys(buckets, now_s)
+        self._touched_s[ref] = now_s
 
     # ------------------------------------------------------------------ writes under way
 
@@ -196,8 +211,8 @@ class Versions:
             self.learn(ref, meta)
             self._cache.confirm(ref, self._clock.now_s())
 
-    def _confirm(self, ref: ObjectRef, entry: ListEntry) -> Listed:
-        """What a listing shows of what is cached."""
+    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
+        """What a listing that was asked for at ``asked_s`` shows of what is cached."""
         known = self._metadata.get(ref)
         # Not learned when it is recalled: a long listing would push everything else out.
         recalled = self._cache.recall_now(ref) if known is None else None
@@ -207,7 +222,8 @@ class Versions:
             meta, validated_s = recalled
         else:
             return Listed.UNKNOWN
-        if self.being_written(ref):
+        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ObjectRef(ref.bucket, "")))
+        if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
         if (
             self._cache.holds_other_version(ref, entry.etag)
@@ -215,11 +231,12 @@ class Versions:
             or not _same_time(meta, entry)
         ):
             return Listed.OTHER
-        now_s = self._clock.now_s()
-        if known is not None:
-            self.learn(ref, meta)
-        self._cache.confirm(ref, now_s)
-        return Listed.FRESH if self._rules.of(ref).age(validated_s, now_s) is Age.FRESH else Listed.CURRENT
+        if validated_s < asked_s:
+            if known is not None:
+                self._metadata.learn(ref, meta, asked_s)
+            self._cache.confirm(ref, asked_s)
+        age = self._rules.of(ref).age(validated_s, self._clock.now_s())
+        return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:

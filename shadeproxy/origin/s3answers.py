@@ -36,6 +36,7 @@ _SHOWN_OF_ERRORS = {
 }  # fmt: skip
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
+_NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 
 
 def decode_headers(raw: RawHeaders) -> Headers:
@@ -118,11 +119,17 @@ def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | Non
     return None if date is None else max(0.0, date.timestamp() - now_s)
 
 
+def _size_of(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise OriginUnavailable(_NO_LISTING)
+    return int(text[:19])
+
+
 def parse_listing(body: bytes) -> ListPage:
     """A ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is not one."""
     root = _parse(body)
     if root is None or root.tag != "ListBucketResult":
-        raise OriginUnavailable("the origin's answer to ListObjectsV2 is not a listing")
+        raise OriginUnavailable(_NO_LISTING)
     is_encoded = root.findtext("EncodingType", "") == "url"
     entries = []
     for node in root.iterfind("Contents"):
@@ -131,7 +138,7 @@ def parse_listing(body: bytes) -> ListPage:
         entries.append(
             ListEntry(
                 key=unquote(key.replace("+", "%20")) if is_encoded else key,
-                size=int(node.findtext("Size", "0")),
+                size=_size_of(node.findtext("Size", "0")),
                 etag=etag if etag.startswith(('"', "W/")) else f'"{etag}"',
                 last_modified=node.findtext("LastModified", ""),
             )

@@ -67,6 +67,22 @@ def test_a_job_that_begins_anew_is_checked_again(knowledge, engine):
     assert engine.checked == ONCE * 4
 
 
+def test_ranks_that_are_apart_for_long_are_no_new_beginning(knowledge, engine):
+    for minute in range(10):
+        knowledge.jobs.touch("trained", NOW_S + 60 * minute, 1)
+        knowledge.jobs.touch("trained", NOW_S + 60 * minute + 30, 0)
+    assert engine.checked == ONCE
+
+
+def test_a_run_that_ended_and_one_like_it_are_two(knowledge, engine):
+    knowledge.jobs.touch("trained", NOW_S, 0)
+    for rank in (0, 1):
+        knowledge.end_rank("trained", rank)
+    knowledge.put_job(Job("trained", dataset="train", world_size=2), NOW_S)
+    knowledge.jobs.touch("trained", NOW_S, 0)
+    assert engine.checked == ONCE * 2
+
+
 def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(
     knowledge, engine
 ):

@@ -190,6 +190,8 @@ class ReaderProtocol(asyncio.Protocol):
             if end < len(_HEAD_END):
                 if len(self._held) > MOST_HEAD_BYTES:
                     self._pass_on(self._held, lent=False)
+                else:
+                    self.read_on()
                 return
             raw, self._held = self._held[:end], self._held[end:]
             self._begun += 1
@@ -202,8 +204,6 @@ class ReaderProtocol(asyncio.Protocol):
                 return
             lent = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
             self._pass_on(raw, lent=lent and raw.startswith((b"GET ", b"HEAD ")))
-        if self._lane == _OURS and not self._paused:
-            self.read_on()
 
     def _pass_on(self, raw: bytes, *, lent: bool) -> None:
         self._lane = _LENT if lent else _GIVEN

@@ -53,7 +53,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and when it was first heard of
+        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and when it was heard of
         self.on_epoch: Callable[[Job], None] = _nobody
 
     def __iter__(self) -> Iterator[Job]:
@@ -89,6 +89,8 @@ class Jobs:
                 hint="delete the job first, or choose another name",
             )
         else:
+            if not known.in_use:
+                self._begun.pop(job.name, None)
             known.ended = set()
         known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
@@ -106,8 +108,13 @@ class Jobs:
         return [job for job in self if job.dataset == dataset]
 
     def renew(self, job: Job) -> None:
-        """The same job, of which nothing is known yet; what was begun for the one before is for nobody."""
-        self._jobs[job.name] = replace(job, progress={})
+        """The same job, of which nothing is known yet; what was begun for the one before is for nobody.
+
+        One that did not end is deleted: what it still says by id would be of other samples.
+        """
+        self._remove(job.name)
+        if len(job.ended) >= job.world_size:
+            self._jobs[job.name] = replace(job, progress={})
 
     def delete(self, name: str) -> Job:
         """Forget the job. Raises UnknownName."""
@@ -135,10 +142,12 @@ class Jobs:
     def _note_epoch(self, job: Job, epoch: int | None, now_s: float) -> None:
         if epoch is None:
             return
-        latest, since_s = self._begun.get(job.name, (-1, 0.0))
-        # An earlier one: a rank that is behind, or soon a job that begins anew.
-        if epoch > latest or (epoch < latest and now_s - since_s >= _ANEW_S):
+        latest, heard_s = self._begun.get(job.name, (-1, 0.0))
+        # An earlier one: a rank that is behind, or a job that has begun anew.
+        is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _ANEW_S)
+        if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)
+        if is_new:
             self.on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:

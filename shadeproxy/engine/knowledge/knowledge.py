@@ -86,7 +86,7 @@ class Knowledge:
         users = self.jobs.on(dataset.name)
         refuse_if_any([job for job in users if job.in_use])
         for job in users:
-            self.jobs.renew(job)
+            self.jobs.renew(job)  # one that is only silent is deleted: it must register anew to speak
             self._forget(job)
         self.datasets[dataset.name] = dataset
         self._dirty("datasets", dataset.name)
