@@ -180,14 +180,16 @@ class Registration:
     def _register_somehow(self) -> None:
         """All ranks find the same names: they are made of the manifest's digest."""
         asked, mark = self.name, self._manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
+        register = self._register_job
         try:
             self._register_dataset()
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
             self._manifest.name = self._body["dataset"] = other_name(self._manifest.name, mark)
+            register = self._register
         try:
-            self._register()
+            register()
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
@@ -223,6 +225,9 @@ class Registration:
     def _register(self) -> None:
         self._registered = False
         self._register_dataset()
+        self._register_job()
+
+    def _register_job(self) -> None:
         answer = self._client.call("PUT", self._path, self._body)
         if json.loads(answer.body).get("digest") != self._manifest.digest:
             raise ControlError(

@@ -40,10 +40,8 @@ class LoaderWatch:
     def begin(self, sampler: object) -> None:
         """An epoch of ``sampler`` begins, and the loop is the calling thread."""
         if self._pid != os.getpid() and not self._closed:
-            self._pid, self._changed = (
-                os.getpid(),
-                threading.Condition(),
-            )  # one of a parent may be held for ever
+            self._pid = os.getpid()
+            self._changed = threading.Condition()  # that of a parent may be held for ever
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")

@@ -3,11 +3,11 @@
 import numpy as np
 import structlog
 
+from shadeproxy.api.control.bodies import Freshness
 from shadeproxy.api.control.context import (
     CachedListing,
     CachedObject,
     CachedPage,
-    Freshness,
     Pin,
     Pinned,
     PinsNow,

@@ -196,7 +196,8 @@ class Revalidator:
         does not show to be current; the keys, of the sorted ones, that are beyond its reach.
         """
         first = keys[0]
-        start_after, asked_s = _just_before(first) if (bucket, prefix) in self._long else "", self._now_s()
+        start_after = _just_before(first) if (bucket, prefix) in self._long else ""
+        asked_s = self._now_s()
         try:
             page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
         except OriginError as error:

@@ -215,13 +215,10 @@ class Versions:
         """What a listing that was asked for at ``asked_s`` shows of what is cached."""
         known = self._metadata.get(ref)
         # Not learned when it is recalled: a long listing would push everything else out.
-        recalled = self._cache.recall_now(ref) if known is None else None
-        if known is not None:
-            meta, validated_s = known.meta, known.validated_s
-        elif recalled is not None:
-            meta, validated_s = recalled
-        else:
+        found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
+        if found is None:
             return Listed.UNKNOWN
+        meta, validated_s = found
         touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ObjectRef(ref.bucket, "")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN

@@ -25,6 +25,7 @@ from shadeproxy.api.control.bodies import (
     read_json,
 )
 from shadeproxy.api.control.context import ControlContext, Pinned
+from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import InvalidRequest, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
@@ -121,7 +122,8 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
 
 
 async def list_objects(context: ControlContext, request: web.Request) -> web.Response:
-    bucket, asked = require_bucket(request.match_info["bucket"]), _asked(request)
+    bucket = require_bucket(request.match_info["bucket"])
+    asked = read_query(request, _Listing, LISTING)
     listed = await context.admin.list_cached(
         bucket, asked.prefix, start_after=asked.start_after, limit=asked.limit
     )
@@ -142,20 +144,6 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
     ]
     following = None if listed.next is None else _told(listed.next)
     return answer_json(CachedList(bucket, asked.prefix, objects, listed.more, following))
-
-
-def _asked(request: web.Request) -> _Listing:
-    query = dict(request.query)
-    try:
-        asked = msgspec.convert(query, _Listing, strict=False)
-        if len(query) == len(request.query):
-            return asked
-        problem = "a parameter is there twice"
-    except msgspec.ValidationError as error:
-        problem = str(error)
-    raise InvalidRequest(
-        f"the query is not right: {problem}", hint=f"parameters: {', '.join(LISTING)}"
-    ) from None
 
 
 def _pages_of(size: int, page_size: int) -> int:

@@ -280,17 +280,19 @@ class PageSummary(msgspec.Struct):
     pinned: bool
 
 
+Freshness = Literal["fresh", "stale", "check"]
+"""Answered as it is; answered while it is checked; checked before it is answered."""
+
+
 class ObjectSummary(msgspec.Struct):
-    """``validated_s``: Unix time of the last check against the origin. ``freshness``: answered as it is,
-    answered while it is checked, or checked before. ``total_pages``: cached or not.
-    """
+    """``validated_s``: Unix time of the last check against the origin. ``total_pages``: cached or not."""
 
     uri: str
     etag: str
     size: int
     headers: list[tuple[str, str]]
     validated_s: float | None
-    freshness: Literal["fresh", "stale", "check"]
+    freshness: Freshness
     pages: list[PageSummary]
     total_pages: int
     weight: float | None
@@ -310,7 +312,7 @@ class CachedSummary(msgspec.Struct):
     tiers: dict[str, int]
     pinned: int
     validated_s: float | None
-    freshness: Literal["fresh", "stale", "check"]
+    freshness: Freshness
 
 
 class CachedList(msgspec.Struct):

@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.api.control.bodies import Freshness
 from shadeproxy.api.control.running import Operations, Work
 from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
@@ -25,9 +26,6 @@ from shadeproxy.telemetry.stats import Stats
 
 READY = "ready"
 HELD_BYTES = 64 * 1024 * 1024
-
-Freshness = Literal["fresh", "stale", "check"]
-"""Answered as it is; answered, and checked in the background; checked before it is answered."""
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")

@@ -30,6 +30,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.orders import number
+from shadeproxy.api.control.queries import read_query, wrong_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
@@ -133,17 +134,10 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
 
 
 def _drawing(request: web.Request) -> _Drawing:
-    query = dict(request.query)
-    try:
-        asked = msgspec.convert(query, _Drawing, strict=False)
-        if len(query) == len(request.query) and math.isfinite(asked.mean_loss or 0.0):
-            return asked
-        problem = "a parameter is there twice, or mean_loss is not finite"
-    except msgspec.ValidationError as error:
-        problem = str(error)
-    raise InvalidRequest(
-        f"the query is not right: {problem}", hint=f"parameters: {', '.join(DRAWING)}"
-    ) from None
+    asked = read_query(request, _Drawing, DRAWING)
+    if not math.isfinite(asked.mean_loss or 0.0):
+        raise wrong_query("mean_loss is not finite", DRAWING)
+    return asked
 
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:

@@ -23,6 +23,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import ReadsForbidden
+from shadeproxy.api.control.queries import wrong_query
 from shadeproxy.core.errors import BodyTooLarge, InvalidRequest
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.knowledge.datasets import Dataset, Sample
@@ -110,13 +111,11 @@ def _from_query(request: web.Request) -> ReadsBody:
     unknown = sorted(query.keys() - QUERY.keys())
     if unknown or len(query) != len(request.query):
         what = f"{unknown[0]!r} is not known" if unknown else "a parameter is there twice"
-        raise InvalidRequest(f"the query is not right: {what}", hint=f"parameters: {', '.join(QUERY)}")
+        raise wrong_query(what, QUERY)
     try:
         return msgspec.convert(query, ReadsBody, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(
-            f"the query is not right: {error}", hint=f"parameters: {', '.join(QUERY)}"
-        ) from None
+        raise wrong_query(str(error), QUERY) from None
 
 
 def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
