@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shadeproxy_sdk.bulk import BulkReads, Request, parts
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
-from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable
+from shadeproxy_sdk.errors import NOBODY_ANSWERS, Busy, ConfigError, ControlError, ReadError, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
@@ -34,10 +34,6 @@ Value = TypeVar("Value")
 _LOG = logging.getLogger("shadeproxy_sdk")
 _MOST_NAMES = 4
 _REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand requests to its origin
-_HELP = (
-    "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
-    "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
-)
 
 
 class Client:
@@ -251,7 +247,7 @@ class Client:
         )
         return ReadError(
             f"{what} cannot be read: the proxy at {self._control.url} does not answer ({proxy_reason}), and "
-            f"{second}. {_HELP}"
+            f"{second}. {NOBODY_ANSWERS}"
         )
 
     # ------------------------------------------------------------------ datasets and jobs
@@ -293,6 +289,7 @@ class Client:
             raise ControlError(
                 409, "Conflict", f"dataset {name!r} changed while read: two runs register it differently"
             )
+        manifest.registered = manifest.digest
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
@@ -312,13 +309,14 @@ class Client:
 
     def register(self, manifest: Manifest) -> None:
         """Make the proxy know ``manifest`` id by id. Raises Unreachable, ControlError."""
-        self.call(
+        answer = self.call(
             "PUT",
             f"/v1/datasets/{quote(manifest.name)}",
             gzip.compress(manifest.to_jsonl(), compresslevel=1),
             content_type="application/x-ndjson",
             timeout_s=_REGISTER_TIMEOUT_S,
         )
+        manifest.registered = read_json(answer, self._control.url).get("digest")
 
     def job(
         self,

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from shadeproxy_sdk.client import Client
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.tensors import as_tensor, fetch_tensors
+from shadeproxy_sdk.tensors import as_tensor, fetch_samples
 
 
 class S3Dataset(Dataset[tuple[Any, ...]]):
@@ -59,10 +59,10 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         """One sample. Raises IndexError, ReadError."""
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
         """The samples of one batch, in order, fetched together; DataLoader calls it. Raises as one sample."""
         if self._decode is as_tensor:
-            return list(zip(fetch_tensors(self._client, self.manifest, indices), indices, strict=True))
+            return fetch_samples(self._client, self.manifest, indices)
         samples = self._client.views(self.manifest, indices)
         return [self._sample(index, data) for index, data in zip(indices, samples, strict=True)]
 

@@ -4,6 +4,11 @@ Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers 
 does.
 """
 
+NOBODY_ANSWERS = (
+    "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
+    "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
+)
+
 
 class ShadeError(Exception):
     """Root of the tree. ``str(error)`` is safe to show."""

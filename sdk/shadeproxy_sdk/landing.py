@@ -114,6 +114,15 @@ class Landing:
             self.put(position, data if self.in_slot(first) else bytes(data))
         return [data for data in self.views if data is not None]
 
+    def stacked_bytes(self) -> int:
+        """The length of every sample where all lie in the buffer and have one length, else 0."""
+        length, buffer = self.lengths[0] if self.lengths else 0, self._buffer
+        if buffer is None or length <= 0 or any(one != length for one in self.lengths):
+            return 0
+        memory = buffer.obj
+        here = all(isinstance(data, memoryview) and data.obj is memory for data in self.views)
+        return length if here else 0
+
     def in_slot(self, position: int) -> bool:
         """Whether the sample lies in the buffer."""
         data, buffer = self.views[position], self._buffer

@@ -6,6 +6,7 @@ later, and no two records have one header. If they are not, the copy is worth no
 Nothing is held while copying, so a reader that dies, or is slow, is in nobody's way.
 """
 
+import itertools
 import json
 import os
 import struct
@@ -38,6 +39,9 @@ RECORD = np.dtype(
 )
 _COLUMNS = ("index", "file", "header_offset", "offset", "length", "position", "header")
 _MOST = np.uint64(1 << 62)
+_HERE = 200
+_FILE_BITS = np.uint64(48)
+_BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
@@ -49,6 +53,21 @@ class Located(NamedTuple):
     files: list[str]
     rows: NDArray[np.void]
     lengths: NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all pieces."""
+        return int(self.rows["length"].sum())
+
+    def split(self, parts: int) -> list["Located"]:
+        """The same in at most ``parts`` parts of whole items, of about as many pieces; at least one."""
+        index = self.rows["index"]
+        parts = min(parts, len(index))
+        cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
+        # Never between two pieces of one item.
+        starts = np.searchsorted(index, index[cuts])
+        bounds = [0, *sorted({int(start) for start in starts} - {0}), len(index)]
+        return [self._replace(rows=self.rows[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
     def without(self, unwanted: NDArray[np.bool_]) -> "Located":
         """The same but for the items ``unwanted[i]``."""
@@ -64,9 +83,13 @@ def decode(body: bytes, count: int) -> Located:
         records = np.frombuffer(body, RECORD, offset=HEAD.size + json_bytes)
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise BadAnswer(f"the answer of /v1/locate is damaged: {error}") from None
-    if len(records) != rows or not _obeys(records, count, files):
+    if len(records) != rows:
         raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")
-    records = records[records["status"] == 200]
+    if _is_plain(records, count, files):
+        return Located(files, records, records["length"].astype(np.int64))
+    if not _obeys(records, count, files):
+        raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")
+    records = records[records["status"] == _HERE]
     lengths = np.full(count, UNKNOWN, np.int64)
     # Of an item with several pieces the last one's end is the item's.
     index = records["index"]
@@ -123,6 +146,24 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
         return False
 
 
+def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
+    """Whether every item is here and in one piece, the usual case: seen by whole words, at a third of the
+    cost of ``_obeys``, which then holds too.
+    """
+    if not (count and len(records) == count and isinstance(files, list)):
+        return False
+    words = records.view("<u8").reshape(count, -1)
+    # Index, status and file share a word; offsets, length and position are one each.
+    here = np.arange(count, dtype=np.uint64) | np.uint64(_HERE << 32)
+    return bool(
+        all(isinstance(path, str) for path in files)
+        and ((words[:, 0] & _BUT_FILE) == here).all()
+        and (words[:, 0] >> _FILE_BITS).max() < len(files)
+        and words[:, 1:4].max() < _MOST
+        and not words[:, 4].any()
+    )
+
+
 def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     """Whether the records are in order of index, and the pieces of each item follow each other."""
     if not (isinstance(files, list) and all(isinstance(path, str) for path in files)):
@@ -130,7 +171,7 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     if not len(records):
         return True
     index, status = records["index"].astype(np.int64), records["status"]
-    here = status == 200
+    here = status == _HERE
     steps = index[1:] - index[:-1]
     if index[-1] >= count or (steps < 0).any() or not (here | (status == 0)).all():
         return False

@@ -1,8 +1,8 @@
 """Which object, or which part of one, each sample id is.
 
 Columns, not Python objects: a million names are one blob and one array, so a worker inherits them by fork
-without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``
-and ``guess``.
+without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``,
+``guess`` and ``registered``.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Manifest:
     """Sample ids ``0 .. len - 1`` of the dataset ``name``.
 
     ``tag`` is set by ``Client.job``: reads of this dataset then belong to that job. ``guess``: what readers
-    learnt of the lengths of whole objects.
+    learnt of the lengths of whole objects. ``registered``: by which digest a proxy knows it as ``name``.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Manifest:
         """
         self.name = name
         self.tag: JobTag | None = None
+        self.registered: str | None = None
         self.guess = LengthGuess()
         self._names = names
         self._ends = ends
@@ -111,6 +112,11 @@ class Manifest:
             return Entry(bucket, key)
         offset, length = self._parts[sample_id].tolist()
         return Entry(bucket, key, offset, None if length < 0 else length)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all samples are whole objects."""
+        return self._parts is None
 
     def lengths(self, ids: Sequence[int]) -> list[int]:
         """The length of each sample, UNKNOWN for whole objects. Raises IndexError as one sample."""

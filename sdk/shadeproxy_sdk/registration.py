@@ -216,6 +216,7 @@ class Registration:
         try:
             answer = self._client.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
             if json.loads(answer.body).get("digest") == self._manifest.digest:
+                self._manifest.registered = self._manifest.digest
                 return
         except ControlError as error:
             if error.status != _NOT_FOUND:

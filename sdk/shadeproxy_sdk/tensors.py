@@ -7,8 +7,8 @@ main process of a machine with CUDA it is pinned. Module-level functions only, f
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.utils.data import default_collate, get_worker_info
 
 from shadeproxy_sdk.bulk import parts
 from shadeproxy_sdk.client import Client
-from shadeproxy_sdk.landing import Data
+from shadeproxy_sdk.landing import Data, Landing
 from shadeproxy_sdk.manifest import Manifest
 
 
@@ -30,25 +30,67 @@ def as_tensor(data: Data) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
 
 
-def fetch_tensors(client: Client, manifest: Manifest, ids: Sequence[int]) -> list[Tensor]:
-    """The samples as u8 tensors, views of one buffer as far as lengths are known. Raises as Client.fetch."""
-    tensors: list[Tensor] = []
-    for part in parts(ids):
-        buffers: list[Tensor] = []
+class Stacked(Sequence[tuple[Tensor, int]]):
+    """``(sample, id)`` of samples that are the rows of ``values``, u8[b, length]. Tensors of single samples
+    are made for who asks for them: making 256 takes as long as copying 2 MB.
+    """
 
-        def allocate(length_bytes: int, buffers: list[Tensor] = buffers) -> memoryview:
-            buffers.append(_buffer(length_bytes))
-            return buffers[-1].numpy().data
+    def __init__(self, values: Tensor, ids: Sequence[int]) -> None:
+        self.values = values
+        self.ids = ids
 
-        landing = client.fetch(manifest, part, allocate)
-        samples = landing.finish()
-        lengths = [max(length, 0) for length in landing.lengths]
-        slots = torch.split(buffers[-1], lengths) if buffers else ()
-        tensors += [
-            slots[position] if landing.in_slot(position) else as_tensor(data)
-            for position, data in enumerate(samples)
-        ]
-    return tensors
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Tensor, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Stacked": ...
+    def __getitem__(self, index: int | slice) -> "tuple[Tensor, int] | Stacked":
+        if isinstance(index, slice):
+            return Stacked(self.values[index], self.ids[index])
+        return self.values[index], self.ids[index]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return zip(self.values, self.ids, strict=True)
+
+
+def fetch_samples(
+    client: Client, manifest: Manifest, ids: Sequence[int]
+) -> Stacked | list[tuple[Tensor, int]]:
+    """Samples as u8 tensors with their ids, views of one buffer as far as lengths are known; rows of it where
+    all have one length. Raises as Client.fetch.
+    """
+    found = [_fetch(client, manifest, part) for part in parts(ids)]
+    if len(found) == 1:
+        landing, buffer = found[0]
+        length = landing.stacked_bytes()
+        if length and buffer is not None:
+            return Stacked(buffer.view(len(ids), length), ids)
+    tensors = [tensor for landing, buffer in found for tensor in _tensors(landing, buffer)]
+    return list(zip(tensors, ids, strict=True))
+
+
+def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[Landing, Tensor | None]:
+    """Whole samples, and the buffer in which those of known length lie."""
+    buffers: list[Tensor] = []
+
+    def allocate(length_bytes: int) -> memoryview:
+        buffers.append(_buffer(length_bytes))
+        return buffers[-1].numpy().data
+
+    landing = client.fetch(manifest, ids, allocate)
+    landing.finish()
+    return landing, buffers[-1] if buffers else None
+
+
+def _tensors(landing: Landing, buffer: Tensor | None) -> list[Tensor]:
+    lengths = [max(length, 0) for length in landing.lengths]
+    slots = () if buffer is None else torch.split(buffer, lengths)
+    return [
+        slots[position] if landing.in_slot(position) else as_tensor(data)
+        for position, data in enumerate(landing.finish())
+    ]
 
 
 def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -57,6 +99,8 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     Tensors of one shape that follow each other in memory, as those of ``as_tensor`` do, are batched without
     a copy; other values as torch's default_collate does; ids become int64 (b,).
     """
+    if isinstance(samples, Stacked):
+        return samples.values, torch.tensor(samples.ids, dtype=torch.int64)
     *columns, ids = zip(*samples, strict=True)
     return (*map(_batch, columns), torch.tensor(ids, dtype=torch.int64))
 

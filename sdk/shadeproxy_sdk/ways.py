@@ -17,11 +17,14 @@ class Offers:
 
 
 class Ways:
-    """One per process. ``proven``: located files could be read from here the last time."""
+    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: whether
+    the proxy knows samples by the ids of their manifest.
+    """
 
     def __init__(self, pause_s: float) -> None:
         self.batch = Gate(pause_s)
         self.locate = Gate(pause_s)
+        self.by_id = Gate(pause_s)
         self.channels = Channels()
         self.segments = Segments()
         self.offers: Offers | None = None

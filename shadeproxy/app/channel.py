@@ -17,7 +17,8 @@ import numpy as np
 
 from shadeproxy.app.terms import Terms
 from shadeproxy.config import Settings
-from shadeproxy.engine.reader import USE, Kind, TierFiles, Uses
+from shadeproxy.engine.reader import TierFiles
+from shadeproxy.engine.uses import USE, Kind, Uses
 
 _LENGTH = struct.Struct("<I")
 _MOST_WAITING_BYTES = 4 * 1024 * 1024

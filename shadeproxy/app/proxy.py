@@ -48,8 +48,8 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.pins import Pins
-from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth

@@ -33,8 +33,9 @@ from shadeproxy.app.terms import Terms
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import JobContext
 from shadeproxy.engine.columns import Share
-from shadeproxy.engine.reader import Kind, Reader, Uses
+from shadeproxy.engine.reader import Reader
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.telemetry.log import configure_logging
 
 _FLUSH_S = 0.05

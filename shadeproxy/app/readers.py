@@ -32,8 +32,9 @@ from shadeproxy.app.channel import (
 from shadeproxy.app.terms import Terms
 from shadeproxy.config import Settings
 from shadeproxy.engine.columns import Share
-from shadeproxy.engine.reader import Kind, TierFiles, Uses
+from shadeproxy.engine.reader import TierFiles
 from shadeproxy.engine.transfers import Medium
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.tiers.store import SegmentStore
 
 _log = structlog.get_logger(__name__)

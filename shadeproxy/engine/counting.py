@@ -4,7 +4,6 @@ Laws: plain defs; a read is counted once, whoever answered it, and told to the o
 ranked or, where it was a hit, together with others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from shadeproxy.core.types import Intent, JobContext, Source
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.hits import Taken
 from shadeproxy.engine.knowledge.upcoming import NotesReads
-from shadeproxy.engine.reader import Kind, Uses
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
@@ -79,7 +78,7 @@ class Counting:
             self._stats.record_reads(bucket, source, count, size_bytes, _whose(job, name))
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Reads that another process answered, oldest first."""
+        """Reads in columns, oldest first."""
         reads = uses[uses["reads"] > 0]
         if self._orders.active:
             jobs = [kinds[number].job for number in reads["kind"].tolist()]
@@ -96,16 +95,18 @@ class Counting:
                     strict=True,
                 )
             )
-        sums = Counter[tuple[int, str | None]]()
-        counts = Counter[tuple[int, str | None]]()
-        for number, size_bytes, name in zip(
-            reads["kind"].tolist(), reads["size_bytes"].tolist(), names, strict=True
-        ):
-            sums[number, name] += size_bytes
-            counts[number, name] += 1
-        for (number, name), count in counts.items():
+        whose = sorted({name for name in names if name is not None})
+        places = {name: place for place, name in enumerate((None, *whose))}
+        codes = reads["kind"] * len(places) + np.fromiter(
+            (places[name] for name in names), np.int64, len(names)
+        )
+        found, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        sums = np.zeros(len(found), np.int64)
+        np.add.at(sums, inverse, reads["size_bytes"])
+        for code, count, size_bytes in zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            number, place = divmod(code, len(places))
             bucket, source, job = kinds[number]
-            self._stats.record_reads(bucket, source, count, sums[number, name], _whose(job, name))
+            self._stats.record_reads(bucket, source, count, size_bytes, _whose(job, (None, *whose)[place]))
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:

@@ -13,33 +13,22 @@ from functools import partial
 import numpy as np
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import (
-    ObjectChanged,
-    OriginAnswer,
-    OriginError,
-    ShuttingDown,
-)
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import (
-    JobContext,
-    ListPage,
-    ObjectMeta,
-    ObjectRef,
-    Page,
-    Source,
-    Span,
-)
+from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.ahead import Ahead
 from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.counting import Counting, JobsOf
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
+from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.engine.metadata import Known
-from shadeproxy.engine.reader import Kind, Uses
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
 from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.sample_places import FoundSamples
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
@@ -104,7 +93,8 @@ class Engine:
             stats=stats,
             page_size=page_size,
         )
-        self._hits = Hits(cache, page_size, fresh=self._fresh, count=self._counting.count_many)
+        count, count_uses = self._counting.count_many, self._counting.count_uses
+        self._hits = Hits(cache, page_size, fresh=self._fresh, count=count, count_uses=count_uses)
         cache.before_deciding = self._hits.flush_many
         self._counting.before_recording = self._hits.tell
         stats.before_showing = self._hits.flush
@@ -170,6 +160,16 @@ class Engine:
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """See ``ReadPath.place``."""
         return self._hits.place(ticket, job, now_s, span)
+
+    def find_samples(
+        self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
+    ) -> FoundSamples | None:
+        """See ``ReadPath.find_samples``."""
+        return self._hits.find_samples(dataset, ids, job, now_s)
+
+    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
+        """See ``ReadPath.remember_sample``."""
+        self._hits.remember_sample(dataset, sample_id, ticket)
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """See ``ReadPath.ready``."""

@@ -20,7 +20,10 @@ from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Sourc
 from shadeproxy.engine.base import Hit, Loan, Located, Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.residents import Slots
+from shadeproxy.engine.sample_places import SOURCES, FoundSamples, SamplePlaces
+from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.tiers.base import Lender, Place
 
 MOST_PAGES = 2
@@ -43,6 +46,7 @@ Taken = tuple[Resident, JobContext | None, int, int]
 """One read by ticket: for whom, from which byte of the object on, and how many."""
 
 CountMany = Callable[[list[Taken]], None]
+CountUses = Callable[[Uses, list[Kind]], None]
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
 """Metadata that may answer every client, and until when (Unix time)."""
 
@@ -56,15 +60,23 @@ class _Piece(NamedTuple):
 class Hits:
     """The pages of a ``PageCache`` of ``page_size`` bytes, for who cannot wait.
 
-    ``fresh``: asked before a ticket is made. ``count``: told of the reads by ticket, many at a time.
+    ``fresh``: asked before a ticket is made. ``count``: told of the reads by ticket, many at a time;
+    ``count_uses``: of those that are noted in columns.
     """
 
-    def __init__(self, cache: PageCache, page_size: int, *, fresh: Fresh, count: CountMany) -> None:
+    def __init__(
+        self, cache: PageCache, page_size: int, *, fresh: Fresh, count: CountMany, count_uses: CountUses
+    ) -> None:
         self._cache = cache
         self._residents = cache.residents
         self._page_size = page_size
         self._fresh = fresh
         self._count = count
+        self._count_uses = count_uses
+        self._samples = SamplePlaces(cache.residents, page_size)
+        self._uses: list[Uses] = []
+        """Reads that were noted in columns; all of them came before those in ``_taken``."""
+        self._kinds: dict[Kind, int] = {}
         self._slots: list[int] = []
         self._generations: list[int] = []
         """Of the page that was read in each of ``_slots``: until it is noted its slot may change hands."""
@@ -205,6 +217,37 @@ class Hits:
         self._note_taken(ticket, job, span.start, span.length)
         return ticket.place
 
+    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
+        """A ticket just had its ``place`` told for the sample."""
+        if ticket.place is not None:
+            self._samples.remember(dataset, sample_id, ticket, ticket.place)
+
+    def find_samples(
+        self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
+    ) -> FoundSamples | None:
+        """As ``place``, of all samples whose tickets ``remember_sample`` was told of; noted as used."""
+        found = self._samples.find(dataset, ids, now_s)
+        if found is None or not len(found.uses):
+            return found
+        if self._taken:
+            self.tell()  # in the order in which they came
+        entries, uses = dataset.entries, found.uses
+        rows = ids[found.here]
+        buckets = entries.bucket_of[rows if dataset.entry_of is None else dataset.entry_of[rows]]
+        codes, kind_of = np.unique(
+            buckets.astype(np.int64) * len(SOURCES) + found.source, return_inverse=True
+        )
+        kinds = [
+            Kind(entries.buckets[code // len(SOURCES)], SOURCES[code % len(SOURCES)], job)
+            for code in codes.tolist()
+        ]
+        numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in kinds]
+        uses["kind"] = np.array(numbers, np.int32)[kind_of]
+        self._uses.append(uses)
+        unread = self._unread and not self._unread.isdisjoint(uses["slot"].tolist())
+        self._flush_soon(_FLUSH_UNREAD_AFTER_S if unread else _FLUSH_AFTER_S)
+        return found
+
     def _is_good(self, ticket: Resident, now_s: float) -> bool:
         return self._residents.stamps[ticket.slot] == ticket.stamp and now_s < ticket.fresh_until_s
 
@@ -219,19 +262,19 @@ class Hits:
     def forget(self) -> None:
         """Make every ticket anew: what ``fresh`` says changed."""
         self._tickets = Memo(_MOST_TICKETS)
+        self._samples.forget()
 
     # ------------------------------------------------------------------ notes
 
     def flush_many(self) -> None:
         """``flush``, if there is enough to be worth it."""
         enough = min(_WORTH_NOTING, len(self._residents) // _SMALL)
-        if len(self._slots) + len(self._taken) >= max(enough, 1):
+        if self._waiting >= max(enough, 1):
             self.flush()
 
     def note(self, slots: Slots, stamps: NDArray[np.int64]) -> None:
         """Reads of pages by another process, of which those that changed hands since are left out."""
-        read = slots[self._residents.stamp[slots] == stamps].tolist()
-        self._keep(read)
+        read = self._keep_many(slots, stamps)
         self._flush_soon(_FLUSH_AFTER_S if self._unread.isdisjoint(read) else _FLUSH_UNREAD_AFTER_S)
 
     def flush(self) -> None:
@@ -249,6 +292,11 @@ class Hits:
 
     def tell(self) -> None:
         """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
+        if self._uses:
+            uses, self._uses = np.concatenate(self._uses), []
+            kinds, self._kinds = list(self._kinds), {}
+            self._keep_many(uses["slot"], uses["stamp"])
+            self._count_uses(uses, kinds)
         taken, self._taken = self._taken, []
         if not taken:
             return
@@ -267,6 +315,19 @@ class Hits:
         self._slots += slots
         self._generations += [generations[slot] for slot in slots]
 
+    def _keep_many(self, slots: Slots, stamps: NDArray[np.int64]) -> list[int]:
+        """``_keep`` those that did not change hands since."""
+        same = slots[self._residents.stamp[slots] == stamps]
+        read: list[int] = same.tolist()
+        self._slots += read
+        self._generations += self._residents.generation[same].tolist()
+        return read
+
+    @property
+    def _waiting(self) -> int:
+        """Reads that are not noted yet."""
+        return len(self._slots) + len(self._taken) + sum(map(len, self._uses))
+
     def _note_taken(self, ticket: Resident, job: JobContext | None, first: int, size_bytes: int) -> None:
         taken = self._taken
         taken.append((ticket, job, first, size_bytes))
@@ -277,7 +338,7 @@ class Hits:
 
     def _flush_soon(self, delay_s: float) -> None:
         """Never at once: noting may promote and evict, and who reads now has bytes that are not pinned."""
-        if len(self._slots) + len(self._taken) >= _NOTED_TOGETHER:
+        if self._waiting >= _NOTED_TOGETHER:
             delay_s = 0.0
         if self._timer is not None:
             if self._delay_s <= delay_s:

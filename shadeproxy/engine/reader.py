@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import TierError
@@ -23,6 +22,7 @@ from shadeproxy.engine.base import Hit, ReadRequest, Resident
 from shadeproxy.engine.columns import NO_TIER, Share
 from shadeproxy.engine.hits import MOST_PAGES
 from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.uses import USE, Kind, Uses
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, unit_of, unpack
@@ -31,26 +31,6 @@ from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpac
 _MOST_KNOWN = 65_536
 # Header and meta of nearly every record.
 _PEEK_BYTES = 512
-USE = np.dtype(
-    [
-        ("slot", np.int64),
-        ("stamp", np.int64),
-        ("object_hash", np.uint64),
-        ("first", np.int64),  # byte of the object that the read begins with
-        ("size_bytes", np.int64),
-        ("kind", np.int32),  # index of a ``Kind``
-        ("reads", np.int32),  # 1, or 0 for the second page of a read
-    ]
-)
-Uses = NDArray[np.void]
-
-
-class Kind(NamedTuple):
-    """What reads have in common that are counted together."""
-
-    bucket: str
-    source: Source
-    job: JobContext | None
 
 
 class TierFiles(NamedTuple):

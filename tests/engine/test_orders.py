@@ -11,8 +11,8 @@ from shadeproxy.core.types import Intent, JobContext, ObjectRef, Source
 from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder
-from shadeproxy.engine.reader import USE, Kind
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.engine.uses import USE, Kind
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.simulate.announced import Announce
 from shadeproxy.simulate.workloads import importance, uniform

@@ -18,6 +18,7 @@ from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import ClientTooSlow, InvalidRequest, ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
+from shadeproxy.engine.knowledge.datasets import Sample
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -68,8 +69,9 @@ def _tell(failure: BaseException) -> None:
 
 async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
     reader = PieceReader(context, call.job)
+    samples = await call.samples(context)
     async with Ahead(reader, context.held, context.page_size) as ahead:
-        answer = _Answer(call, reader, frames, ahead, context.page_size)
+        answer = _Answer(samples, reader, frames, ahead, context.page_size)
         await (answer.in_order() if call.order == "given" else answer.as_ready())
         await frames.end()
 
@@ -78,9 +80,9 @@ class _Answer:
     """One answer on its way. ``page_size``: longer pieces are streamed."""
 
     def __init__(
-        self, call: ReadCall, reader: PieceReader, frames: FrameWriter, ahead: Ahead, page_size: int
+        self, samples: list[Sample], reader: PieceReader, frames: FrameWriter, ahead: Ahead, page_size: int
     ) -> None:
-        self._samples = call.samples
+        self._samples = samples
         self._reader = reader
         self._frames = frames
         self._ahead = ahead

@@ -178,12 +178,13 @@ class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
 class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
     """What to read: ``items``, or sample ``ids`` of ``dataset`` (left out: the dataset of ``job``).
 
-    ``job``, ``epoch`` and ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked
-    or as each is there.
+    ``digest``: of the dataset whose ids these are, which must be registered still. ``job``, ``epoch`` and
+    ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked or as each is there.
     """
 
     items: list[ReadItem] | None = None
     dataset: str | None = None
+    digest: str | None = None
     ids: list[SampleId] | None = None
     job: str | None = None
     epoch: Count | None = None

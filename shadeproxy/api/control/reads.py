@@ -24,7 +24,7 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import ReadsForbidden
 from shadeproxy.api.control.queries import wrong_query
-from shadeproxy.core.errors import BodyTooLarge, InvalidRequest
+from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.knowledge.datasets import Dataset, Sample
 from shadeproxy.engine.knowledge.knowledge import Knowledge
@@ -32,6 +32,7 @@ from shadeproxy.engine.knowledge.scoreboard import check_ids
 
 QUERY = {
     "dataset": "With binary ids: whose ids they are; left out, the dataset of the job",
+    "digest": "With binary ids: the call is refused where the dataset has another digest",
     "job": "With binary ids: the job whose reads they are",
     "epoch": "With binary ids: of the job",
     "rank": "With binary ids: of the job",
@@ -46,11 +47,25 @@ Ids = list[int] | NDArray[np.uint32]
 
 
 class ReadCall(NamedTuple):
-    """Pieces of objects to read, in the order asked, and whose reads they are."""
+    """Pieces of objects to read, in the order asked, and whose reads they are: ``items``, or samples ``ids``
+    (i64[k]) of ``dataset``.
+    """
 
-    samples: list[Sample]
+    items: list[Sample]
+    dataset: Dataset | None
+    ids: NDArray[np.int64]
     job: JobContext | None
     order: Literal["given", "ready"]
+
+    def __len__(self) -> int:
+        return len(self.items) if self.dataset is None else len(self.ids)
+
+    async def samples(self, context: ControlContext) -> list[Sample]:
+        """Where all of them are."""
+        dataset, ids = self.dataset, self.ids
+        if dataset is None:
+            return self.items
+        return dataset.pick(ids) if len(ids) <= _INLINE_IDS else await context.in_pool(dataset.pick, ids)
 
 
 async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
@@ -61,6 +76,8 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
             hint="set control.token: reads through the control listener are not signed",
         )
     asked, ids = await _asked(context, request)
+    if asked.digest is not None and asked.items is not None:
+        raise InvalidRequest("a digest belongs to ids", hint="leave it out where items are named by key")
     if asked.job is None and (asked.epoch is not None or asked.rank is not None):
         raise InvalidRequest("epoch and rank belong to a job", hint="name the job too, or leave them out")
     knowledge = context.knowledge
@@ -69,18 +86,17 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
     count = len(asked.items or ()) if ids is None else len(ids)
     if count > MAX_READS:
         raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
+    items, column, dataset = list[Sample](), np.empty(0, np.int64), None
     if ids is None:
-        samples = [Sample(ObjectRef(it.bucket, it.key), it.offset, it.length) for it in asked.items or ()]
+        items = [Sample(ObjectRef(it.bucket, it.key), it.offset, it.length) for it in asked.items or ()]
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(knowledge, asked)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
-        inline = count <= _INLINE_IDS
-        samples = dataset.pick(column) if inline else await context.in_pool(dataset.pick, column)
         job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
     if job is not None:
         knowledge.jobs.touch(job.job, context.clock.now_s(), job.epoch)
-    return ReadCall(samples, job, asked.order)
+    return ReadCall(items, dataset, column, job, asked.order)
 
 
 async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBody, Ids | None]:
@@ -126,7 +142,14 @@ def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
         raise InvalidRequest(
             "ids of which dataset?", hint="name a dataset, or a job that was registered with one"
         )
-    return knowledge.dataset(name)
+    dataset = knowledge.dataset(name)
+    if asked.digest not in {None, dataset.digest}:
+        raise Conflict(
+            f"dataset {name!r} was registered anew, so that its ids mean other samples than those of "
+            f"{asked.digest}",
+            hint="register your manifest under another name, or ask for items by bucket and key",
+        )
+    return dataset
 
 
 def _only_reader(knowledge: Knowledge, dataset: Dataset) -> str | None:

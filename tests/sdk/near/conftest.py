@@ -7,6 +7,7 @@ import socketserver
 import struct
 import threading
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import shadeproxy_sdk as shade
 FRAME = struct.Struct("<IHBBQ")
 RECORD = struct.Struct("<IHHQQQQB7x64s")
 END = 0xFFFFFFFF
+IDS = "application/vnd.shadeproxy.ids"
 PIECE = 4
 """Bytes a page: most samples have several."""
 
@@ -61,6 +63,7 @@ class Near:
         self.cuts = []
         self.unix = None
         self.refusals = {}
+        self.refuse_digests = False
         self.restart()
         proxy.offers |= {"batch": True, "locate": True}
         proxy.more |= {"batch": self.batch, "locate": self.locate}
@@ -117,12 +120,18 @@ class Near:
 
     def ask(self, handler, body, kind):
         """The items, or None after a refusal."""
-        request = json.loads(body)
+        request = json.loads(body) if handler.headers["Content-Type"] != IDS else self.named(handler, body)
         (self.batches if kind == "batch" else self.locates).append(request)
         self.headers.append(dict(handler.headers.items()))
         refusal = self.refusals.get(kind)
         if refusal is None and request.get("job") not in {None, *self.proxy.jobs}:
             refusal = 404, "unknown_name"
+        if "digest" in request and self.refuse_digests:
+            refusal = 400, "invalid_request"
+        elif "items" not in request:
+            refusal = 404, "unknown_name"
+        elif "digest" in request and request["digest"] != self.proxy.digest(request["dataset"]):
+            refusal = 409, "conflict"
         if refusal:
             status, code = refusal
             told = {"error": {"code": code, "message": "told so", "hint": "change it"}}
@@ -132,6 +141,17 @@ class Near:
             (item["bucket"], item["key"], item.get("offset", 0), item.get("length"))
             for item in request["items"]
         ]
+
+    def named(self, handler, body):
+        """A call by ids as one by items, which keeps what it says of the dataset."""
+        query = dict(parse_qsl(urlsplit(handler.path).query))
+        entries = self.proxy.datasets.get(query["dataset"])
+        if entries is None:
+            return query
+        names = ("bucket", "key", "offset", "length")
+        items = [dict(zip(names, entries[i], strict=True)) for i in np.frombuffer(body, "<u4").tolist()]
+        numbers = {name: int(query[name]) for name in ("epoch", "rank") if name in query}
+        return {**query, **numbers, "items": items}
 
     def batch(self, handler, body):
         items = self.ask(handler, body, "batch")

@@ -229,3 +229,32 @@ def test_proxy_that_never_answers_costs_the_timeout_and_not_the_batch(
     )
     assert client.read_many(manifest, IDS) == near.bodies
     assert len(near.proxy.reads) == 40
+
+
+# ---------------------------------------------------------------------- by id
+
+
+def test_a_manifest_that_the_proxy_took_is_read_by_id_and_digest(client, manifest, near):
+    near.keep_all()
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert {call.get("digest") for call in near.locates} == {manifest.digest}
+    assert {call.get("dataset") for call in near.locates} == {manifest.name}
+
+
+@pytest.mark.parametrize("what", ["registered anew", "forgotten", "too old"])
+def test_where_ids_are_refused_samples_go_by_key(make_client, near, what):
+    client = make_client(near.proxy, retry_s=3600.0)
+    manifest = client.manifest(bucket="train")
+    near.keep_all()
+    if what == "registered anew":
+        near.proxy.datasets[manifest.name].reverse()
+    elif what == "forgotten":
+        near.proxy.datasets.clear()
+    else:
+        near.refuse_digests = True
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert not near.proxy.reads
+    by_id = ["dataset" in call for call in (*near.locates, *near.batches)]
+    assert by_id[0]
+    assert not any(by_id[1:])  # and it is not asked again for every batch

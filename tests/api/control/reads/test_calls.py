@@ -66,7 +66,7 @@ async def test_json_that_is_refused(listener, path, body, status, words):
         ("", b"\0\0\0\0", 400, "name a dataset"),
         ("?dataset=data", b"\0\0\0", 400, "the body is little-endian u32 ids, nothing else"),
         ("?dataset=data", b"\2\0\0\0", 400, "ids[0] is 2, but dataset 'data' has 2 samples"),
-        ("?dataset=data&ordre=given", b"", 400, "'ordre' is not known | parameters: dataset, job"),
+        ("?dataset=data&ordre=given", b"", 400, "'ordre' is not known | parameters: dataset, digest, job"),
         ("?dataset=data&dataset=data", b"", 400, "a parameter is there twice"),
         ("?dataset=data&items=1", b"", 400, "'items' is not known"),
         ("?dataset=data&order=best", b"", 400, "Invalid enum value 'best'"),

@@ -25,7 +25,7 @@ RECORD = np.dtype(
 
 
 def test_a_record_is_packed_as_it_is_documented():
-    assert RECORD.itemsize == locate.RECORD.size == 112
+    assert RECORD.itemsize == locate.RECORD.itemsize == 112
 
 
 async def located(listener, *items, **fields):

@@ -1,0 +1,30 @@
+"""Demand reads as columns, for who notes many at a time: reader processes, and located samples."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import JobContext, Source
+
+USE = np.dtype(
+    [
+        ("slot", np.int64),
+        ("stamp", np.int64),
+        ("object_hash", np.uint64),
+        ("first", np.int64),  # byte of the object that the read begins with
+        ("size_bytes", np.int64),
+        ("kind", np.int32),  # index of a ``Kind``
+        ("reads", np.int32),  # 1, or 0 for the second page of a read
+    ]
+)
+Uses = NDArray[np.void]
+"""USE[n], oldest first."""
+
+
+class Kind(NamedTuple):
+    """What reads have in common that are counted together."""
+
+    bucket: str
+    source: Source
+    job: JobContext | None

@@ -1,0 +1,135 @@
+"""Samples that were located before are told from columns: the same records, as long as they hold."""
+
+import json
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.rules import Freshness, Rule
+
+from .conftest import PAGE
+from .test_locate import BIG, RECORD, SMALL, copy
+
+IDS = "application/vnd.shadeproxy.ids"
+OTHER = b"another one of it"
+
+
+async def by_id(listener, *ids, query="dataset=data"):
+    status, data = await listener.call(f"/v1/locate?{query}", np.array(ids, "<u4").tobytes(), IDS)
+    assert status == 200, data
+    json_bytes, count = np.frombuffer(data, "<u4", 2).tolist()
+    files = json.loads(data[8 : 8 + json_bytes])["files"]
+    return files, np.frombuffer(data, RECORD, count, 8 + json_bytes)
+
+
+def bodies(files, records):
+    got = [copy(files, record) for record in records]
+    return [body if right else None for body, right in got]
+
+
+@pytest.fixture
+async def known(listener):
+    """Three whole objects and two parts, all of them located once."""
+    listener.put(small=SMALL, other=OTHER, big=BIG, tiny=b"x")
+    listener.register(("small",), ("other",), ("big", 10, 50), ("big", PAGE + 7, 90), ("tiny",))
+    await listener.warm("small", "other", "big", "tiny")
+    await by_id(listener, 0, 1, 2, 3, 4)
+    return listener
+
+
+def forbid_tickets(listener, monkeypatch):
+    def none(*_):
+        raise AssertionError("looked for one by one")
+
+    monkeypatch.setattr(listener.engine._hits, "ticket", none)
+
+
+async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch):
+    forbid_tickets(known, monkeypatch)
+    before = known.context.stats.totals().hits_ram
+    files, records = await by_id(known, 3, 0, 0, 2, 1)
+    assert records["index"].tolist() == [0, 1, 2, 3, 4]
+    assert bodies(files, records) == [BIG[PAGE + 7 : PAGE + 97], SMALL, SMALL, BIG[10:60], OTHER]
+    assert known.context.stats.totals().hits_ram == before + 5
+
+
+async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
+    forbid_tickets(known, monkeypatch)
+    await by_id(known, 0, 2, query="job=train&epoch=4&rank=0")
+    epochs = known.context.stats.snapshot()["jobs"]["train"]["epochs"]
+    counted = {str(number): epoch for number, epoch in epochs.items()}["4"]
+    assert (counted["requests"], counted["bytes"]) == (2, len(SMALL) + 50)
+
+
+async def test_it_is_used_by_the_read(known):
+    slot = known.cache.residents.first_page(object_hash(ObjectRef("b", "small")))
+    known.engine._hits.flush()
+    before = known.cache.residents.uses[slot]
+    await by_id(known, 0, 0)
+    known.engine._hits.flush()
+    assert known.cache.residents.uses[slot] == before + 2
+
+
+async def test_cold_and_known_samples_come_in_the_order_asked(listener):
+    listener.put(small=SMALL, other=OTHER, cold=b"cold")
+    listener.register(("small",), ("cold",), ("other",))
+    await listener.warm("small", "other")
+    await by_id(listener, 2)
+    files, records = await by_id(listener, 0, 1, 2, 1)
+    assert records["index"].tolist() == [0, 1, 2, 3]
+    assert records["status"].tolist() == [200, 0, 200, 0]
+    assert bodies(files, records[records["status"] == 200]) == [SMALL, OTHER]
+
+
+async def test_a_page_that_left_is_told_no_more(known):
+    known.cache.drop_object(ObjectRef("b", "small"), "test")
+    _, records = await by_id(known, 0, 1)
+    assert records["status"].tolist() == [0, 200]
+
+
+async def test_a_new_version_is_located_anew(known):
+    async with known.engine.writing([ObjectRef("b", "small")]):
+        known.put(small=b"written since")
+    assert (await by_id(known, 0))[1]["status"].tolist() == [0]
+    await known.warm("small")
+    assert bodies(*await by_id(known, 0)) == [b"written since"]
+
+
+async def test_what_is_to_be_checked_first_is_not_told(known):
+    known.engine._rules.adopt([Rule(freshness=Freshness.REVALIDATE)])
+    known.engine.forget_rights(None)
+    assert (await by_id(known, 0, 3))[1]["status"].tolist() == [0, 0]
+
+
+async def test_its_freshness_ends_when_the_rule_says(listen):
+    listener = await listen(rules=(Rule(ttl_s=100.0),))
+    listener.put(small=SMALL)
+    listener.register(("small",))
+    await listener.warm("small")
+    await by_id(listener, 0)
+    heads = listener.origin.heads
+    listener.context.clock.advance(101.0)
+    assert (await by_id(listener, 0))[1]["status"].tolist() == [200]  # answered while it is checked
+    await listener.settled()
+    assert listener.origin.heads == heads + 1
+
+
+async def test_ids_of_another_manifest_are_refused(known):
+    digest = known.context.knowledge.dataset("data").digest
+    query = f"dataset=data&digest={digest}"
+    assert (await by_id(known, 0, query=query))[1]["status"].tolist() == [200]
+    known.context.knowledge.delete_job("train")
+    known.register(("other",), ("small",), job=None)
+    for path in ("/v1/locate", "/v1/batch"):
+        status, text = await known.refused(f"{path}?{query}", bytes(4), IDS)
+        assert status == 409
+        assert text.startswith("conflict | dataset 'data' was registered anew, so that its ids mean other")
+        assert "register your manifest under another name, or ask for items by bucket and key" in text
+    assert bodies(*await by_id(known, 0, 1)) == [OTHER, SMALL]
+
+
+async def test_a_digest_is_of_ids(listener):
+    status, text = await listener.refused("/v1/locate", {"items": [], "digest": "sha256:0"})
+    assert (status, "a digest belongs to ids" in text) == (400, True)
