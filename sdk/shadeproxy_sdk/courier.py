@@ -7,6 +7,7 @@ import atexit
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 _LOG = logging.getLogger("shadeproxy_sdk")
@@ -17,7 +18,8 @@ class Courier:
     """Calls ``deliver`` every ``interval_s`` and when asked. ``deliver`` returns whether nothing is left to
     send.
 
-    The thread starts with the first ``start``; in a forked child it starts anew.
+    The thread starts with the first ``start``; in a forked child it starts anew. ``running``: whether that of
+    this process was started.
     """
 
     def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
@@ -25,8 +27,9 @@ class Courier:
         self._interval_s = interval_s
         self._name = name
         self._pid = -1
-        self._closed = False
+        self._closed = self.running = False
         self._reset()
+        _COURIERS.add(self)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -42,13 +45,14 @@ class Courier:
         return self._closed
 
     def start(self) -> None:
-        """Make sure that the thread of this process runs; a few hundred nanoseconds when it does."""
-        if self._closed or self._pid == os.getpid():
+        """Make sure that the thread of this process runs; a look at ``running`` spares the call."""
+        if self._closed or self.running:
             return
         self._reset()  # A lock that was held in the parent at the fork stays held here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
+        self.running = True
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:
@@ -105,3 +109,15 @@ class Courier:
             # The thread must outlive a bug: training goes on, scores are late, and the trace says why.
             _LOG.exception("Delivering scores failed")
             return False
+
+
+_COURIERS: "weakref.WeakSet[Courier]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for courier in _COURIERS:
+        courier.running = False
+
+
+# Asking for the process's number at every start would be a system call at every training step.
+os.register_at_fork(after_in_child=_after_fork)

@@ -97,12 +97,19 @@ class Job:
         try:
             if mask is not None and lengths is not None:
                 raise ValueError("give either a mask or lengths")  # noqa: TRY301 (all mistakes end below)
-            chosen = capture(ids)
-            rest = (None if extra is None else capture(extra) for extra in (mask, lengths))
-            self._queue.append(Report(self._progress.epoch, chosen, capture(losses), *rest))
+            progress, chosen = self._progress, capture(ids)
+            if mask is None and lengths is None:
+                self._queue.append((progress.epoch, chosen, capture(losses), None, None))
+            else:
+                masked, counted = (None if extra is None else capture(extra) for extra in (mask, lengths))
+                self._queue.append((progress.epoch, chosen, capture(losses), masked, counted))
             self._reported += 1
-            self._progress.reported(chosen.size if isinstance(chosen, np.ndarray) else len(ids))
-            self._courier.start()
+            if isinstance(chosen, tuple):
+                progress.reported(chosen[2][0] if chosen[2] else 0)
+            else:
+                progress.reported(chosen.size if isinstance(chosen, np.ndarray) else len(ids))
+            if not self._courier.running:
+                self._courier.start()
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is counted and logged)
             self._reject(error)
 
@@ -296,8 +303,8 @@ class Job:
                 self._taken += 1
                 try:
                     ids, losses = per_sample(report)
-                    self._not_finite += self._board.apply(report.epoch, ids, losses)
-                    self._halfway.count(report.epoch, ids.size, self._board)
+                    self._not_finite += self._board.apply(report[0], ids, losses)
+                    self._halfway.count(report[0], ids.size, self._board)
                 except (
                     ValueError,
                     TypeError,

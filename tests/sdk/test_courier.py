@@ -1,0 +1,34 @@
+"""The thread that delivers: one a process, also after a fork."""
+
+import os
+
+from shadeproxy_sdk.courier import Courier
+
+
+def test_a_forked_child_delivers_by_a_thread_of_its_own():
+    delivered = []
+
+    def deliver():
+        delivered.append(os.getpid())
+        return True
+
+    courier = Courier(deliver, interval_s=3600.0, name="test")
+    courier.start()
+    assert courier.running
+    assert courier.flush(20)
+    child = os.fork()
+    if not child:
+        inherited = courier.running
+        courier.start()
+        arrived = courier.flush(20)
+        os._exit(0 if arrived and not inherited and delivered[-1] == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert courier.running
+    assert courier.close(20)
+
+
+def test_after_its_end_it_starts_no_more():
+    courier = Courier(lambda: True, interval_s=3600.0, name="test")
+    courier.close(1)
+    courier.start()
+    assert not courier.running
