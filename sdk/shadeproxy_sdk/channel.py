@@ -84,8 +84,9 @@ class Channel:
         except OSError as error:
             raise self._lost(error) from None
 
-    def read_into(self, view: memoryview) -> None:
-        """Fill ``view`` with the next bytes of the body.
+    def read_into(self, view: memoryview, follow_bytes: int = 0) -> None:
+        """Fill ``view`` with the next bytes of the body, behind which at least ``follow_bytes`` more follow:
+        they come in the same system call.
 
         Raises Unreachable; Broken when the connection ended, BadAnswer when the body did.
         """
@@ -95,7 +96,7 @@ class Channel:
                 if self._whole:
                     raise BadAnswer("the answer ended too early")
             piece = view[: self._left]
-            self._receive(piece)
+            self._receive(piece, follow_bytes)
             self._left -= len(piece)
             view = view[len(piece) :]
 
@@ -192,7 +193,7 @@ class Channel:
             raise ConnectionResetError("closed by the server")
         self._stop += received
 
-    def _receive(self, view: memoryview) -> None:
+    def _receive(self, view: memoryview, follow_bytes: int = 0) -> None:
         """Fill ``view``: first what was read ahead, then big rests straight from the socket."""
         try:
             while view:
@@ -201,15 +202,25 @@ class Channel:
                     view[:ready] = self._view[self._start : self._start + ready]
                     self._start += ready
                 elif len(view) >= READ_AHEAD_BYTES:
-                    ready = self._socket.recv_into(view, len(view), self._flags)
-                    if not ready:
-                        raise ConnectionResetError("closed by the server")
+                    ready = self._receive_big(view, follow_bytes)
                 else:
                     self._start = self._stop = 0
                     self._fill()
                 view = view[ready:]
         except OSError as error:
             raise self._lost(error) from None
+
+    def _receive_big(self, view: memoryview, follow_bytes: int) -> int:
+        """Bytes of ``view`` that were filled; nothing is read ahead yet. Raises OSError."""
+        if self._flags and follow_bytes:
+            buffers = [view, self._view[:follow_bytes]]
+            received = self._socket.recvmsg_into(buffers, 0, self._flags)[0]
+            self._start, self._stop = 0, max(0, received - len(view))
+        else:
+            received = self._socket.recv_into(view, len(view), self._flags)
+        if not received:
+            raise ConnectionResetError("closed by the server")
+        return min(received, len(view))
 
     def _lost(self, error: OSError) -> Unreachable:
         if isinstance(error, BlockingIOError | ssl.SSLWantReadError | ssl.SSLWantWriteError):

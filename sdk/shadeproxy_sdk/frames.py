@@ -58,7 +58,8 @@ def _receive(
             if length > MOST_BYTES or promised[position] not in {length, UNKNOWN}:
                 raise BadAnswer(f"item {index} has {length} bytes where {promised[position]} were asked for")
             view = landing.room(position, length)
-            channel.read_into(view)
+            # The header of another frame, if only the last one, follows.
+            channel.read_into(view, FRAME.size)
             landing.views[position] = view
             landed.append(position)
         elif length > MOST_REFUSAL_BYTES:

@@ -35,6 +35,22 @@ def test_samples_around_the_read_ahead(data, near, big):
     assert not near.proxy.reads
 
 
+@pytest.mark.parametrize("chunk", [4999, 16384, 30_016, 1 << 20])
+def test_big_samples_one_behind_the_other(data, near, chunk):
+    client, manifest = data
+    for number in (0, 3, 6, 9):
+        near.proxy.objects["train", f"0/{number:03}"] = bytes([number, 7, 8]) * 10_000
+    near.chunk = chunk
+    assert client.read_many(manifest, IDS) == near.bodies[:12]
+    assert not near.proxy.reads
+    bodies = [len(body) for body in reversed(near.bodies[:12])]
+    ends = [sum(bodies[: i + 1]) + 16 * (i + 1) for i in range(12)]
+    for cut in (ends[0] - 20_000, ends[0] - 1, ends[0], ends[0] + 1, ends[0] + 15, ends[-1], ends[-1] + 15):
+        near.cuts = [cut]
+        assert client.read_many(manifest, IDS) == near.bodies[:12], cut
+    assert not near.proxy.reads
+
+
 def test_an_answer_cut_anywhere_is_asked_for_again_where_it_is_missing(data, near):
     client, manifest = data
     whole = sum(len(body) for body in near.bodies[:12]) + 13 * 16
