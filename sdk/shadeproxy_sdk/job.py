@@ -105,9 +105,9 @@ class Job:
                 self._queue.append((progress.epoch, chosen, capture(losses), masked, counted))
             self._reported += 1
             if isinstance(chosen, tuple):
-                progress.reported(chosen[2][0] if chosen[2] else 0)
+                progress.reported += chosen[2][0] if chosen[2] else 0
             else:
-                progress.reported(chosen.size if isinstance(chosen, np.ndarray) else len(ids))
+                progress.reported += chosen.size if isinstance(chosen, np.ndarray) else len(ids)
             if not self._courier.running:
                 self._courier.start()
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is counted and logged)

@@ -18,7 +18,11 @@ class Step(NamedTuple):
 
 
 class Progress:
-    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest counts."""
+    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest counts.
+
+    ``reported``: samples of this epoch whose loss was reported. A plain number that only the training loop
+    adds to: a call would cost it 2.5 us a step.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +32,7 @@ class Progress:
 
     def _clear(self, start: int) -> None:
         self._start = start
-        self._reported = self._timed = self._told = self._given = 0
+        self.reported = self._timed = self._told = self._given = 0
         self._stall_s = 0.0
         self._sent = 0
 
@@ -44,12 +48,8 @@ class Progress:
     @property
     def position(self) -> int | None:
         """Samples finished in this epoch, or None when nobody counted since it began."""
-        furthest = max(self._reported, self._timed, self._told) or self._given
+        furthest = max(self.reported, self._timed, self._told) or self._given
         return self._start + furthest if furthest else None
-
-    def reported(self, samples: int) -> None:
-        """``samples`` more had their loss reported. No lock: only the training loop writes this count."""
-        self._reported += samples
 
     def timed(self, samples: int, stall_s: float) -> None:
         """``samples`` more went through a timed loader, which waited ``stall_s`` for them."""

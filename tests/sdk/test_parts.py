@@ -52,7 +52,7 @@ def test_furthest_count_is_believed_from_the_start_of_the_epoch():
     progress.begin(4, 100)
     assert progress.position is None
     progress.timed(8, 0.5)
-    progress.reported(16)
+    progress.reported += 16
     assert progress.position == 116
     progress.told(108, 0.25)
     assert progress.take() == [(4, 116, 0.75)]
