@@ -64,7 +64,7 @@ class Client:
         self._s3 = self._s3_side(s3_endpoint) if s3_endpoint else None
         self._origin = origin if origin is not None else Origin.from_environment()
         self.timeout_s = timeout_s
-        self.once = Once()
+        self.once, self._origin_once = Once(), Once()
         self._retry_s = retry_s
         self._concurrency = concurrency
         self._inherited: Connections | None = None
@@ -232,7 +232,7 @@ class Client:
         return None
 
     def _warn(self, reason: str, origin: Origin) -> None:
-        self.once.warn(
+        self._origin_once.warn(
             f"The proxy at {self._control.url} does not answer ({reason}): reading from the origin "
             f"{origin.endpoint_url} and trying the proxy again every now and then"
         )

@@ -73,7 +73,7 @@ class Job:
         self._orders: Announcements | None = Announcements()
         self._orders_entered = self._announced = 0
         self._progress = Progress()
-        self._watch = LoaderWatch(lambda waited_s: self._progress.timed(0, waited_s))
+        self._watch = LoaderWatch(self._progress.estimated)
         body = {"dataset": manifest.name, "world_size": world_size, "weight": weight}
         self._proxy = Registration(client, name, manifest, body)
         self._proxy.enter()

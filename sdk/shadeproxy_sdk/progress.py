@@ -33,7 +33,7 @@ class Progress:
     def _clear(self, start: int) -> None:
         self._start = start
         self.reported = self._timed = self._told = self._given = 0
-        self._stall_s = 0.0
+        self._stall_s = self._estimated_s = 0.0
         self._sent = 0
 
     def begin(self, epoch: int, start: int) -> None:
@@ -57,11 +57,21 @@ class Progress:
             self._timed += samples
             self._stall_s += stall_s
 
+    def estimated(self, stall_s: float) -> None:
+        """Nobody measures, and it looks as if training had waited ``stall_s`` more."""
+        with self._lock:
+            self._stall_s += stall_s
+            self._estimated_s += stall_s
+
     def told(self, position: int, stall_s: float) -> None:
-        """The user says: at ``position``, after waiting ``stall_s`` more."""
+        """The user says: at ``position``, after waiting ``stall_s`` more. What was estimated of this epoch
+        before he said anything is a part of that.
+        """
         with self._lock:
             self._told = position - self._start
-            self._stall_s += stall_s
+            known_s = min(stall_s, self._estimated_s)
+            self._estimated_s -= known_s
+            self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
         """What a sampler thinks of the position; used only where nobody else counts. No lock: one writer."""

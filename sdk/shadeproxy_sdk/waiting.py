@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -21,7 +22,8 @@ _PERIOD_S = 1 / LOOKS_PER_S
 _LONGEST_S = 4 * _PERIOD_S  # that one look stands for: a machine that slept did not wait
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # after the sampler's end: what workers still hold is waited for, too
+_LINGER_S = 10.0  # after the sampler's end, and after that while workers hold batches
+_LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
@@ -33,7 +35,8 @@ class LoaderWatch:
         self._changed = threading.Condition()
         self._loop: int | None = None
         self._sampler: object = None
-        self._until = 0.0
+        self._until = self._ended_at = 0.0
+        self._iterator: weakref.ref[Any] | None = None
         self._exact = 0
         self._closed = False
 
@@ -45,11 +48,13 @@ class LoaderWatch:
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")
+            self._iterator = None
             self._changed.notify_all()
 
     def exhausted(self) -> None:
         """The sampler has given everything, or its iteration was given up."""
-        self._until = time.monotonic() + _LINGER_S
+        self._ended_at = time.monotonic()
+        self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
         """1: somebody measures from now on; -1: no longer. What is measured is not estimated."""
@@ -66,7 +71,15 @@ class LoaderWatch:
     @property
     def looking(self) -> bool:
         """Whether an epoch is under way that nobody measures."""
-        return not self._exact and time.monotonic() < self._until and not self._closed
+        if self._exact or self._closed:
+            return False
+        now = time.monotonic()
+        return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
+
+    def _has_more(self) -> bool:
+        """Whether the workers of the loader that was waited for hold batches, or make some."""
+        iterator = None if self._iterator is None else self._iterator()
+        return getattr(iterator, "_tasks_outstanding", 0) > 0
 
     def _run(self) -> None:
         try:
@@ -109,7 +122,10 @@ class LoaderWatch:
                 break
             inner = getattr(sampler, "batch_sampler", None)
             sampler = getattr(sampler, "sampler", None) if inner is None else inner
-        return sampler is not None and sampler is self._sampler
+        ours = sampler is not None and sampler is self._sampler
+        if ours:
+            self._iterator = weakref.ref(iterator)
+        return ours
 
 
 def _code_of_next() -> CodeType | None:

@@ -249,3 +249,16 @@ def test_signing_without_botocore_says_what_to_install(make_client, proxy, monke
     client = make_client(proxy, credentials=shade.Credentials("AK", "secret"))
     with pytest.raises(shade.ConfigError, match=r"pip install 'shadeproxy-sdk\[s3\]'"):
         client.read(SAMPLE)
+
+
+def test_reads_from_the_origin_are_told_also_where_the_job_said_that_the_proxy_is_away(
+    make_client, origin, caplog
+):
+    client = make_client(NOBODY, origin=shade.Origin(origin.url))
+    job = client.job("run", dataset=shade.Manifest.from_entries("d", [SAMPLE]), interval_s=3600.0)
+    for _ in range(2):
+        assert client.read(SAMPLE) == origin.objects["train", "1/001"]
+    away, fallen = warnings_in(caplog)
+    assert "training goes on, and scores wait" in away
+    assert "reading from the origin" in fallen
+    job.close(0)

@@ -1,13 +1,17 @@
 """The wait is counted in sleeps that the data set makes, not by a clock: a slow machine only waits more."""
 
+import multiprocessing
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 import shadeproxy_sdk as shade
+from shadeproxy_sdk import waiting
+from shadeproxy_sdk.progress import Progress
 
 STEP_S = 0.15
 
@@ -75,6 +79,85 @@ def test_what_is_timed_is_not_estimated_too(make_job, proxy, monkeypatch):
     run(job, job.timed(DataLoader(Slow(), 4, sampler=shade.ShadeSampler(job, batch_size=4))))
     assert stall_s(proxy) >= 10 * STEP_S
     assert not told
+
+
+class Held(Slow):
+    """The first batch and the last come when they were seen to be waited for."""
+
+    def __init__(self):
+        super().__init__(slow=False)
+        self.first, self.last = (multiprocessing.get_context("fork").Event() for _ in range(2))
+
+    def __getitems__(self, ids):
+        for held, event in ((0, self.first), (39, self.last)):
+            if held in ids:
+                event.wait(30)
+        return ids
+
+
+def test_batches_that_workers_hold_after_the_samplers_end_are_waited_for(make_job, monkeypatch):
+    job, data, ended = make_job(), Held(), []
+
+    exhausted = job._watch.exhausted
+
+    def over():
+        ended.append(True)
+        exhausted()
+
+    def waited(_seconds):
+        if ended:
+            ended.append("waited")
+        # One look may have been under way at the end.
+        (data.last if len(ended) > 2 else data.first).set()
+
+    monkeypatch.setattr(waiting, "_LINGER_S", 0.0)
+    monkeypatch.setattr(job._watch, "exhausted", over)
+    monkeypatch.setattr(job._watch, "_waited", waited)
+    sampler = shade.announce(SequentialSampler(range(40)), job)
+    for _ in DataLoader(data, 4, sampler=sampler, num_workers=1, prefetch_factor=2):
+        pass
+    assert data.first.is_set()
+    assert data.last.is_set()
+    assert job.close()
+
+
+class Iterator:
+    _tasks_outstanding = 2
+
+
+def test_nobody_looks_when_the_loader_is_gone_or_empty(make_job):
+    job = make_job()
+    iterator = Iterator()
+    job._watch.begin(object())
+    job._watch.exhausted()
+    job._watch._iterator, job._watch._until = weakref.ref(iterator), 0.0
+    assert job._watch.looking
+    iterator._tasks_outstanding = 0
+    assert not job._watch.looking
+    iterator._tasks_outstanding = 1
+    job._watch._ended_at -= 601
+    assert not job._watch.looking
+    job._watch.exhausted()
+    job._watch._until = 0.0
+    assert job._watch.looking
+    del iterator
+    assert not job._watch.looking
+
+
+def test_what_was_estimated_before_the_loop_told_it_is_not_counted_twice():
+    progress = Progress()
+    progress.begin(0, 0)
+    progress.estimated(3.0)
+    assert sum(step.stall_s for step in progress.take()) == 3.0
+    progress.told(8, 4.0)
+    progress.told(16, 2.0)
+    assert sum(step.stall_s for step in progress.take()) == 3.0
+    progress.begin(1, 0)
+    progress.estimated(1.0)
+    progress.told(4, 0.5)
+    progress.begin(2, 0)
+    progress.told(4, 0.5)
+    assert [(step.epoch, step.stall_s) for step in progress.take() if step.stall_s] == [(1, 1.0), (2, 0.5)]
 
 
 def test_nobody_looks_without_an_epoch_or_after_the_job(make_job):
