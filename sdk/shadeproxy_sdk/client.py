@@ -9,7 +9,7 @@ import gzip
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -357,15 +357,17 @@ class Client:
         body: bytes | dict[str, Any] | None = None,
         *,
         content_type: str = "application/json",
+        extra: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """One control call of this process. Raises Unreachable, ControlError."""
+        """One control call of this process, with ``extra`` headers. Raises Unreachable, ControlError."""
         return self._control.call(
             self.connections,
             method,
             path,
             body=body,
             content_type=content_type,
+            extra=extra,
             timeout_s=timeout_s or self.timeout_s,
         )
 

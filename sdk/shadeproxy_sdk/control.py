@@ -5,6 +5,7 @@ The token goes into one header and nowhere else: not into ``repr``, errors or lo
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,12 +60,13 @@ class Control:
         *,
         body: bytes | dict[str, Any] | None = None,
         content_type: str = "application/json",
+        extra: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Answer:
-        """One call, tried twice when the connection breaks. Raises Unreachable, ControlError for 4xx and
-        5xx.
+        """One call, with ``extra`` headers, tried twice when the connection breaks. Raises Unreachable,
+        ControlError for 4xx and 5xx.
         """
-        headers = self.headers()
+        headers = {**self.headers(), **(extra or {})}
         if body is not None:
             headers["content-type"] = content_type
         data = json.dumps(body).encode() if isinstance(body, dict) else body

@@ -89,7 +89,7 @@ class Registration:
         """
         url = self._path + path
         try:
-            self._guard(lambda timeout_s: self._client.call("DELETE", url, timeout_s=timeout_s))
+            self._guard(lambda timeout_s: self._ask("DELETE", url, timeout_s=timeout_s))
         except Unreachable as error:
             self.failures += 1
             _LOG.debug("%s: %s", url, error)
@@ -149,14 +149,30 @@ class Registration:
             if fresh:
                 self._register()
             try:
-                return self._client.call(method, url, body, content_type=content_type, timeout_s=timeout_s)
+                return self._ask(method, url, body, content_type, timeout_s)
             except ControlError as error:
                 if error.status != 404 or fresh:
                     raise
             self._register()
-            return self._client.call(method, url, body, content_type=content_type, timeout_s=timeout_s)
+            return self._ask(method, url, body, content_type, timeout_s)
 
         return self._guard(call)
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        body: bytes | dict[str, Any] | None = None,
+        content_type: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """A call about the registered job, which says of which manifest its ids are: another run may have
+        taken the name while this one was silent. Raises as ``Client.call``.
+        """
+        extra = {"x-shade-manifest": self._manifest.digest}
+        return self._client.call(
+            method, url, body, content_type=content_type, extra=extra, timeout_s=timeout_s
+        )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
         """``action`` with the time it may take, if the gate lets it pass; 5xx become Unreachable."""

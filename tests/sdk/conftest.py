@@ -201,6 +201,11 @@ class FakeProxy(FakeStore):
             error = {"code": "refused", "message": "told so", "hint": "change it"}
             handler.reply(refusal, json.dumps({"error": error}).encode())
             return
+        job = self.jobs.get(path.split("/")[1]) if path.startswith("jobs/") else None
+        told = handler.headers["x-shade-manifest"]
+        if job is not None and told not in {None, self.digest(job["dataset"])}:
+            handler.reply(409, b'{"error": {"code": "conflict", "message": "another manifest", "hint": ""}}')
+            return
         if path in self.more:
             self.more[path](handler, body)
             return

@@ -12,11 +12,13 @@ from shadeproxy.api.control.errors import translate_errors
 from shadeproxy.api.control.guard import check_caller
 from shadeproxy.api.control.openapi import describe
 from shadeproxy.api.control.routes import ROUTES, Handler, Route
-from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.core.types import NAME_PATTERN
 
 _NAME = re.compile(NAME_PATTERN)
 _OPENAPI = "/openapi.json"
+MANIFEST_FIELD = "x-shade-manifest"
+"""In a call about a job: the digest of the manifest whose ids it speaks of."""
 
 
 def make_control_app(context: ControlContext) -> web.Application:
@@ -48,9 +50,23 @@ def _bind(handler: Handler, context: ControlContext) -> WebHandler:
                     f"{name[:80]!r} cannot be the name of a {kind}",
                     hint="names are 1 to 128 of A-Z a-z 0-9 . _ @ + = - and start with a letter or digit",
                 )
+        _check_manifest(context, request)
         return await handler(context, request)
 
     return bound
+
+
+def _check_manifest(context: ControlContext, request: web.Request) -> None:
+    """Raises UnknownName, and Conflict when a call about a job speaks of ids of another manifest."""
+    name, digest = request.match_info.get("job"), request.headers.get(MANIFEST_FIELD)
+    if name is None or digest is None:
+        return
+    dataset = context.knowledge.jobs.get(name).dataset
+    if dataset is None or context.knowledge.dataset(dataset).digest != digest:
+        raise Conflict(
+            f"job {name!r} is on another manifest than {digest[:80]}: its ids mean other samples",
+            hint="register this run as a job of another name; two runs use this one",
+        )
 
 
 def _openapi_route(version: str) -> Route:

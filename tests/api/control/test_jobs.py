@@ -56,6 +56,25 @@ async def test_a_job_shows_what_it_is(client, job, clock):
     assert [item["job"] for item in listed["jobs"]] == ["resnet"]
 
 
+async def test_calls_that_speak_of_another_manifest_are_refused(client, job, refused):
+    digest = (await (await client.get(job)).json())["digest"]
+    mine, others = ({"x-shade-manifest": told} for told in (digest, "sha256:" + 64 * "0"))
+    scores, step = {"ids": [1], "scores": [2]}, {"epoch": 0, "rank": 0, "position": 4}
+    assert (await client.post(f"{job}/scores", json=scores, headers=mine)).status == 200
+    for answer in (
+        await client.post(f"{job}/scores", json={"ids": [1], "scores": [9]}, headers=others),
+        await client.post(f"{job}/progress", json=step, headers=others),
+        await client.put(f"{job}/epochs/0/order?rank=0", json={"ids": [1]}, headers=others),
+        await client.delete(f"{job}/ranks/0", headers=others),
+    ):
+        text = await refused(answer, 409, "conflict")
+        assert "job 'resnet' is on another manifest than sha256:000" in text
+        assert "register this run as a job of another name" in text
+    shown = await (await client.get(job)).json()
+    assert (shown["progress"], shown["order"], shown["scores"]["mean"]) == ({}, None, 2.0)
+    await refused(await client.get("/v1/jobs/nobody", headers=mine), 404, "unknown_name")
+
+
 async def test_every_rank_may_register_and_scores_stay(client, job):
     await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
     answer = await client.put(job, json={"dataset": "train", "world_size": 4, "weight": 2})
