@@ -15,6 +15,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.columns import Share
+from shadeproxy.engine.facts import WeightSource
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
@@ -22,7 +23,7 @@ from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
 from shadeproxy.engine.listing import Listing
 from shadeproxy.engine.pinning import Pinning
 from shadeproxy.engine.pins import Pins
-from shadeproxy.engine.placement import Placement, WeightSource
+from shadeproxy.engine.placement import Placement
 from shadeproxy.engine.places import ASKED, Places
 from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
