@@ -16,12 +16,13 @@ from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
 from shadeproxy.engine.facts import Facts, WeightSource
 from shadeproxy.engine.knowledge.upcoming import NextUses
-from shadeproxy.engine.newcomers import Newcomers
+from shadeproxy.engine.newcomers import RECORD_BYTES, Newcomers
 from shadeproxy.engine.pins import PINNED_SHARE
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.keeping import keeping_ahead
+from shadeproxy.policy.parts import PartReads
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location, Tier
@@ -35,7 +36,6 @@ _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
 _MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
-_RECORD_BYTES = 512  # of a record beside its body
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with nobody
 
 Evict = Callable[[int, str], None]
@@ -62,6 +62,7 @@ class Placement:
         self.facts = Facts(residents, weights, next_uses, rng)
         self._rng = rng
         self._staging = StagingShare(policy.staging_share)
+        self.parts = PartReads()
         self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
         self._beats_all = replace(policy, admits_always=True)  # staged and pinned pages
 
@@ -73,7 +74,7 @@ class Placement:
         distance = self._residents.use(slot, self.tick)
         self.facts.observe(int(self._residents.group[slot]), self.tick, distance)
         if self._residents.is_staged(slot):
-            self._staging.on_staged_hit()
+            self._note_staged_uses([slot])
 
     def note_uses(self, slots: Slots) -> None:
         """Demand reads of resident pages, oldest first; a page may have been read several times."""
@@ -81,7 +82,7 @@ class Placement:
         self.tick += len(slots)
         distances = self._residents.use_many(slots, ticks)
         self.facts.observe_many(self._residents.group[slots], ticks, distances)
-        self._staging.on_staged_hit(len(self._residents.staged_in(slots)))
+        self._note_staged_uses(self._residents.staged_in(slots).tolist())
 
     def deserving(self, slots: Slots) -> Slots:
         """Those pages of a lower tier that may win a place in the first one, most wanted first.
@@ -99,13 +100,33 @@ class Placement:
         deserving: Slots = slots[order][keys[order] < bar]
         return deserving
 
-    def note_miss(self, object_hash: int, number: int, group: int) -> None:
-        """A demand read of a page that is not resident."""
+    def note_miss(self, object_hash: int, number: int, group: int) -> bool:
+        """A demand read of a page that is not resident; whether it would be, had it been staged lately."""
         self.tick += 1
         self.facts.observe(group, self.tick, np.nan)
-        self._staging.on_miss(page_hash(object_hash, number), self._tiers[0].capacity_bytes, self.tick)
+        page = page_hash(object_hash, number)
+        staged = self._staging.on_miss(page, self._tiers[0].capacity_bytes, self.tick)
+        if staged:
+            self.parts.on_again(page)
+        return staged
 
     # ------------------------------------------------------------------ decisions
+
+    def admits(self, object_hash: int, number: int, size_bytes: int, *, pinned: bool) -> bool:
+        """Whether a record of ``size_bytes`` would win a place now. A guess: ``find_place`` decides."""
+        if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
+            return True
+        newcomer = Newcomers(
+            np.array([object_hash], dtype=np.uint64),
+            np.array([number], dtype=np.uint32),
+            np.array([size_bytes], dtype=np.int64),
+            np.array([pinned], dtype=np.bool_),
+        )
+        bar = float(self._policy.key(self.facts.of_newcomers(newcomer, self.tick))[0])
+        return any(
+            self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
+            for index in range(len(self._tiers))
+        )
 
     def winners(self, newcomers: Newcomers, pending_bytes: int, *, earned: bool = False) -> NDArray[np.bool_]:
         """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
@@ -115,14 +136,14 @@ class Placement:
         """
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
-        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + _RECORD_BYTES)
+        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + RECORD_BYTES)
         held: NDArray[np.bool_] = newcomers.pinned & (
             np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
         )
         if not len(sizes):
             return held
         if self._policy.admits_always:
-            rounded = beyond + _RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
+            rounded = beyond + RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
             fits = rounded <= 0 if earned else (beyond <= 0) | (needed <= self._unread_room_bytes())
             return held | fits
         if beyond[-1] <= 0:
@@ -137,10 +158,8 @@ class Placement:
     def free_bytes(self, least_bytes: float = 0) -> int:
         """What pages can take in tiers with ``least_bytes`` or more, displacing none; staging apart."""
         free = 0
-        for index, tier in enumerate(self._tiers):
-            staged_bytes = self._residents.members[index].staged_bytes
-            held_back = max(self._staging_bytes(index), staged_bytes)
-            room = max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+        for index in range(len(self._tiers)):
+            room = self._room_bytes(index)
             free += room if room >= least_bytes else 0
         return free
 
@@ -221,7 +240,11 @@ class Placement:
 
     def note_bypass(self, slot: int) -> None:
         """A page was served without being stored."""
-        self._staging.on_bypass(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+        self.pass_by(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+
+    def pass_by(self, page: int, size_bytes: int) -> None:
+        """As ``note_bypass``, of a page without a slot, by its hash."""
+        self._staging.on_bypass(page, size_bytes)
 
     # ------------------------------------------------------------------ inside
 
@@ -318,6 +341,24 @@ class Placement:
         all_keys = np.concatenate(keys)
         order = np.argsort(-all_keys, kind="stable")
         return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _room_bytes(self, index: int) -> int:
+        tier, staged_bytes = self._tiers[index], self._residents.members[index].staged_bytes
+        held_back = max(self._staging_bytes(index), staged_bytes)
+        return max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+
+    def _worst_key(self, index: int) -> float:
+        """Of a tier, or of a sample of it where it is big."""
+        if self._residents.members[index].count > SAMPLE:
+            slots = np.array([self._drawn[index].worst(self.tick) or self._draw(index)], dtype=np.int64)
+        else:
+            slots = self._residents.members[index].slots
+        return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
+
+    def _note_staged_uses(self, slots: list[int]) -> None:
+        self._staging.on_staged_hit(len(slots))
+        for slot in slots if self.parts.awaits else ():
+            self.parts.on_again(self._hash_of(slot))
 
     def _unread_room_bytes(self) -> int:
         """For pages that come ahead, beside those that wait for their first read."""
