@@ -17,8 +17,8 @@ from shadeproxy.engine.base import Loan
 LEAST_BYTES = 16 * 1024
 """Fewer are copied: that takes one system call instead of two or three."""
 
-# Without MSG_MORE: a head that waits to leave in one packet with the first pages makes 100 KB a fifth and 1 MB
-# a seventh dearer for the server, as nginx is dearer with tcp_nopush (docs/measurements.md).
+# Without MSG_MORE: a head that waits to leave in one packet with the first pages makes 100 KB a fifth and
+# 1 MB a seventh dearer for the server, as nginx is dearer with tcp_nopush (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
