@@ -30,7 +30,8 @@ demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-repo
 	@$(BIN)/shadeproxy demo
 
 test: $(VENV)/.dev ## All tests that need no other server
-	@$(BIN)/python -m pytest -q -m "not rgw"
+	@# Files of tests side by side, one for each core: half of the time is waiting for servers to start.
+	@$(BIN)/python -m pytest -q -m "not rgw" -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)

@@ -97,7 +97,7 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
     if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
         yield directory / "ram"
         return
-    with TemporaryDirectory(prefix="shadeproxy-demo-", dir=_SHM) as path:
+    with TemporaryDirectory(prefix=f"shadeproxy-demo-{os.getpid()}-", dir=_SHM) as path:
         yield Path(path)
 
 
