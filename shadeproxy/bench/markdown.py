@@ -14,7 +14,7 @@ def markdown(results: Results) -> str:
         "# Measurements",
         "",
         f"Machine: {results.machine}. Latest run: {results.date}. Made by `make bench`; {summary(results)}.",
-        *(f"Warning: {warning}." for warning in results.warnings),
+        *(f"Warning ({', '.join(doubt.suites)}): {doubt.text}." for doubt in results.doubts),
         "",
         "Both sides alternate in one run (A B A B); medians, in parentheses the least and the largest round.",
         "Where the target names a unit our figure is judged, else the ratio.",

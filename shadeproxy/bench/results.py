@@ -77,18 +77,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cell: tuple[str, str] | None = None
 
 
+class Doubt(msgspec.Struct, frozen=True):
+    """Why the numbers of some suites may be worth less."""
+
+    text: str
+    suites: tuple[str, ...]
+
+
 class Results(msgspec.Struct, frozen=True):
-    """``date``: ISO 8601, of the latest run in it. ``warnings``: why its numbers may be worth less."""
+    """``date``: ISO 8601, of the latest run in it."""
 
     machine: str
     date: str
     rows: tuple[Row, ...]
-    warnings: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
     """``now``, with the rows of other suites that an earlier run on the same machine found, each in its
-    place, and that run's warnings.
+    place, and what makes these doubtful.
     """
     ran = {row.suite for row in now.rows}
     if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):
@@ -96,8 +103,9 @@ def merged(earlier: Results | None, now: Results) -> Results:
     rows: list[Row] = []
     for suite in dict.fromkeys(row.suite for row in earlier.rows + now.rows):
         rows += [row for row in (now if suite in ran else earlier).rows if row.suite == suite]
-    warnings = tuple(dict.fromkeys(earlier.warnings + now.warnings))
-    return msgspec.structs.replace(now, rows=tuple(rows), warnings=warnings)
+    kept = (Doubt(one.text, tuple(s for s in one.suites if s not in ran)) for one in earlier.doubts)
+    doubts = tuple(one for one in kept if one.suites) + now.doubts
+    return msgspec.structs.replace(now, rows=tuple(rows), doubts=doubts)
 
 
 def read_results(path: Path) -> Results | None:

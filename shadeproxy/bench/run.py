@@ -15,7 +15,16 @@ from shadeproxy.bench.faults import NotBuilt, ReferenceMissing
 from shadeproxy.bench.markdown import markdown
 from shadeproxy.bench.plan import Planned, Scale, Suite
 from shadeproxy.bench.registry import SUITES
-from shadeproxy.bench.results import Measured, Results, Row, Status, merged, read_results, write_results
+from shadeproxy.bench.results import (
+    Doubt,
+    Measured,
+    Results,
+    Row,
+    Status,
+    merged,
+    read_results,
+    write_results,
+)
 from shadeproxy.bench.show import row_line, tables
 from shadeproxy.bench.words import summary
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
@@ -43,7 +52,8 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
                 lambda row: console.print(row_line(row), highlight=False, soft_wrap=True),
             )
         )
-    results = Results(machine.describe(), _now(), rows, warnings)
+    doubts = tuple(Doubt(warning, tuple(chosen)) for warning in warnings)
+    results = Results(machine.describe(), _now(), rows, doubts)
     console.print(tables(results))
     console.print(f"{summary(results)}; {time.monotonic() - began:.0f} s", highlight=False)
     if out is not None:

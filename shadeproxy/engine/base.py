@@ -6,7 +6,7 @@ status and span from ``reading.meta``; then ``reading.body(span)`` yields the by
 releases everything, whatever was read.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from shadeproxy.core.types import (
 )
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
-from shadeproxy.tiers.base import Lender, Location, Place, Tier
+from shadeproxy.tiers.base import Lender, Lent, Location, Place, Tier
 
 if TYPE_CHECKING:  # it builds on this module
     from shadeproxy.engine.sample_places import FoundSamples
@@ -72,8 +72,8 @@ class Resident:
     ``stamp``: good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is the
     page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
     the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
-    ``tier.is_hot`` first. ``lender``: the file that may send it. ``place``: where a process on this host
-    finds it, once somebody asked.
+    ``tier.is_hot`` first. ``lender``: the blocks of it that may be sent. ``place``: where a process on this
+    host finds it, once somebody asked.
     """
 
     __slots__ = (
@@ -127,17 +127,23 @@ class Resident:
 
 
 class Loan(NamedTuple):
-    """Bytes ``[start, stop)`` of a file, which are also those of ``window``.
+    """Bytes ``[start, stop)`` of a ticket's file, which are also those of its window.
 
-    Of them only whole 4-KiB blocks of the file may be sent by sendfile, now; what is to leave later, or by
-    another way, must be of the view that ``pin`` makes.
+    Of them ``[first, last)`` may be sent by sendfile, now; what is to leave later, or by another way, must be
+    of the view that ``pin`` makes.
     """
 
-    lender: Lender
-    window: memoryview
+    ticket: Resident
+    file: Lent
     start: int
+    first: int
+    last: int
     stop: int
-    pin: Callable[[], memoryview]
+
+    def pin(self) -> memoryview:
+        """The bytes, pinned. Raises TierError."""
+        ticket = self.ticket
+        return ticket.tier.pin(ticket.location)[self.start - ticket.start : self.stop - ticket.start]
 
 
 class Located(NamedTuple):

@@ -15,14 +15,16 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.columns import Share
+from shadeproxy.engine.facts import WeightSource
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.upcoming import NextUses, NothingAnnounced
 from shadeproxy.engine.listing import Listing
+from shadeproxy.engine.partial import PartialReads
 from shadeproxy.engine.pinning import Pinning
 from shadeproxy.engine.pins import Pins
-from shadeproxy.engine.placement import Placement, WeightSource
+from shadeproxy.engine.placement import Placement
 from shadeproxy.engine.places import ASKED, Places
 from shadeproxy.engine.recovery import Recovery
 from shadeproxy.engine.residents import NO_TIER, Residents, Slots, etag_hash
@@ -83,6 +85,7 @@ class PageCache:
             erasing=self._note_erasures,
         )
         self.listing = Listing(self.residents, self._groups, self._places, self._recovery)
+        self._partial = PartialReads(self.placement, self.pins, self._groups)
         self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading
@@ -135,9 +138,14 @@ class PageCache:
         if self.residents.tier[slot] > 0:
             self.transfers.promote(slot, view)
 
-    def miss(self, ref: ObjectRef, number: int) -> None:
-        """A demand read of a page that is not resident."""
-        self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
+    def miss(self, ref: ObjectRef, number: int) -> bool:
+        """A demand read of a page that is not resident; whether it would be, had it been staged lately."""
+        return self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
+
+    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
+        """See ``PartialReads.alone``."""
+        self.before_deciding()
+        return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Metadata and time of validation of a resident object, from its first page's record."""

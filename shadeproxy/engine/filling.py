@@ -61,15 +61,30 @@ class Filling:
         return self._outlasting.many
 
     def join(
-        self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
+        self,
+        ref: ObjectRef,
+        number: int,
+        *,
+        upstream: Upstream,
+        intent: Intent,
+        meta: ObjectMeta | None,
+        part: Span | None = None,
     ) -> tuple[Flight, bool]:
-        """The flight of a page, with the caller as a waiter; starts the fill when there is none."""
+        """The flight of a page, or at least of the span ``part`` within it, with the caller as a waiter; the
+        fill is started when there is none.
+        """
+        alone = intent is Intent.DEMAND and self._missed(ref, number, meta, part)
         flight, coalesced = self.flights.join(
-            ref, number, upstream, self._filler(meta), intent, wanted=None if meta is None else meta.etag
+            ref,
+            number,
+            upstream,
+            self._filler(meta),
+            intent,
+            wanted=None if meta is None else meta.etag,
+            part=part,
+            alone=alone,
         )
         if intent is Intent.DEMAND:
-            self._cache.miss(ref, number)
-            self.on_wanted(ref, number)
             if coalesced:
                 self._stats.record_coalesced()
             self._demand(flight)
@@ -77,24 +92,38 @@ class Filling:
             self._stats.record_prefetch("issued")
         return flight, coalesced
 
-    def join_ahead(self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta) -> Flight | None:
+    def join_ahead(
+        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
+    ) -> Flight | None:
         """As ``join``, for a page that will be wanted soon; None when memory is short.
 
         A reader that waits for memory for one page must not hold memory for the next ones.
         """
         length = page_span(number, self._page_size, meta.size).length
-        if self.flights.find_serving(ref, number, meta.etag) is None:
-            if self._ledger.taken_bytes + length > self._ledger.capacity_bytes * _AHEAD_SHARE:
-                return None
-            if not self._ledger.try_take(length):
-                return None
-        flight, coalesced = self.flights.join(ref, number, upstream, self._filler(meta), wanted=meta.etag)
-        if not coalesced:
-            flight.budget_bytes = length
+        ahead_bytes = self._ledger.capacity_bytes * _AHEAD_SHARE
+        running = self.flights.find_serving(ref, number, meta.etag, part) is not None
+        if not running and (self._ledger.waiting or self._ledger.taken_bytes + length > ahead_bytes):
+            return None
+        alone = self._missed(ref, number, meta, part)
+        flight, _ = self.flights.join(
+            ref, number, upstream, self._filler(meta), wanted=meta.etag, part=part, alone=alone
+        )
+        if not running:
+            flight.budget_bytes = length if flight.part is None else flight.part.length
+            taken = self._ledger.try_take(flight.budget_bytes)
+            assert taken, "nobody waits and there is room"
         self._demand(flight)
-        self._cache.miss(ref, number)
-        self.on_wanted(ref, number)
         return flight
+
+    def _missed(self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None) -> bool:
+        """Note a demand read of a page that is not resident; whether ``part`` is to be fetched alone."""
+        staged = self._cache.miss(ref, number)
+        self.on_wanted(ref, number)
+        # Who wants another part of what is on its way shows that the page is wanted by several.
+        if part is None or meta is None or self.flights.busy(ref, number):
+            return False
+        page_bytes = page_span(number, self._page_size, meta.size).length
+        return self._cache.alone(ref, number, page_bytes=page_bytes, part_bytes=part.length, staged=staged)
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
         self.flights.leave(flight, served=served)
@@ -111,6 +140,7 @@ class Filling:
         ledger = self._ledger
         return (
             flight.publishable
+            and flight.part is None
             and not ledger.waiting
             and ledger.taken_bytes <= ledger.capacity_bytes * _AHEAD_SHARE
         )
@@ -137,11 +167,11 @@ class Filling:
         flight.publishable = not self._versions.being_written(ref)
         ticket = self._versions.verdict_ticket(ref)
         if known is not None:
-            await self._take_early(flight, page_span(number, self._page_size, known.size).length)
+            await self._take_early(flight, self._within(flight, known.size).length)
         # The first page of an unknown or small object is asked for without a range, which works for empty
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
-        whole = number == 0 and (known is None or known.size <= self._page_size)
-        span = None if whole else Span(number * self._page_size, (number + 1) * self._page_size)
+        whole = flight.part is None and number == 0 and (known is None or known.size <= self._page_size)
+        span = None if whole else self._within(flight)
         async with self._origin.open(
             ref,
             span=span,
@@ -153,7 +183,7 @@ class Filling:
             self._notice(flight, read.meta)
             # A Content-Range says how long the object is; a Content-Length only claims it until all has come.
             meta = read.meta if whole else self._learn(flight, read.meta)
-            length = page_span(number, self._page_size, meta.size).length
+            length = self._within(flight, meta.size).length
             await self._take(flight, length)
             flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
             if length:
@@ -162,8 +192,17 @@ class Filling:
                 # What was heard of another version since is newer.
                 flight.publishable &= not self._versions.holds_other(ref, meta)
                 self._learn(flight, meta)
-        if flight.publishable and length:
+        if flight.part is not None:
+            self._stats.record_bypass()
+        elif flight.publishable and length:
             await self._store(flight, Page(ref, meta.etag, number), meta)
+
+    def _within(self, flight: Flight, size_bytes: int | None = None) -> Span:
+        """What a flight brings of an object of ``size_bytes``; None: which has all of the page."""
+        first = flight.number * self._page_size
+        part = Span(0, self._page_size) if flight.part is None else flight.part
+        stop = first + part.stop
+        return Span(first + part.start, stop if size_bytes is None else min(stop, size_bytes))
 
     async def _store(self, flight: Flight, page: Page, meta: ObjectMeta) -> None:
         stored = await self._cache.insert(

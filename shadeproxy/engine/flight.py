@@ -1,4 +1,4 @@
-"""Single-flight: one origin read per page, however many readers want it.
+"""Single-flight: one origin read per page, or part of one, however many readers want it.
 
 Laws: a flight outlives its first waiter; it dies with its last when nobody got what he came for, else it
 may go on to its end; it gives its ledger bytes back exactly once, after it ended and its last waiter left;
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
 
 PIECE_BYTES = 256 * 1024
 """Longest piece handed out. Whoever holds a piece holds the memory of its page: a slow reader that had all of
@@ -21,14 +21,26 @@ it would keep it long after the page was stored and its bytes were given back to
 
 
 class Flight:
-    """A page on its way from the origin. ``buffer`` is filled from the front; readers follow."""
+    """A page on its way from the origin. ``buffer`` is filled from the front; readers follow.
+
+    ``part``: the span within the page that comes, for its readers alone, and is not kept; None: the page.
+    """
 
     def __init__(
-        self, ref: ObjectRef, number: int, upstream: Upstream, intent: Intent, wanted: str | None
+        self,
+        ref: ObjectRef,
+        number: int,
+        upstream: Upstream,
+        intent: Intent,
+        wanted: str | None,
+        *,
+        part: Span | None = None,
     ) -> None:
         self.ref = ref
         self.number = number
         self.upstream = upstream
+        self.part = part
+        self._first = 0 if part is None else part.start
         self.wanted = wanted
         """ETag of the version that is asked for; None: whichever there is."""
         self.intent = intent
@@ -53,8 +65,14 @@ class Flight:
 
     @property
     def length(self) -> int:
-        """Bytes of the page; 0 until opened."""
+        """Bytes that come; 0 until opened."""
         return len(self.buffer)
+
+    def covers(self, part: Span | None) -> bool:
+        """Whether it brings that span within the page; None: all of it."""
+        return self.part is None or (
+            part is not None and self.part.start <= part.start and part.stop <= self.part.stop
+        )
 
     def serves(self, etag: str | None) -> bool:
         """Whether it may bring what a reader of version ``etag`` (None: of any) wants.
@@ -108,6 +126,7 @@ class Flight:
         """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and
         PIECE_BYTES at most.
         """
+        position, stop = position - self._first, stop - self._first
         while self.filled <= position:
             self._raise_if_failed()
             await self._progress()
@@ -158,12 +177,18 @@ class SingleFlight:
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
         """A flight for a page, of whatever version."""
-        flights = self._flights.get((ref, number))
-        return flights[0] if flights else None
+        return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
 
-    def find_serving(self, ref: ObjectRef, number: int, wanted: str | None) -> Flight | None:
+    def busy(self, ref: ObjectRef, number: int) -> bool:
+        """Whether a page, or a part of it, is on its way."""
+        return (ref, number) in self._flights
+
+    def find_serving(
+        self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
+    ) -> Flight | None:
         """The flight that ``join`` would join."""
-        return next((one for one in self._flights.get((ref, number), ()) if one.serves(wanted)), None)
+        flights = self._flights.get((ref, number), ())
+        return next((one for one in flights if one.serves(wanted) and one.covers(part)), None)
 
     def join(
         self,
@@ -174,16 +199,18 @@ class SingleFlight:
         intent: Intent = Intent.DEMAND,
         *,
         wanted: str | None = None,
+        part: Span | None = None,
+        alone: bool = False,
     ) -> tuple[Flight, bool]:
-        """The flight for a page of version ``wanted`` (an ETag; None: of any), started when there is none;
-        True when it was running already.
+        """The flight for a page of version ``wanted`` (an ETag; None: of any), or of ``part`` of it at least,
+        started when there is none, ``alone`` for that part only. True: it was running already.
 
         The caller must ``leave`` it exactly once.
         """
-        flight = self.find_serving(ref, number, wanted)
+        flight = self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
         if flight is None:
-            flight = Flight(ref, number, upstream, intent, wanted)
+            flight = Flight(ref, number, upstream, intent, wanted, part=part if alone else None)
             self._flights.setdefault((ref, number), []).append(flight)
             self._live.setdefault(ref, set()).add(flight)
             flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")

@@ -7,7 +7,6 @@ costs what noting ten one by one does; whoever decides by them, or shows them, c
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -367,10 +366,9 @@ class Hits:
 
 
 def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
-    lender.lend(start, stop)
-    return Loan(lender, ticket.window, start, stop, partial(_pinned, ticket, start, stop))
-
-
-def _pinned(ticket: Resident, start: int, stop: int) -> memoryview:
-    """The bytes ``[start, stop)`` of the ticket's window, pinned."""
-    return ticket.tier.pin(ticket.location)[start - ticket.start : stop - ticket.start]
+    file, first, last = lender
+    first = max(start, first)
+    last = max(first, min(stop, last))
+    if first < last:
+        file.lend(first, last)
+    return Loan(ticket, file, start, first, last, stop)

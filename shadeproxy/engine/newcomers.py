@@ -5,6 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+RECORD_BYTES = 512
+"""Of a record beside its body, about."""
+
 
 class Newcomers(NamedTuple):
     """Pages that are in no tier, columns of shape (n,)."""

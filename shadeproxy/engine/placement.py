@@ -8,27 +8,26 @@ part.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
+from shadeproxy.engine.facts import Facts, WeightSource
 from shadeproxy.engine.knowledge.upcoming import NextUses
-from shadeproxy.engine.newcomers import Newcomers
+from shadeproxy.engine.newcomers import RECORD_BYTES, Newcomers
 from shadeproxy.engine.pins import PINNED_SHARE
 from shadeproxy.engine.residents import Residents, Slots, page_hash
 from shadeproxy.engine.runs import cheapest_run
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.keeping import keeping_ahead
-from shadeproxy.policy.reuse import ReuseEstimator
+from shadeproxy.policy.parts import PartReads
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location, Tier
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
 
-_OBSERVATIONS_PER_BATCH = 256
 _RESERVE_TRIES = 64
 _MOST_SAMPLED = 65_536
 _DEMOTIONS = 32
@@ -37,17 +36,10 @@ _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
 _MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
-_RECORD_BYTES = 512  # of a record beside its body
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with nobody
 
 Evict = Callable[[int, str], None]
 """Make a slot leave its tier, for a stated reason."""
-
-
-class WeightSource(Protocol):
-    """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
-
-    def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
 
 
 class Placement:
@@ -67,12 +59,10 @@ class Placement:
         self._residents = residents
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
-        self._weights = weights
-        self._next_uses = next_uses
+        self.facts = Facts(residents, weights, next_uses, rng)
         self._rng = rng
-        self._reuse = ReuseEstimator()
-        self._observed: list[tuple[int, float, float]] = []
         self._staging = StagingShare(policy.staging_share)
+        self.parts = PartReads()
         self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
         self._beats_all = replace(policy, admits_always=True)  # staged and pinned pages
 
@@ -82,20 +72,17 @@ class Placement:
         """A demand read of a resident page."""
         self.tick += 1
         distance = self._residents.use(slot, self.tick)
-        self._observe(int(self._residents.group[slot]), distance)
+        self.facts.observe(int(self._residents.group[slot]), self.tick, distance)
         if self._residents.is_staged(slot):
-            self._staging.on_staged_hit()
+            self._note_staged_uses([slot])
 
     def note_uses(self, slots: Slots) -> None:
         """Demand reads of resident pages, oldest first; a page may have been read several times."""
-        # In the order of the reads: reuse before anything was seen to be read would look like quick reuse.
-        self._learn()
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         distances = self._residents.use_many(slots, ticks)
-        self._reuse.observe(self._residents.group[slots], ticks, distances)
-        if len(self._residents.staged_in(slots)):
-            self._staging.on_staged_hit()
+        self.facts.observe_many(self._residents.group[slots], ticks, distances)
+        self._note_staged_uses(self._residents.staged_in(slots).tolist())
 
     def deserving(self, slots: Slots) -> Slots:
         """Those pages of a lower tier that may win a place in the first one, most wanted first.
@@ -113,13 +100,33 @@ class Placement:
         deserving: Slots = slots[order][keys[order] < bar]
         return deserving
 
-    def note_miss(self, object_hash: int, number: int, group: int) -> None:
-        """A demand read of a page that is not resident."""
+    def note_miss(self, object_hash: int, number: int, group: int) -> bool:
+        """A demand read of a page that is not resident; whether it would be, had it been staged lately."""
         self.tick += 1
-        self._observe(group, np.nan)
-        self._staging.on_miss(page_hash(object_hash, number), self._tiers[0].capacity_bytes)
+        self.facts.observe(group, self.tick, np.nan)
+        page = page_hash(object_hash, number)
+        staged = self._staging.on_miss(page, self._tiers[0].capacity_bytes, self.tick)
+        if staged:
+            self.parts.on_again(page)
+        return staged
 
     # ------------------------------------------------------------------ decisions
+
+    def admits(self, object_hash: int, number: int, size_bytes: int, *, pinned: bool) -> bool:
+        """Whether a record of ``size_bytes`` would win a place now. A guess: ``find_place`` decides."""
+        if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
+            return True
+        newcomer = Newcomers(
+            np.array([object_hash], dtype=np.uint64),
+            np.array([number], dtype=np.uint32),
+            np.array([size_bytes], dtype=np.int64),
+            np.array([pinned], dtype=np.bool_),
+        )
+        bar = float(self._policy.key(self.facts.of_newcomers(newcomer, self.tick))[0])
+        return any(
+            self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
+            for index in range(len(self._tiers))
+        )
 
     def winners(self, newcomers: Newcomers, pending_bytes: int, *, earned: bool = False) -> NDArray[np.bool_]:
         """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
@@ -129,14 +136,14 @@ class Placement:
         """
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
-        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + _RECORD_BYTES)
+        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + RECORD_BYTES)
         held: NDArray[np.bool_] = newcomers.pinned & (
             np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
         )
         if not len(sizes):
             return held
         if self._policy.admits_always:
-            rounded = beyond + _RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
+            rounded = beyond + RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
             fits = rounded <= 0 if earned else (beyond <= 0) | (needed <= self._unread_room_bytes())
             return held | fits
         if beyond[-1] <= 0:
@@ -144,17 +151,15 @@ class Placement:
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
-        keys = self._policy.key(self._columns_of(newcomers))
+        keys = self._policy.key(self.facts.of_newcomers(newcomers, self.tick))
         wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 
     def free_bytes(self, least_bytes: float = 0) -> int:
         """What pages can take in tiers with ``least_bytes`` or more, displacing none; staging apart."""
         free = 0
-        for index, tier in enumerate(self._tiers):
-            staged_bytes = self._residents.members[index].staged_bytes
-            held_back = max(self._staging_bytes(index), staged_bytes)
-            room = max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+        for index in range(len(self._tiers)):
+            room = self._room_bytes(index)
             free += room if room >= least_bytes else 0
         return free
 
@@ -196,8 +201,12 @@ class Placement:
         free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
         # Holes left by victims drawn at random are of no use to a page much longer than they are.
         long = size > _LONG * tier.used_bytes / max(members.count + members.pinned, 1)
-        if free < size and not long and not self._displace(slot, index, size - free, evict):
-            return None
+        if free < size:
+            if index == 0:
+                self._staging.on_crowded(size, tier.capacity_bytes)
+            # A share that has just grown takes its places as pages come that need them, not at once.
+            if not long and not self._displace(slot, index, size - max(free, 0), evict):
+                return None
         for attempt in range(_RESERVE_TRIES):
             try:
                 return tier.reserve(size)
@@ -226,13 +235,16 @@ class Placement:
                 if not self._displace(slot, 0, size, evict, policy=self._beats_all):
                     return None
             else:
-                self._staging.on_staged(size, self._tiers[0].capacity_bytes)
                 return location
         return None
 
     def note_bypass(self, slot: int) -> None:
         """A page was served without being stored."""
-        self._staging.on_bypass(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+        self.pass_by(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+
+    def pass_by(self, page: int, size_bytes: int) -> None:
+        """As ``note_bypass``, of a page without a slot, by its hash."""
+        self._staging.on_bypass(page, size_bytes)
 
     # ------------------------------------------------------------------ inside
 
@@ -315,20 +327,7 @@ class Placement:
         return members[draw_positions(self._rng, len(members), wanted)]
 
     def _columns(self, slots: Slots) -> PageColumns:
-        table = self._residents
-        # The same array for both, whose objects are then found once.
-        hashes = table.object_hash[slots]
-        return PageColumns(
-            next_use_s=self._next_uses.next_use_s(hashes, table.number[slots]),
-            weight=self._weights.weights_of(hashes, table.number[slots]),
-            last_use=table.last_use[slots],
-            admitted=table.admitted[slots],
-            uses=table.uses[slots].astype(np.float64),
-            size_bytes=table.record_bytes[slots].astype(np.float64),
-            idle_after=self._reuse.idle_after(table.group[slots]),
-            draw=self._rng.random(len(slots)),
-            tick=self.tick,
-        )
+        return self.facts.of(slots, self.tick)
 
     def _worst_first(self) -> tuple[Column, Column]:
         """Keys of residents, falling, and how many bytes those up to each hold, of all that there are."""
@@ -343,20 +342,23 @@ class Placement:
         order = np.argsort(-all_keys, kind="stable")
         return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
 
-    def _columns_of(self, newcomers: Newcomers) -> PageColumns:
-        count = len(newcomers.object_hash)
-        now = np.full(count, self.tick)
-        return PageColumns(
-            next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
-            weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
-            last_use=now,
-            admitted=now,
-            uses=np.ones(count),
-            size_bytes=newcomers.record_bytes.astype(np.float64),
-            idle_after=np.full(count, np.inf),
-            draw=self._rng.random(count),
-            tick=self.tick,
-        )
+    def _room_bytes(self, index: int) -> int:
+        tier, staged_bytes = self._tiers[index], self._residents.members[index].staged_bytes
+        held_back = max(self._staging_bytes(index), staged_bytes)
+        return max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+
+    def _worst_key(self, index: int) -> float:
+        """Of a tier, or of a sample of it where it is big."""
+        if self._residents.members[index].count > SAMPLE:
+            slots = np.array([self._drawn[index].worst(self.tick) or self._draw(index)], dtype=np.int64)
+        else:
+            slots = self._residents.members[index].slots
+        return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
+
+    def _note_staged_uses(self, slots: list[int]) -> None:
+        self._staging.on_staged_hit(len(slots))
+        for slot in slots if self.parts.awaits else ():
+            self.parts.on_again(self._hash_of(slot))
 
     def _unread_room_bytes(self) -> int:
         """For pages that come ahead, beside those that wait for their first read."""
@@ -374,23 +376,12 @@ class Placement:
     def _drop_oldest_staged(self, evict: Evict) -> None:
         oldest = next(iter(self._residents.members[0].staged))
         size = int(self._residents.record_bytes[oldest])
-        self._staging.on_bypass(self._hash_of(oldest), size)
+        held_bytes = self._residents.members[0].staged_bytes
+        self._staging.on_bypass(self._hash_of(oldest), size, held_bytes=held_bytes)
         evict(oldest, "staging")
 
     def _hash_of(self, slot: int) -> int:
         return page_hash(int(self._residents.object_hash[slot]), int(self._residents.number[slot]))
-
-    def _observe(self, group: int, distance: float) -> None:
-        self._observed.append((group, self.tick, distance))
-        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
-            self._learn()
-
-    def _learn(self) -> None:
-        if not self._observed:
-            return
-        groups, ticks, distances = zip(*self._observed, strict=True)
-        self._observed.clear()
-        self._reuse.observe(groups, ticks, distances)
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:

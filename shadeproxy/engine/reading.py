@@ -32,11 +32,18 @@ class Fills(Protocol):
     """How a reading gets at flights (the engine provides it)."""
 
     def join(
-        self, ref: ObjectRef, number: int, *, upstream: Upstream, intent: Intent, meta: ObjectMeta | None
+        self,
+        ref: ObjectRef,
+        number: int,
+        *,
+        upstream: Upstream,
+        intent: Intent,
+        meta: ObjectMeta | None,
+        part: Span | None,
     ) -> tuple[Flight, bool]: ...
 
     def join_ahead(
-        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta
+        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
     ) -> Flight | None: ...
 
     def leave(self, flight: Flight, *, served: bool = False) -> None: ...
@@ -66,6 +73,7 @@ class EngineReading:
         self._count_read = count
         self._page_size = page_size
         self._meta: ObjectMeta | None = None
+        self._span: Span | None = None  # what is wanted of the object, once it is known
         self._source = Source.RAM
         self._joined: dict[int, Flight] = {}
         self._ahead: set[int] = set()  # pages that were joined before they were wanted
@@ -90,6 +98,7 @@ class EngineReading:
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Metadata is known; find out where ``span`` comes from and start what is missing first."""
         self._meta = meta
+        self._span = span
         self._source = Source.RAM
         numbers = pages_of(span, self._page_size)
         for number in numbers:
@@ -104,6 +113,7 @@ class EngineReading:
 
     def body(self, span: Span) -> "Body":
         """See ``Reading.body``."""
+        self._span = span
         return Body(self, span, self._page_size)
 
     async def page(self, number: int, stop: int) -> "memoryview | Flight":
@@ -137,7 +147,7 @@ class EngineReading:
     def reset(self) -> None:
         """Nothing is known any more: the version that was opened is gone."""
         self.close()
-        self._meta = None
+        self._meta = self._span = None
         self._loaded = None
 
     def close(self) -> None:
@@ -157,6 +167,9 @@ class EngineReading:
         proved damaged before anything of it was told.
         """
         flight = self._joined.get(number)
+        if flight is not None and not flight.covers(self._part(number)):
+            self.done(number)
+            flight = None
         if flight is None:
             flight, coalesced = self._join(number)
             self._joined[number] = flight
@@ -224,7 +237,9 @@ class EngineReading:
             page = Page(self.request.ref, self.meta.etag, ahead)
             if ahead in self._joined or self._cache.find(page) is not None:
                 continue
-            flight = self._fills.join_ahead(self.request.ref, ahead, self.request.upstream, self.meta)
+            flight = self._fills.join_ahead(
+                self.request.ref, ahead, self.request.upstream, self.meta, self._part(ahead)
+            )
             if flight is None:
                 return
             self._joined[ahead] = flight
@@ -233,8 +248,21 @@ class EngineReading:
     def _join(self, number: int) -> tuple[Flight, bool]:
         request = self.request
         return self._fills.join(
-            request.ref, number, upstream=request.upstream, intent=request.intent, meta=self._meta
+            request.ref,
+            number,
+            upstream=request.upstream,
+            intent=request.intent,
+            meta=self._meta,
+            part=self._part(number),
         )
+
+    def _part(self, number: int) -> Span | None:
+        """What is wanted of a page, within it; None: all, or it is not known."""
+        if self._span is None or self._meta is None:
+            return None
+        page = page_span(number, self._page_size, self._meta.size)
+        start, stop = max(self._span.start, page.start), min(self._span.stop, page.stop)
+        return None if (start, stop) == page else Span(start - page.start, stop - page.start)
 
     def count(self, span: Span) -> None:
         """Note the demand read of ``span``, once."""

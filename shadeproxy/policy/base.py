@@ -48,7 +48,7 @@ class Policy:
     """A named policy.
 
     ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
-    ``staging_share``: upper bound of the share of each tier that is run by recency for newcomers that
+    ``staging_share``: what the share of a tier begins with that is run by recency for newcomers that
     did not win a place (design 6.5); 0 switches staging off. ``looks_ahead``: ``key`` depends on
     ``next_use_s``; a caller may give the others inf instead of computing it.
     """

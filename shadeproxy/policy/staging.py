@@ -2,73 +2,134 @@
 
 Pure state. Staging makes several reads of one page in quick succession (unaligned ranges, shards,
 footers) cost one origin read; where no page is read again soon it only costs places: with 2 % always
-reserved, uniform epochs cannot reach 0.99 of the cached fraction. So the share adapts:
+reserved, uniform epochs cannot reach 0.99 of the cached fraction. So the share adapts, and what it saves is
+set against the most that its places could bring otherwise: a share ``s`` of the places ``s`` of the reads
+(docs/adr/0014).
 
-- it halves when the staged bytes have turned over 8 times without a hit, and ends at 0;
-- it is back in full once pages are missed that a full share would still have held, and so many of them that
-  it would save more reads than its places do (docs/adr/0010).
+- It grows to the smallest of its steps (2 %, 4 %, ... 64 %) that would have held the pages that are missed
+  again, once these are more than its places had to bring, and more than chance.
+- It is judged each time that newcomers without room have turned it over four times. One that saved less than
+  its places had to bring halves, down to nothing; one that had grown goes back at once, and is doubted.
 
-The second rule needs no guess about "soon": it adds up the bytes that passed by, the page's own included. One
-such page is no sign: between two shuffled epochs some are read twice in quick succession by chance.
+How much would have held a page needs no guess about "soon": it is what lay in the share when the page left
+it, and the bytes that passed by since, the page's own included.
 """
 
 from collections import OrderedDict
+from math import sqrt
 
-_TURNOVERS_WITHOUT_HIT = 8
+_TURNOVERS = 4
 _SMALLEST_PART = 1 / 64
+_LARGEST_SHARE = 0.64
 _GHOSTS = 1024
-_EVIDENCE = 4.0
+_LEAST_EVIDENCE = 4.0
+_BEYOND_CHANCE = 2.0  # standard deviations: of n pages by chance sqrt(n) more than expected are read again
+_MOST_DOUBT = 64.0
 
 
 class StagingShare:
-    """The share of one tier. ``full_share`` is the policy's ``staging_share``; 0 switches staging off."""
+    """The share of one tier. ``full_share``: what it begins with, a policy's ``staging_share``; 0 switches
+    staging off.
+    """
 
     def __init__(self, full_share: float) -> None:
         self._full_share = full_share
         self._share = full_share
-        self._idle_bytes = 0.0
-        self._bypassed_bytes = 0.0
-        self._evidence = 0.0
-        self._ghosts: OrderedDict[int, float] = OrderedDict()
+        self._steps = _steps(full_share)
+        self._evidence = [0.0] * len(self._steps)
+        self._noted_tick = 0.0
+        self._doubt = 1.0
+        """How many times the evidence it takes to grow: it doubles whenever growing did not pay."""
+        self._before_trial: float | None = None
+        """What the share was before it grew; None once it has paid for itself, or shrunk."""
+        self._tick = 0.0
+        self._judged_tick = 0.0
+        self._turned_bytes = 0.0
+        self._hits = 0
+        self._passed_bytes = 0.0
+        self._ghosts: OrderedDict[int, tuple[float, int]] = OrderedDict()
 
     def share(self) -> float:
-        """The part of the tier's capacity to run by recency now, in [0, full_share]."""
+        """The part of the tier's capacity to run by recency now."""
         return self._share
 
-    def on_staged(self, size_bytes: int, capacity_bytes: int) -> None:
-        """A newcomer of ``size_bytes`` was staged in a tier of ``capacity_bytes``."""
-        self._idle_bytes += size_bytes
-        if self._idle_bytes >= _TURNOVERS_WITHOUT_HIT * self._share * capacity_bytes:
-            self._idle_bytes = 0.0
-            self._share /= 2
-            if self._share < self._full_share * _SMALLEST_PART:
-                self._share = 0.0
+    def on_crowded(self, size_bytes: int, capacity_bytes: int) -> None:
+        """A newcomer of ``size_bytes`` found no room in a tier of ``capacity_bytes``: it will be staged, be
+        passed by, or take the place of another.
+        """
+        self._turned_bytes += size_bytes
+        if self._share and self._turned_bytes >= _TURNOVERS * self._share * capacity_bytes:
+            self._judge()
 
-    def on_staged_hit(self) -> None:
-        """A staged page was read again: staging pays."""
-        self._idle_bytes = 0.0
+    def on_staged_hit(self, count: int = 1) -> None:
+        """Staged pages were read again, so many times."""
+        self._hits += count
 
-    def on_bypass(self, page_hash: int, size_bytes: int) -> None:
-        """A page was served without being stored, or left staging unread."""
-        self._ghosts[page_hash] = self._bypassed_bytes
+    def on_bypass(self, page_hash: int, size_bytes: int, *, held_bytes: int = 0) -> None:
+        """A page was served without being stored, or left the share, which held ``held_bytes`` until then."""
+        self._ghosts[page_hash] = self._passed_bytes - held_bytes, size_bytes
         self._ghosts.move_to_end(page_hash)
-        self._bypassed_bytes += size_bytes
+        self._passed_bytes += size_bytes
         if len(self._ghosts) > _GHOSTS:
             self._ghosts.popitem(last=False)
 
-    def on_miss(self, page_hash: int, capacity_bytes: int) -> bool:
-        """Whether a full share would have held this page, as others of late; if so the share is full again.
-
-        Each page that it would have held is one read saved; each miss is set against it as if every place of
-        the share had brought a hit, which is the most that it can cost.
+    def on_miss(self, page_hash: int, capacity_bytes: int, tick: float) -> bool:
+        """The read number ``tick`` is of a page that is not resident. Whether the share as it is from now on
+        would have held it.
         """
-        self._evidence = max(self._evidence - self._full_share, 0.0)
-        bypassed_at = self._ghosts.pop(page_hash, None)
-        if bypassed_at is None or self._bypassed_bytes - bypassed_at > self._full_share * capacity_bytes:
+        self._tick = tick
+        passed_at, size_bytes = self._ghosts.pop(page_hash, (0.0, 0))
+        if not size_bytes or not self._steps:
             return False
-        self._evidence += 1
-        if self._evidence <= _EVIDENCE - 1:
-            return False
-        self._share = self._full_share
-        self._idle_bytes = 0.0
-        return self._full_share > 0
+        needed = (self._passed_bytes - passed_at) / capacity_bytes
+        self._note(needed)
+        pages = capacity_bytes / size_bytes
+        for step, evidence in zip(self._steps, self._evidence, strict=True):
+            enough = self._doubt * max(_LEAST_EVIDENCE, _BEYOND_CHANCE * sqrt(step * pages))
+            if step > self._share and evidence > enough - 1:
+                self._grow(step)
+                break
+        return needed <= self._share
+
+    def _note(self, needed: float) -> None:
+        """A read that the steps from ``needed`` on would have saved. What their places had to bring since the
+        last such read is set against it.
+        """
+        reads = self._tick - self._noted_tick
+        self._noted_tick = self._tick
+        self._evidence = [
+            max(evidence - step * reads, 0.0) + (needed <= step)
+            for step, evidence in zip(self._steps, self._evidence, strict=True)
+        ]
+
+    def _grow(self, step: float) -> None:
+        self._before_trial = self._share
+        self._share = step
+        self._evidence = [0.0] * len(self._steps)
+        self._start_over()
+
+    def _judge(self) -> None:
+        if self._hits > self._share * (self._tick - self._judged_tick):
+            self._doubt = max(self._doubt / 2, 1.0)
+            self._before_trial = None
+        elif self._before_trial is not None:
+            self._doubt = min(2 * self._doubt, _MOST_DOUBT)
+            self._share, self._before_trial = self._before_trial, None
+        else:
+            self._share /= 2
+            if self._share < self._full_share * _SMALLEST_PART:
+                self._share = 0.0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._judged_tick = self._tick
+        self._turned_bytes = 0.0
+        self._hits = 0
+
+
+def _steps(full_share: float) -> list[float]:
+    steps = []
+    while 0 < full_share <= _LARGEST_SHARE:
+        steps.append(full_share)
+        full_share *= 2
+    return steps

@@ -122,7 +122,7 @@ class Replay:
 
     def _miss(self, page: int, bar: float) -> None:
         if self._stages:
-            self._staging.on_miss(page, self._capacity)
+            self._staging.on_miss(page, self._capacity, self._tick)
         # A newcomer's facts; it is a member only if it wins a place.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
@@ -150,7 +150,10 @@ class Replay:
             self._release_staged()
         held_back = max(room if size <= room else 0, members.staged_bytes)
         free = self._capacity - held_back - (self._used - members.staged_bytes)
-        return free >= size or self._displace(bar, size - free, self._policy)
+        if free >= size:
+            return True
+        self._staging.on_crowded(size, self._capacity)
+        return self._displace(bar, size - max(free, 0), self._policy)
 
     def _find_staging_place(self, size: int) -> bool:
         room, members = int(self._staging.share() * self._capacity), self._members
@@ -158,12 +161,11 @@ class Replay:
             return False
         while members.staged and members.staged_bytes + size > room:
             oldest = next(iter(members.staged))
-            self._staging.on_bypass(oldest, self._sizes[oldest])
+            self._staging.on_bypass(oldest, self._sizes[oldest], held_bytes=members.staged_bytes)
             self._evict(oldest)
         while self._used + size > self._capacity:
             if not self._displace(-np.inf, size, self._policy_of_staging):
                 return False
-        self._staging.on_staged(size, self._capacity)
         return True
 
     # ------------------------------------------------------------------ victims

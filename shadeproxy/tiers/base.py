@@ -62,7 +62,7 @@ class Place(NamedTuple):
     body_bytes: int
 
 
-class Lender(Protocol):
+class Lent(Protocol):
     """A file whose bytes may be sent without copying them."""
 
     @property
@@ -71,10 +71,21 @@ class Lender(Protocol):
         ...
 
     def lend(self, start: int, stop: int) -> None:
-        """To be called before the whole 4-KiB blocks within bytes ``[start, stop)`` of the file are sent by
-        sendfile. Bytes outside of these blocks must be copied.
+        """To be called before bytes ``[start, stop)`` of the file, which a Lender allows, are sent by
+        sendfile.
         """
         ...
+
+
+class Lender(NamedTuple):
+    """Where the blocks lie that one record has for itself: ``[start, stop)`` of ``file``.
+
+    Of them sendfile may send any bytes. Others share a block with a neighbour, and must be copied.
+    """
+
+    file: Lent
+    start: int
+    stop: int
 
 
 class Tier(Protocol):
@@ -178,8 +189,8 @@ class Tier(Protocol):
         ...
 
     def lender(self, location: Location) -> Lender | None:
-        """The file behind ``window``, whose offsets are the file's; None when this medium cannot lend, or
-        the pages of a file are changed under who has them.
+        """What of the file behind ``window``, whose offsets are the file's, may be sent; None when this
+        medium cannot lend, or the pages of a file are changed under who has them.
         """
         ...
 

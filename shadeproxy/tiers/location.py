@@ -16,7 +16,8 @@ LENGTH_BITS = 20
 NUMBERS = 1 << 17
 # Half of what the bits allow: the end of one segment is then never the start of the next.
 MOST_SEGMENT_BYTES = UNIT_BYTES << (UNIT_BITS - 1)
-MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 16
+# A record may be given the rest of its last block, and a rest that is too short for any other.
+MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << UNIT_BITS
 _UNIT_MASK = (1 << UNIT_BITS) - 1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1

@@ -27,6 +27,9 @@ UNIT_BYTES = 64
 MAGIC = b"ShPg"
 # A rest too short for any record (header 64 bytes, meta, one byte) stays with its neighbour.
 LEAST_UNITS = 4
+# From here on a record that may be lent shares its last block with no other: its body then leaves by one
+# sendfile, without a call for a copied end, at the price of half a block on average (docs/adr/0007).
+WHOLE_BLOCKS_UNITS = 1024
 
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]

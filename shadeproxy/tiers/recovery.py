@@ -22,9 +22,16 @@ from shadeproxy.tiers.catalogue import Key
 from shadeproxy.tiers.directory import Claim
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.location import address_of, lengths_of, numbers_of, pack_all, units_of
-from shadeproxy.tiers.record import LEAST_UNITS, MAGIC, MOST_HEADER_BYTES, UNIT_BYTES, read_facts
+from shadeproxy.tiers.record import (
+    LEAST_UNITS,
+    MAGIC,
+    MOST_HEADER_BYTES,
+    UNIT_BYTES,
+    WHOLE_BLOCKS_UNITS,
+    read_facts,
+)
 from shadeproxy.tiers.rows import ROW, Contents, Rows
-from shadeproxy.tiers.segment import BLOCK_BYTES, Counts, Segment
+from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segment
 
 _logger = logging.getLogger(__name__)
 
@@ -216,9 +223,16 @@ def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple
 
 
 def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
-    """First unit and length of each record, which may take a rest that is too short for any; and the gaps."""
+    """First unit and length of each record, which may take a rest that is too short for any; and the gaps.
+
+    A header does not tell whether the record had the rest of its last block too, and lent it: if a long one
+    can have had it, it has it again.
+    """
     units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
     rests = np.append(units[1:], segment.units) - units - lengths
+    to_block_end = -(units + lengths) % UNITS_PER_BLOCK
+    own = np.where((lengths >= WHOLE_BLOCKS_UNITS) & (rests >= to_block_end), to_block_end, 0)
+    lengths, rests = lengths + own, rests - own
     lengths = lengths + np.where(rests < LEAST_UNITS, rests, 0)
     ends = np.append(0, units + lengths)
     starts = np.append(units, segment.units)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
-from shadeproxy.tiers.lending import interior
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_resident
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
@@ -177,8 +176,10 @@ class Segment:
         return runs
 
     def lend(self, start: int, stop: int) -> None:
-        """The whole blocks within bytes ``[start, stop)`` are about to be sent without being copied."""
-        first, last = (at // BLOCK_BYTES for at in interior(start, stop))
+        """Bytes ``[start, stop)`` are about to be sent without being copied, out of blocks that one record
+        has for itself.
+        """
+        first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._lent[first:last] = b"\x01" * (last - first)
 
     def give_back_lent(self, blocks: BlockRange) -> list[BlockRange]:

@@ -109,8 +109,11 @@ class Space:
         """Whether any free extent is long enough, capacity apart."""
         return next(self._free.candidates(units), None) is not None
 
-    def place(self, units: int) -> Extent | None:
-        """Take room for a record: its address and length (which may be a little longer), or None."""
+    def place(self, units: int, *, to_block_end: bool = False) -> Extent | None:
+        """Take room for a record: its address and length (which may be a little longer), or None.
+
+        ``to_block_end``: with the rest of its last block, unless a neighbour has that.
+        """
         # Blocks that no neighbour can share decide most refusals without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         if self.claimed_bytes + own_blocks * BLOCK_BYTES > self.limit_bytes:
@@ -118,8 +121,12 @@ class Space:
         for extent in self._free.candidates(units):
             segment = self.segments[number_of(extent.start)]
             unit = unit_of(extent.start)
-            rest = extent.length - units
-            taken = units if rest >= LEAST_UNITS else extent.length
+            taken = units + (-(unit + units) % UNITS_PER_BLOCK if to_block_end else 0)
+            if taken > extent.length:
+                taken = units
+            rest = extent.length - taken
+            if rest < LEAST_UNITS:
+                taken = extent.length
             holes, slack = segment.cost(unit, taken)
             added_bytes = (holes + slack) * BLOCK_BYTES
             if self.claimed_bytes + added_bytes > self.limit_bytes:

@@ -20,7 +20,7 @@ from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
 from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.lending import lends
+from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
@@ -29,6 +29,7 @@ from shadeproxy.tiers.record import (
     HEADER_BYTES,
     LEAST_UNITS,
     UNIT_BYTES,
+    WHOLE_BLOCKS_UNITS,
     Body,
     MetaEncoder,
     aligned,
@@ -205,9 +206,10 @@ class SegmentStore:
         self._collect()
         self._watch_room(record_bytes)
         space = self._space
-        extent = space.place(units)
+        alone = self._lends and units >= WHOLE_BLOCKS_UNITS
+        extent = space.place(units, to_block_end=alone)
         if extent is None and not space.fits_somewhere(units) and self._grow(units):
-            extent = space.place(units)
+            extent = space.place(units, to_block_end=alone)
         if extent is None:
             raise TierFull(f"tier {self.name} has no room for {record_bytes} bytes")
         self._punch(space.trim())
@@ -229,7 +231,10 @@ class SegmentStore:
         return segment.view, start, start + length
 
     def lender(self, location: Location) -> Lender | None:
-        return self._resolve(location)[0] if self._lends else None
+        if not self._lends:
+            return None
+        segment, offset, most_bytes = self._resolve(location)
+        return Lender(segment, *interior(offset, offset + most_bytes))
 
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""

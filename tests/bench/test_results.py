@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from shadeproxy.bench import machine, run
 from shadeproxy.bench.faults import BenchError, NotBuilt, ReferenceMissing
+from shadeproxy.bench.markdown import markdown
 from shadeproxy.bench.plan import Scale
-from shadeproxy.bench.results import Measured, Results, Target, merged, read_results
+from shadeproxy.bench.results import Doubt, Measured, Results, Target, merged, read_results
 from shadeproxy.bench.rounds import alternate, repeat
 from shadeproxy.cli.main import app
 from shadeproxy.core.errors import ConfigError
@@ -124,10 +125,19 @@ def test_rows_of_another_machine_do_not_stay(suites):
     rows = tuple(run.measure_all(suites, Scale(), lambda _row: None))
     now = Results("this", "now", rows[3:])
     assert merged(Results("that", "then", rows), now) == now
-    both = merged(Results("this", "then", rows, ("busy",)), now)
-    assert (len(both.rows), both.warnings) == (4, ("busy",))
-    assert merged(Results("this", "then", rows[3:], ("busy",)), now) == now
+    assert len(merged(Results("this", "then", rows), now).rows) == 4
+    assert merged(Results("this", "then", rows[3:], (Doubt("busy", ("grid",)),)), now) == now
     assert merged(None, now) == now
+
+
+def test_what_made_rows_doubtful_goes_with_them(suites):
+    rows = tuple(run.measure_all(suites, Scale(), lambda _row: None))
+    names = tuple(dict.fromkeys(row.suite for row in rows))
+    busy, again = Doubt("busy", names), Doubt("less busy", (rows[-1].suite,))
+    now = Results("this", "now", rows[3:], (again,))
+    both = merged(Results("this", "then", rows, (busy,)), now)
+    assert both.doubts == (Doubt("busy", names[:-1]), again)
+    assert f"Warning ({rows[-1].suite}): less busy." in markdown(both)
 
 
 def test_a_file_of_another_form_is_no_earlier_run(tmp_path):

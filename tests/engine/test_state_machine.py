@@ -16,6 +16,7 @@ from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine import partial
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
@@ -65,6 +66,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.origin = MemoryOrigin(chunk_bytes=1000, clock=self.clock)
         self.origin.buckets["b"] = {}
         self.pinned = set()
+        # Pages are short here: parts of them would never be read alone.
+        self.least_saved_bytes, partial._LEAST_SAVED_BYTES = partial._LEAST_SAVED_BYTES, PAGE // 4
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -308,6 +311,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.assert_quiescent()
 
     def teardown(self):
+        partial._LEAST_SAVED_BYTES = self.least_saved_bytes
         if hasattr(self, "engine"):
             self.run(self.engine.aclose())
             self.run(self.cache.recovered())

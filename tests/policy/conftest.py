@@ -52,14 +52,17 @@ class Simulator:
                 self.staged.move_to_end(page)
                 self.staging.on_staged_hit()
         else:
-            self.staging.on_miss(page, int(self.capacity))
+            self.staging.on_miss(page, int(self.capacity), self.tick)
             self.uses[page], self.admitted[page] = 1, self.tick
             self.store(page)
         return hit
 
     def store(self, page: int) -> None:
         size = self.sizes[page]
-        victims = self.choose(page, self.used + self.staged_bytes + size - self.capacity)
+        need = self.used + self.staged_bytes + size - self.capacity
+        if need > 0:
+            self.staging.on_crowded(int(size), int(self.capacity))
+        victims = self.choose(page, need)
         if victims is not None:
             for victim in victims:
                 self.evict(int(victim))
@@ -78,7 +81,6 @@ class Simulator:
             )
         self.staged[page] = size
         self.staged_bytes += size
-        self.staging.on_staged(int(size), int(self.capacity))
         while self.staged_bytes > self.staging.share() * self.capacity:
             self.unstage(next(iter(self.staged)))
 
@@ -99,8 +101,8 @@ class Simulator:
         self.used -= self.sizes[page]
 
     def unstage(self, page: int) -> None:
+        self.staging.on_bypass(page, int(self.sizes[page]), held_bytes=int(self.staged_bytes))
         self.staged_bytes -= self.staged.pop(page)
-        self.staging.on_bypass(page, int(self.sizes[page]))
 
 
 @pytest.fixture

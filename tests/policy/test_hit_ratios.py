@@ -36,7 +36,7 @@ def importance_draws(epochs, pages=1500, batch=64, seed=0):
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("default", 1185),
+        ("default", 1183),
         ("lru", 849),
         ("lfu", 1025),
         ("fifo", 816),

@@ -107,6 +107,25 @@ def test_no_capacity_no_hits_and_an_object_that_is_too_big_is_passed_by():
     assert hits_of(trace, "lru", 100 * 50).sum() == 100
 
 
+@pytest.mark.parametrize(("reads", "readers"), [(4, 8), (4, 32), (2, 32)])
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_more_readers_of_parts_than_two_per_cent_hold_pages_cost_no_more_than_with_lru(share, reads, readers):
+    """A fiftieth of these caches is 4 or 10 pages."""
+    trace = shards(1000, 4, reads=reads, readers=readers)
+    counted = trace.counted()
+    places = int(share * trace.objects)
+    ours, lru = (hits_of(trace, policy, places)[counted].mean() for policy in ("default", "lru"))
+    assert ours >= lru - 0.01
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8, 0.9])
+@pytest.mark.parametrize("objects", [500, 20_000])
+def test_shuffled_epochs_of_a_stock_client_hit_what_is_cached(objects, share):
+    trace = uniform(objects, 3, seed=1)
+    hits = hits_of(trace, "default", int(share * objects)).reshape(3, -1).mean(axis=1)
+    assert all(hits[1:] >= 0.99 * share)
+
+
 def test_nothing_announced_asks_for_no_epochs():
     trace = replace(uniform(50, 2), epochs=None)
     assert Replay(trace, get_policy("default"), 10, announce=Announce(0)).run().shape == (100,)

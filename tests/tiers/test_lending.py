@@ -10,7 +10,7 @@ import pytest
 
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import lending
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.store import SegmentStore
 
@@ -47,11 +47,20 @@ def test_only_whole_blocks_are_lent(span, expected):
 
 
 def opened(path, capacity_bytes=1 << 20):
+    return reopened(path, capacity_bytes)[0]
+
+
+def reopened(path, capacity_bytes=1 << 20):
+    """A store, and the locations of what was in it."""
     store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, lend=True)
     store.open()
-    for arrival in store.arrivals():
-        list(store.take_in(arrival))
-    return store
+    locations = [
+        Location(location)
+        for arrival in store.arrivals()
+        for contents in store.take_in(arrival)
+        for location in contents.rows["location"].tolist()
+    ]
+    return store, locations
 
 
 def write(store, key, body):
@@ -74,13 +83,13 @@ def sockets():
             yield sender, receiver
 
 
-def send_interior(store, location, sender):
-    """Send the whole blocks of a body without a copy; what they were."""
+def send_lent(store, location, sender):
+    """Send what may be of a body without a copy; what it was."""
     lender, (window, start, stop) = store.lender(location), store.window(location)
-    lender.lend(start, stop)
-    first, last = interior(start, stop)
+    first, last = max(start, lender.start), min(stop, lender.stop)
+    lender.file.lend(first, last)
     expected = bytes(window[first:last])
-    assert os.sendfile(sender.fileno(), lender.descriptor, first, last - first) == last - first
+    assert os.sendfile(sender.fileno(), lender.file.descriptor, first, last - first) == last - first
     return expected
 
 
@@ -96,7 +105,7 @@ def test_what_a_receiver_has_not_read_survives_release_and_reuse(tmpfs, sockets,
     sender, receiver = sockets
     store = opened(tmpfs / "ram")
     location = write(store, "old", os.urandom(LENGTH))
-    expected = send_interior(store, location, sender)
+    expected = send_lent(store, location, sender)
     if restarted:
         # The sockets of an earlier process may still hold its pages.
         store.close()
@@ -122,11 +131,41 @@ def test_books_balance_when_lent_blocks_are_freed(tmpfs, sockets):
     empty = store.used_bytes  # with what a segment costs
     locations = [write(store, f"k{number}", bytes(100_000)) for number in range(5)]
     for location in locations[::2]:
-        received(receiver, len(send_interior(store, location, sender)))
+        received(receiver, len(send_lent(store, location, sender)))
     for location in locations:
         store.release(location)
     assert store.used_bytes == empty
     assert 0 <= store.slack_bytes <= 3 * 100_000
     write(store, "again", bytes(500_000))
     assert store.used_bytes <= store.capacity_bytes
+    store.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_long_body_is_lent_to_its_end_and_keeps_it_whoever_comes_next(tmpfs, sockets, restarted):
+    sender, receiver = sockets
+    store = opened(tmpfs / "ram")
+    location = write(store, "long", os.urandom(100_001))
+    expected = send_lent(store, location, sender)
+    window, _, stop = store.window(location)
+    assert expected[-100:] == window[stop - 100 : stop]
+    if restarted:
+        store.close()
+        store, (location,) = reopened(tmpfs / "ram")
+    neighbours = [write(store, f"n{number}", bytes([number]) * 500) for number in range(20)]
+    store.release(location)
+    for number in range(200):
+        write(store, f"small{number}", b"\x55" * 400)
+    assert received(receiver, len(expected)) == expected
+    assert [bytes(store.pin(one)) for one in neighbours] == [bytes([number]) * 500 for number in range(20)]
+    store.close()
+
+
+def test_short_records_share_their_blocks(tmpfs):
+    store = opened(tmpfs / "ram")
+    write(store, "first", bytes(1))
+    empty = store.used_bytes
+    for number in range(8):
+        write(store, f"k{number}", bytes(9_000))
+    assert store.used_bytes - empty < 8 * 10_240
     store.close()

@@ -51,6 +51,7 @@ async def test_whole_and_ranged_bodies_come_right_and_from_the_file(proxy, monke
         assert body == proxy.bodies["k"][5000:905000]
     assert proxy.lane.known == before + 6
     assert len(lent) >= 6
+    assert 900_000 in lent, "the range without a copied byte"
 
 
 async def add_many(proxy):

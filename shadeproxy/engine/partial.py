@@ -1,0 +1,46 @@
+"""Whether a reader that misses a page and wants a part of it gets the page fetched, or that part alone.
+
+Laws: plain defs; decided before a flight starts, by what is known then: a page that would win a place, or be
+staged and read again, is fetched whole; a part that is nearly the page, or of a short page, is no saving.
+"""
+
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.groups import PrefixGroups
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.newcomers import RECORD_BYTES
+from shadeproxy.engine.pins import Pins
+from shadeproxy.engine.placement import Placement
+from shadeproxy.engine.residents import page_hash
+
+_LEAST_SAVED_BYTES = 64 * 1024
+"""A request costs as much as so many bytes do; and a short object that is read whole is verified."""
+
+
+class PartialReads:
+    """Asks ``placement`` about pages that are neither resident nor on their way."""
+
+    def __init__(self, placement: Placement, pins: Pins, groups: PrefixGroups) -> None:
+        self._placement = placement
+        self._pins = pins
+        self._groups = groups
+
+    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
+        """Whether ``part_bytes`` of a page of ``page_bytes`` are to be fetched alone; the page then counts as
+        passed by. ``staged``: what ``PageCache.miss`` said of it just now.
+        """
+        if page_bytes - part_bytes < _LEAST_SAVED_BYTES:
+            return False
+        hashed, size = object_hash(ref), page_bytes + RECORD_BYTES
+        if self._placement.admits(hashed, number, size, pinned=self._pins.covers(ref)):
+            return False
+        page, parts = page_hash(hashed, number), self._placement.parts
+        if size <= self._placement.staging_bytes:
+            if staged:
+                return False
+            group = self._groups.of(ref)
+            pays = parts.whole_pays(group, part_bytes / page_bytes)
+            parts.on_first(page, group)
+            if pays:
+                return False
+        self._placement.pass_by(page, size)
+        return True

@@ -1,0 +1,240 @@
+"""A part of a page that wins no place is read alone, unless the page is wanted again soon, or by others."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.faulty import Fault, FaultyOrigin
+from shadeproxy.origin.memory import Gate, MemoryOrigin
+
+PAGE = 128 * 1024
+QUARTER = PAGE // 4
+PLACES = 60
+RAM = PLACES * (PAGE + 4096)
+SMALL = 4 * (PAGE + 4096)  # its staging share holds no page
+BODY = np.random.default_rng(0).bytes(4 * PAGE)
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+
+
+def quarter(number):
+    return RangeSpec(number * QUARTER, (number + 1) * QUARTER - 1)
+
+
+def bytes_of(spec):
+    return BODY[spec.first : spec.last + 1]
+
+
+@pytest.fixture
+def make_full(make_bench):
+    """A cache without room in which object "k", of four pages, is known and not resident."""
+
+    async def make(*, ram_bytes=SMALL, memory=None, **options):
+        options = {"rules": IMMUTABLE, "budget_bytes": 16 << 20, "page_size": PAGE} | options
+        bench = await make_bench(ram_bytes=ram_bytes, segment_bytes=4 << 20, **options)
+        store = memory or bench.origin
+        for number in range(ram_bytes // (PAGE + 4096)):
+            store.put("b", f"filler/{number}", bytes(PAGE))
+            await bench.get(f"filler/{number}")
+        store.put("b", "k", BODY)
+        await bench.get("k", range=RangeSpec(0, PAGE - 1))
+        await bench.settle()
+        store.reads.clear()
+        return bench
+
+    return make
+
+
+def spans(bench):
+    return [span for ref, span, _ in bench.origin.reads if ref.key == "k"]
+
+
+def asked(bench):
+    """Bytes that the origin was asked for by range."""
+    return sum(span.length for _, span, _ in bench.origin.reads)
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_part_of_a_page_without_a_place_is_read_alone(make_full):
+    bench = await make_full()
+    bypassed = bench.stats.pages.bypassed
+    assert await bench.get("k", range=quarter(5)) == (bytes_of(quarter(5)), Source.ORIGIN)
+    await bench.settle()
+    assert spans(bench) == [Span(5 * QUARTER, 6 * QUARTER)]
+    assert bench.stats.pages.bypassed == bypassed + 1
+    assert bench.cached(["k"]) == 0
+
+
+async def test_where_there_is_room_the_page_is_read_and_kept(make_full):
+    bench = await make_full()
+    bench.cache.drop_object(ObjectRef("b", "filler/0"), "to make room")
+    await bench.get("k", range=quarter(5))
+    await bench.settle()
+    assert await bench.get("k", range=quarter(6)) == (bytes_of(quarter(6)), Source.RAM)
+    assert spans(bench) == [Span(PAGE, 2 * PAGE)]
+
+
+async def test_a_page_that_is_worth_more_than_another_is_read_and_kept(make_full):
+    bench = await make_full(policy="importance")
+    bench.weights.by_hash = {object_hash(ObjectRef("b", f"filler/{n}")): 1.0 for n in range(4)}
+    bench.weights.by_page = {(object_hash(ObjectRef("b", "k")), 1): 9.0}
+    await bench.get("k", range=quarter(9))
+    await bench.get("k", range=quarter(5))
+    await bench.settle()
+    assert (await bench.get("k", range=quarter(6)))[1] is Source.RAM
+    assert spans(bench) == [Span(9 * QUARTER, 10 * QUARTER), Span(PAGE, 2 * PAGE)]
+
+
+@pytest.mark.parametrize("policy", ["lru", "fifo"])
+async def test_policies_that_store_whatever_comes_read_pages(make_full, policy):
+    bench = await make_full(policy=policy)
+    await bench.get("k", range=quarter(5))
+    assert spans(bench) == [Span(PAGE, 2 * PAGE)]
+
+
+async def test_a_pinned_page_is_read_and_kept(make_full):
+    bench = await make_full()
+    await bench.pin("k")
+    await bench.get("k", range=quarter(5))
+    await bench.settle()
+    assert (await bench.get("k", range=quarter(6)))[1] is Source.RAM
+    assert spans(bench) == [Span(PAGE, 2 * PAGE)]
+
+
+async def test_what_is_nearly_the_page_is_read_with_the_rest(make_full):
+    bench = await make_full()
+    await bench.get("k", range=RangeSpec(PAGE, PAGE + PAGE // 2))
+    assert spans(bench) == [Span(PAGE, 2 * PAGE)]
+
+
+async def test_of_a_range_over_several_pages_the_ends_are_read_alone(make_full):
+    bench = await make_full()
+    wanted = RangeSpec(3 * QUARTER, 9 * QUARTER - 1)
+    assert (await bench.get("k", range=wanted))[0] == bytes_of(wanted)
+    assert sorted(spans(bench)) == [
+        Span(3 * QUARTER, PAGE), Span(PAGE, 2 * PAGE), Span(2 * PAGE, 9 * QUARTER),
+    ]  # fmt: skip
+
+
+async def test_a_second_part_soon_brings_the_page_which_is_staged(make_full):
+    bench = await make_full(ram_bytes=RAM)
+    sources = [(await bench.get("k", range=quarter(number)))[1] for number in range(4, 8)]
+    assert sources == [Source.ORIGIN, Source.ORIGIN, Source.RAM, Source.RAM]
+    assert spans(bench) == [Span(4 * QUARTER, 5 * QUARTER), Span(PAGE, 2 * PAGE)]
+
+
+async def known(bench, keys):
+    """Objects of which the metadata is known and nothing is resident."""
+    for key in keys:
+        bench.origin.put("b", key, BODY)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", key)))
+    bench.origin.reads.clear()
+
+
+async def test_readers_that_go_on_cost_one_read_a_page(make_full):
+    bench = await make_full(ram_bytes=RAM)
+    keys = [f"on/{number}" for number in range(120)]
+    await known(bench, keys)
+    for key in keys[:60]:
+        for part in range(4, 8):
+            await bench.get(key, range=quarter(part))
+    assert asked(bench) <= 60 * PAGE + 32 * QUARTER
+    bench.origin.reads.clear()
+    for key in keys[60:]:
+        for part in range(4, 8):
+            await bench.get(key, range=quarter(part))
+    # Pages that won a place let the share go idle, and it comes back on evidence.
+    assert asked(bench) <= 60 * PAGE + 4 * QUARTER
+
+
+async def test_readers_at_random_cost_what_they_ask_for(make_full):
+    bench = await make_full(ram_bytes=RAM)
+    keys = [f"at-random/{number}" for number in range(200)]
+    await known(bench, keys)
+    parts = np.random.default_rng(1).permutation(200 * 16)[:400].tolist()
+    for number, one in enumerate(parts):
+        if number % 50 == 0:
+            for filler in range(PLACES):  # what is there is not done with
+                await bench.get(f"filler/{filler}")
+            bench.origin.reads = [read for read in bench.origin.reads if read[1] is not None]
+        await bench.get(keys[one // 16], range=quarter(one % 16))
+    assert asked(bench) <= 1.05 * 400 * QUARTER
+
+
+async def test_readers_of_one_part_and_of_parts_of_it_share_a_read(make_full):
+    bench = await make_full()
+    bench.origin.gate = Gate()
+    first = asyncio.create_task(bench.get("k", range=quarter(5)))
+    await bench.origin.gate.reached.wait()
+    within = RangeSpec(5 * QUARTER + 10, 5 * QUARTER + 99)
+    others = [asyncio.create_task(bench.get("k", range=spec)) for spec in (quarter(5), within)]
+    await turns()
+    bench.origin.gate.release()
+    assert await first == (bytes_of(quarter(5)), Source.ORIGIN)
+    assert await others[0] == (bytes_of(quarter(5)), Source.COALESCED)
+    assert await others[1] == (bytes_of(within), Source.COALESCED)
+    assert spans(bench) == [Span(5 * QUARTER, 6 * QUARTER)]
+
+
+async def test_readers_of_other_parts_at_the_same_time_share_one_read_of_the_page(make_full):
+    bench = await make_full()
+    bench.origin.gate = Gate()
+    first = asyncio.create_task(bench.get("k", range=quarter(5)))
+    await bench.origin.gate.reached.wait()
+    others = [asyncio.create_task(bench.get("k", range=quarter(number))) for number in (4, 6, 7)]
+    whole = asyncio.create_task(bench.get("k", range=RangeSpec(PAGE, 2 * PAGE - 1)))
+    await turns()
+    bench.origin.gate.release()
+    for number, task in zip((4, 6, 7), others, strict=True):
+        assert (await task)[0] == bytes_of(quarter(number))
+    assert (await first)[0] == bytes_of(quarter(5))
+    assert (await whole)[0] == BODY[PAGE : 2 * PAGE]
+    assert spans(bench) == [Span(5 * QUARTER, 6 * QUARTER), Span(PAGE, 2 * PAGE)]
+
+
+async def test_who_hangs_up_ends_the_read_of_a_part(make_full):
+    bench = await make_full()
+    bench.origin.gate = Gate()
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=quarter(5))) as reading:
+        await bench.origin.gate.reached.wait()
+        async for _piece in reading.body(Span(5 * QUARTER, 5 * QUARTER + 10)):
+            break
+    await turns()
+    bench.engine.assert_quiescent()
+
+
+async def test_a_body_that_wants_more_than_was_opened_gets_it(make_full):
+    bench = await make_full()
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=quarter(5))) as reading:
+        body = b"".join([bytes(piece) async for piece in reading.body(Span(0, len(BODY)))])
+    assert body == BODY
+
+
+async def test_another_version_at_the_origin_is_answered_as_such(make_full):
+    bench = await make_full()
+    changed = BODY[::-1]
+    bench.origin.put("b", "k", changed)
+    wanted = quarter(5)
+    assert (await bench.get("k", range=wanted))[0] == changed[wanted.first : wanted.last + 1]
+
+
+async def test_a_part_that_ends_early_is_an_error(make_full):
+    memory = MemoryOrigin()
+    origin = FaultyOrigin(memory)
+    bench = await make_full(origin=origin, memory=memory)
+    origin.enqueue(Fault(cut_after_bytes=100))
+    with pytest.raises(BodyCutShort):
+        await bench.get("k", range=quarter(5))
+    await turns()
+    bench.engine.assert_quiescent()
+    assert (await bench.get("k", range=quarter(5)))[0] == bytes_of(quarter(5))
