@@ -8,7 +8,7 @@ share held the page, or would have held it. Where nothing was counted no second 
 
 from collections import OrderedDict
 
-_VISITS = 32  # how many the averages remember
+_VISITS = 256  # how many the averages remember; many more than there are readers, who begin before they go on
 _MOST_BEGUN = 1024
 _SURE = 0.9  # a second request costs more than the bytes that the few single reads waste
 

@@ -45,13 +45,23 @@ def test_short_parts_of_pages_that_are_nearly_always_read_on_are_worth_the_whole
     assert parts.whole_pays(0, 0.001)
 
 
+def test_many_readers_that_begin_together_are_expected_to_go_on_as_before():
+    parts = PartReads()
+    for begun in range(0, 320, 32):
+        for page in range(begun, begun + 32):
+            assert begun < 128 or parts.whole_pays(0, QUARTER)
+            parts.on_first(page, 0)
+        for page in range(begun, begun + 32):
+            parts.on_again(page)
+
+
 def test_groups_are_told_apart_and_change():
     parts = PartReads()
     visits(parts, range(100), again=lambda _page: True, group=3)
     visits(parts, range(100, 200), again=lambda _page: False, group=1)
     assert parts.whole_pays(3, QUARTER)
     assert not parts.whole_pays(1, QUARTER)
-    visits(parts, range(40), again=lambda _page: False, group=3)
+    visits(parts, range(100), again=lambda _page: False, group=3)
     assert not parts.whole_pays(3, QUARTER)
 
 
