@@ -11,14 +11,12 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import translate_errors
 from shadeproxy.api.control.guard import check_caller
 from shadeproxy.api.control.openapi import describe
-from shadeproxy.api.control.routes import ROUTES, Handler, Route
+from shadeproxy.api.control.routes import MANIFEST_FIELD, ROUTES, Route
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.core.types import NAME_PATTERN
 
 _NAME = re.compile(NAME_PATTERN)
 _OPENAPI = "/openapi.json"
-MANIFEST_FIELD = "x-shade-manifest"
-"""In a call about a job: the digest of the manifest whose ids it speaks of."""
 
 
 def make_control_app(context: ControlContext) -> web.Application:
@@ -35,13 +33,11 @@ def make_control_app(context: ControlContext) -> web.Application:
     app = web.Application(middlewares=[translate_errors, guard])
     for route in routes:
         # Keys hold slashes; every other parameter is one segment.
-        app.router.add_route(
-            route.method, route.path.replace("{key}", "{key:.+}"), _bind(route.handler, context)
-        )
+        app.router.add_route(route.method, route.path.replace("{key}", "{key:.+}"), _bind(route, context))
     return app
 
 
-def _bind(handler: Handler, context: ControlContext) -> WebHandler:
+def _bind(route: Route, context: ControlContext) -> WebHandler:
     async def bound(request: web.Request) -> web.StreamResponse:
         for kind in ("dataset", "job"):
             name = request.match_info.get(kind)
@@ -50,16 +46,17 @@ def _bind(handler: Handler, context: ControlContext) -> WebHandler:
                     f"{name[:80]!r} cannot be the name of a {kind}",
                     hint="names are 1 to 128 of A-Z a-z 0-9 . _ @ + = - and start with a letter or digit",
                 )
-        _check_manifest(context, request)
-        return await handler(context, request)
+        if route.speaks_of_ids:
+            _check_manifest(context, request)
+        return await route.handler(context, request)
 
     return bound
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
     """Raises UnknownName, and Conflict when a call about a job speaks of ids of another manifest."""
-    name, digest = request.match_info.get("job"), request.headers.get(MANIFEST_FIELD)
-    if name is None or digest is None:
+    name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
+    if digest is None:
         return
     dataset = context.knowledge.jobs.get(name).dataset
     if dataset is None or context.knowledge.dataset(dataset).digest != digest:

@@ -8,12 +8,19 @@ import msgspec
 
 from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.errors import ErrorAnswer
-from shadeproxy.api.control.routes import Content, Route
+from shadeproxy.api.control.routes import MANIFEST_FIELD, Content, Route
 from shadeproxy.core.types import NAME_PATTERN
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _NAMED = frozenset({"dataset", "job"})
 _ERROR = {"$ref": "#/components/responses/Error"}
+_MANIFEST = {
+    "name": MANIFEST_FIELD,
+    "in": "header",
+    "required": False,
+    "description": "Digest of the manifest whose ids are meant; 409 when the job is on another one",
+    "schema": {"type": "string"},
+}
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
@@ -44,6 +51,7 @@ def _operation(route: Route) -> dict[str, Any]:
         {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": "string"}}
         for name, text in route.query.items()
     ]
+    header = [_MANIFEST] if route.speaks_of_ids else []
     answers: dict[str, Any] = {
         str(status): {"description": text, "content": _content(content)}
         for status, (text, content) in route.answers.items()
@@ -52,7 +60,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"head_{name}" if route.method == "HEAD" else name,
-        "parameters": path + query,
+        "parameters": path + query + header,
         "responses": answers | {"default": _ERROR},
         "security": [{}] if route.probe else [{"token": []}, {"browser": []}, {}],
     }

@@ -17,6 +17,9 @@ Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
 """Content type -> shape; None: not JSON, told by the type alone."""
 
+MANIFEST_FIELD = "x-shade-manifest"
+"""In a call about a registered job: the digest of the manifest whose ids it speaks of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -33,6 +36,11 @@ class Route:
     answers: dict[int, tuple[str, Content]] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
     probe: bool = False
+
+    @property
+    def speaks_of_ids(self) -> bool:
+        """Whether it may carry ``MANIFEST_FIELD``: it is about a job, and does not register it."""
+        return "{job}" in self.path and (self.method, self.path) != ("PUT", "/v1/jobs/{job}")
 
 
 def _ok(shape: type[msgspec.Struct] | None = None, kind: str = wire.JSON) -> dict[int, tuple[str, Content]]:
