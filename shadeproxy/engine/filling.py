@@ -102,16 +102,19 @@ class Filling:
         length = page_span(number, self._page_size, meta.size).length
         ahead_bytes = self._ledger.capacity_bytes * _AHEAD_SHARE
         running = self.flights.find_serving(ref, number, meta.etag, part) is not None
-        if not running and (self._ledger.waiting or self._ledger.taken_bytes + length > ahead_bytes):
-            return None
+        if not running:
+            if self._ledger.waiting or self._ledger.taken_bytes + length > ahead_bytes:
+                return None
+            # Before the miss is noted: reads are with it, and what is demoted for them takes memory too.
+            taken = self._ledger.try_take(length)
+            assert taken, "nobody waits and there is room"
         alone = self._missed(ref, number, meta, part)
         flight, _ = self.flights.join(
             ref, number, upstream, self._filler(meta), wanted=meta.etag, part=part, alone=alone
         )
         if not running:
             flight.budget_bytes = length if flight.part is None else flight.part.length
-            taken = self._ledger.try_take(flight.budget_bytes)
-            assert taken, "nobody waits and there is room"
+            self._ledger.give(length - flight.budget_bytes)
         self._demand(flight)
         return flight
 

@@ -262,9 +262,17 @@ class Placement:
         members = self._sample(index, need_bytes)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
         if chosen is None:
-            return False
+            # A share that has grown may hold more than pinned pages leave: it yields to them, and to its own.
+            return policy is self._beats_all and self._drop_staged(index, need_bytes, evict)
         _evict_all(members[chosen], evict)
         return True
+
+    def _drop_staged(self, index: int, need_bytes: int, evict: Evict) -> bool:
+        """Make room at the cost of the staging share, the least recent first; False: nothing is staged."""
+        members, before_bytes = self._residents.members[index], self._residents.members[index].staged_bytes
+        while members.staged and before_bytes - members.staged_bytes < need_bytes:
+            self._drop_oldest_staged(evict)
+        return members.staged_bytes < before_bytes
 
     def _policy_for(self, slot: int) -> Policy:
         return self._beats_all if self._residents.pinned[slot] else self._policy

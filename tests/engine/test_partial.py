@@ -238,3 +238,24 @@ async def test_a_part_that_ends_early_is_an_error(make_full):
     await turns()
     bench.engine.assert_quiescent()
     assert (await bench.get("k", range=quarter(5)))[0] == bytes_of(quarter(5))
+
+
+async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_is_read_ahead(make_bench):
+    places = PAGE + 4096
+    sizes = {"ram_bytes": 4 * places, "disk_bytes": 8 * places, "segment_bytes": 4 << 20, "page_size": PAGE}
+    bench = await make_bench(**sizes, rules=IMMUTABLE, policy="lru", budget_bytes=2 * places)
+    for number in range(10):
+        bench.origin.put("b", f"filler/{number}", bytes(PAGE))
+        await bench.get(f"filler/{number}")
+        await bench.settle()
+    await known(bench, ["k"])
+    wanted = RangeSpec(0, 2 * PAGE - QUARTER - 1)
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=wanted)) as reading:
+        await bench.settle()
+        for number in range(4, 7):  # noted together later, and then promoted from disk
+            ticket = bench.engine.ticket(ObjectRef("b", f"filler/{number}"), 0, bench.clock.now_s())
+            assert ticket.source is Source.DISK
+            assert bench.engine.take(ticket, None, bench.clock.now_s())
+        assert not bench.ledger.taken_bytes
+        body = b"".join([bytes(piece) async for piece in reading.body(Span(0, wanted.last + 1))])
+    assert body == bytes_of(wanted)
