@@ -8,7 +8,8 @@ raised.
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from contextlib import suppress
 
 from shadeproxy_sdk import locate
 from shadeproxy_sdk.connections import Connections
@@ -25,11 +26,16 @@ def copy(located: Located, positions: Sequence[int], landing: Landing, connectio
     """As ``locate.copy``, by as many threads as help."""
     parts = located.split(threads_for(located))
     segments = connections.ways.segments
-    others = [
-        connections.executor.submit(locate.copy, part, positions, landing, segments) for part in parts[1:]
-    ]
+    others: list[Future[int]] = []
     try:
-        landed = locate.copy(parts[0], positions, landing, segments)
+        # Python starts nothing anew once its main thread has ended; another thread may train on.
+        with suppress(RuntimeError):
+            others.extend(
+                connections.executor.submit(locate.copy, part, positions, landing, segments)
+                for part in parts[1:]
+            )
+        mine = [parts[0], *parts[1 + len(others) :]]
+        landed = sum(locate.copy(part, positions, landing, segments) for part in mine)
         return landed + sum(other.result() for other in others)
     finally:
         wait(others)

@@ -51,8 +51,9 @@ class Courier:
         self._reset()  # A lock that was held in the parent at the fork stays held here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        # Before, since others run while it starts, and may ask for it, too.
         self.running = True
+        self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:

@@ -1,6 +1,7 @@
 """The thread that delivers: one a process, also after a fork."""
 
 import os
+import threading
 
 from shadeproxy_sdk.courier import Courier
 
@@ -32,3 +33,19 @@ def test_after_its_end_it_starts_no_more():
     courier.close(1)
     courier.start()
     assert not courier.running
+
+
+def test_who_asks_while_it_starts_makes_no_second_thread(monkeypatch):
+    courier = Courier(lambda: True, interval_s=3600.0, name="test")
+    started, start = [], threading.Thread.start
+
+    def slow(thread):
+        started.append(thread)
+        if len(started) < 3:
+            courier.start()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    courier.start()
+    assert len(started) == 1
+    assert courier.close(20)

@@ -51,7 +51,7 @@ MOST_RECORDS = 1 << 17
 # Of the 65,536 that a record can name; one item may add as many as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
-_IDS_A_TURN = 4096
+_IDS_A_TURN = 1024
 _NUMBER_OF = np.array([SOURCE_NUMBERS[source] for source in SOURCES], np.uint8)
 
 Row = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
@@ -65,6 +65,8 @@ async def post_locate(context: ControlContext, request: web.Request) -> web.Resp
         places.tell(await places.rows(call.items, range(len(call.items))))
     else:
         for start in range(0, len(call.ids), _IDS_A_TURN):
+            if start:
+                await asyncio.sleep(0)
             await places.tell_samples(call.dataset, call.ids[start : start + _IDS_A_TURN], start)
     return web.Response(body=places.encode(), content_type=LOCATE)
 

@@ -75,6 +75,14 @@ async def test_calls_that_speak_of_another_manifest_are_refused(client, job, ref
     await refused(await client.get("/v1/jobs/nobody", headers=mine), 404, "unknown_name")
 
 
+async def test_registering_answers_with_the_manifest_and_is_not_refused_for_one(client, job):
+    told = {"x-shade-manifest": "sha256:" + 64 * "0"}
+    digest = (await (await client.get(job)).json())["digest"]
+    for path in ("/v1/jobs/first", job):
+        answer = await client.put(path, json={"dataset": "train"}, headers=told)
+        assert (answer.status, (await answer.json())["digest"]) == (200, digest)
+
+
 async def test_every_rank_may_register_and_scores_stay(client, job):
     await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
     answer = await client.put(job, json={"dataset": "train", "world_size": 4, "weight": 2})

@@ -79,6 +79,16 @@ def test_nobody_writes_any_more_once_it_has_failed(client, monkeypatch):
     assert ended.is_set()
 
 
+def test_one_copies_all_when_no_thread_can_be_had(client, manifest, near, monkeypatch):
+    # Python refuses new work once its main thread has ended, while another thread still trains.
+    near.keep_all()
+    monkeypatch.setattr(copying, "threads_for", lambda _: 3)
+    client.connections.executor.shutdown()
+    assert client.read_many(manifest, range(40)) == near.bodies
+    assert not near.batches
+    assert not near.proxy.reads
+
+
 @pytest.mark.parametrize(
     ("cores", "workers", "ranks", "left"),
     [

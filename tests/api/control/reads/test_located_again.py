@@ -1,5 +1,6 @@
 """Samples that were located before are told from columns: the same records, as long as they hold."""
 
+import asyncio
 import json
 
 import numpy as np
@@ -53,6 +54,28 @@ async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch)
     assert records["index"].tolist() == [0, 1, 2, 3, 4]
     assert bodies(files, records) == [BIG[PAGE + 7 : PAGE + 97], SMALL, SMALL, BIG[10:60], OTHER]
     assert known.context.stats.totals().hits_ram == before + 5
+
+
+async def test_others_have_their_turns_while_many_are_told_again(known, monkeypatch):
+    turns, seen, find = 0, [], known.engine.find_samples
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def noted(_dataset, ids, *rest):
+        seen.append((turns, len(ids)))
+        return find(_dataset, ids, *rest)
+
+    monkeypatch.setattr(known.engine, "find_samples", noted)
+    beside = asyncio.create_task(others())
+    _, records = await by_id(known, *[0, 1] * 4096)
+    beside.cancel()
+    assert records["index"].tolist() == list(range(8192))
+    assert len({turn for turn, _ in seen}) == len(seen) > 1
+    assert max(count for _, count in seen) <= 1024
 
 
 async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
