@@ -64,9 +64,9 @@ class Client:
         self._s3 = self._s3_side(s3_endpoint) if s3_endpoint else None
         self._origin = origin if origin is not None else Origin.from_environment()
         self.timeout_s = timeout_s
-        self.once, self._origin_once = Once(), Once()
-        self._retry_s = retry_s
-        self._concurrency = concurrency
+        self.once = Once()
+        self._origin_once = Once(covers=self.once)
+        self._retry_s, self._concurrency = retry_s, concurrency
         self._inherited: Connections | None = None
         self._connections: Connections | None = None
 

@@ -38,10 +38,14 @@ class SharedInteger:
 
 
 class Once:
-    """A warning that a training run gives once, whichever of its processes finds out first."""
+    """A warning that a training run gives once, whichever of its processes finds out first.
 
-    def __init__(self) -> None:
+    ``covers``: one that tells less, and is said too once this one is.
+    """
+
+    def __init__(self, *, covers: "Once | None" = None) -> None:
         self._said = SharedInteger()
+        self._covers = covers
 
     def warn(self, text: str) -> None:
         """Log ``text`` as a warning, the first time; later ones are for debugging, as are those of all
@@ -49,8 +53,14 @@ class Once:
         """
         first = not self._said.value and not _is_later_worker()
         if first:
-            self._said.value = 1
+            self.settle()
         _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
+
+    def settle(self) -> None:
+        """It was said: what comes is for debugging."""
+        self._said.value = 1
+        if self._covers is not None:
+            self._covers.settle()
 
 
 def _is_later_worker() -> bool:
