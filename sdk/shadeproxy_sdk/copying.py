@@ -6,7 +6,6 @@ raised.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -15,6 +14,7 @@ from shadeproxy_sdk import locate
 from shadeproxy_sdk.connections import Connections
 from shadeproxy_sdk.landing import Landing
 from shadeproxy_sdk.locate import Located
+from shadeproxy_sdk.shared import worker_info
 
 _MOST_THREADS = 2
 # Of fewer bytes, or of shorter pieces, starting a thread and waiting for Python's lock cost what it saves.
@@ -53,9 +53,7 @@ def cores_of_this_process() -> int:
     """Cores that are left for it, beside the other workers of its DataLoader and the other ranks of its
     machine, as far as those are known; at least one.
     """
-    # Whoever has not imported it is no worker of it.
-    data = sys.modules.get("torch.utils.data")
-    worker = None if data is None else data.get_worker_info()
+    worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun tells it
     return max(1, len(os.sched_getaffinity(0)) // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

@@ -63,8 +63,13 @@ class Once:
             self._covers.settle()
 
 
-def _is_later_worker() -> bool:
+def worker_info() -> Any:
+    """Torch's ``WorkerInfo`` in a DataLoader's worker, else None."""
     # Whoever has not imported it is no worker of it.
     data = sys.modules.get("torch.utils.data")
-    worker = None if data is None else data.get_worker_info()
+    return None if data is None else data.get_worker_info()
+
+
+def _is_later_worker() -> bool:
+    worker = worker_info()
     return worker is not None and worker.id > 0
