@@ -9,14 +9,16 @@ operations or the engine.
 import asyncio
 import re
 import sys
+from collections.abc import Awaitable
 from typing import cast
 
 from aiohttp import web
 
 from shadeproxy.api.s3.door import Door
+from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
-from shadeproxy.api.s3.lane import FastLane, Unanswered
+from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import KEEPALIVE_S, reset_on_close
 from shadeproxy.api.s3.sender import Sender
@@ -167,12 +169,11 @@ class S3Protocol(web.RequestHandler):
             self._sender = None  # it knows the way back here, and both would wait for the collector
         super().connection_lost(exc)
 
-    async def drained(self) -> None:
+    def drained(self) -> Awaitable[None] | None:
         """See port.py ``Outlet``."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
-        if self._paused:
-            await self._drain_helper()
+        return self._drain_helper() if self._paused else None
 
     # ------------------------------------------------------------------ what aiohttp calls
 
@@ -274,11 +275,11 @@ class S3Protocol(web.RequestHandler):
         gone = transport is None or transport.is_closing()
         return gone or self._ending or self._force_close or self._close
 
-    async def _read(self, asked: Unanswered) -> None:
+    async def _read(self, asked: Asked) -> None:
         keep = False
         try:
-            port = DirectPort(self, asked.head.method, keep_alive=asked.head.keep_alive)
-            keep = await self._s3.serve_read(port, asked.call)
+            port = DirectPort(self, asked.call.request.method, keep_alive=asked.keep_alive)
+            keep = await self._s3.serve_read(port, asked)
         finally:
             self._read_task = None
             self._active = True

@@ -19,9 +19,13 @@ from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, Source
+from shadeproxy.engine.base import ReadRequest
 
 CLIENT_CLOSED = 499
 """Status in logs and counts of a request whose client went away (nginx's number)."""
+
+OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
+"""Of every answer; an origin's own stand for ours."""
 
 _T = TypeVar("_T")
 
@@ -31,9 +35,11 @@ def with_own(
 ) -> list[tuple[str, str]]:
     """``headers`` and what every answer carries, unless the origin's answer brought it."""
     fields = list(headers)
+    own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
     present = {name.lower() for name, _ in fields}
-    own = (("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s))))
-    fields += [field for field in own if field[0].lower() not in present]
+    if not OWN_FIELDS.isdisjoint(present):
+        own = [field for field in own if field[0].lower() not in present]
+    fields += own
     fields.append(("x-shade-cache", source))
     return fields
 
@@ -69,6 +75,17 @@ class Call(NamedTuple):
     identity: Identity
 
 
+class Asked(NamedTuple):
+    """A read that the cache may answer. ``wanted``: what the engine is asked for ``call``. ``plain``: nothing
+    but the object, the range and the job tells it from other reads.
+    """
+
+    call: Call
+    wanted: ReadRequest
+    keep_alive: bool
+    plain: bool
+
+
 class Exchange:
     """Mutable, one per request, dropped with it."""
 
@@ -97,13 +114,16 @@ class Exchange:
         """Whose turn at what is scarce this takes: a name counts only where a signature proved it."""
         CLIENT.set(self.port.peer if identity.name == ANONYMOUS.name else identity.name)
 
-    async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
-        """Send the head. The origin's own request ids and date, where ``headers`` has them, stay."""
-        fields = list(headers)
-        self.origin_request_id = next((v for name, v in fields if name.lower() == "x-amz-request-id"), "")
-        self.response = self.port.respond(status, self._with_own(fields))
-        await self.response.begin()
-        return self.response
+    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
+        """Commit to the head. The origin's own request ids and date, where ``headers`` has them, stay."""
+        self.response = response = self.port.respond(status, self._with_own(headers))
+        response.begin()
+        return response
+
+    def pass_on(self, status: int, headers: list[tuple[str, str]]) -> Response:
+        """As ``start``, with fields of an answer that the origin gave to this very request."""
+        self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
+        return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
         """An error answer, not sent yet."""
@@ -143,7 +163,7 @@ class Exchange:
 
     async def _answer(self, answer: ErrorAnswer) -> None:
         self.response = self.refusal(answer)
-        await self.response.begin()
+        self.response.begin()
         await self.response.write_eof()
 
     def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -129,7 +129,7 @@ class Forwarder:
                     raise body.failure
                 if not call.operation.late_success:
                     await writing.aclose()
-                response = await exchange.start(answer.status, to_client(answer.headers))
+                response = exchange.pass_on(answer.status, to_client(answer.headers))
                 await _relay(answer, response, writing)
                 await response.write_eof()
 

@@ -4,18 +4,18 @@ Rule: the order of questions is fixed: nothing of an operation is looked at befo
 accepted, and nothing is asked of the engine before the client's rights are checked.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.errors import answer_error
-from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, Exchange, RequestObserver
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
 from shadeproxy.api.s3.gate import EventLog, Gate
 from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
-from shadeproxy.api.s3.read import serve_get, serve_head
+from shadeproxy.api.s3.read import read_request, serve_get, serve_head
 from shadeproxy.api.s3.request import parse_request
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
@@ -24,7 +24,7 @@ from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
 from shadeproxy.core.types import Headers
-from shadeproxy.engine.base import ReadPath
+from shadeproxy.engine.base import ReadPath, ReadRequest
 from shadeproxy.telemetry.log import mask_text
 
 TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
@@ -66,20 +66,16 @@ class S3Handler(Gate):
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
         """Serve one request. Never raises but CancelledError: whatever fails is answered or aborted."""
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
-        await self._complete(exchange, self._serve)
+        await self._complete(exchange, self._serve(exchange))
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
-    async def serve_read(self, port: Port, call: Call) -> bool:
+    async def serve_read(self, port: Port, asked: Asked) -> bool:
         """Serve a call that ``reads_cache`` as ``__call__`` does; True when the connection goes on."""
+        call, wanted, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
-
-        async def serve(exchange: Exchange) -> None:
-            exchange.count_as(call.identity)
-            await self._read(exchange, call)
-
-        await self._complete(exchange, serve)
+        await self._complete(exchange, self._read(exchange, call, wanted))
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -92,41 +88,36 @@ class S3Handler(Gate):
         assert isinstance(response, WireResponse)
         return response
 
-    async def _complete(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> None:
+    async def _complete(self, exchange: Exchange, serving: Awaitable[None]) -> None:
         started_s = self._clock.monotonic_s()
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         # What stands when the task is cancelled: that is done when the client goes away.
         status = CLIENT_CLOSED
         try:
-            status = await self._answer(exchange, serve)
+            status = await self._answer(exchange, serving)
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
             REQUEST_ID.reset(inside)
             CLIENT.reset(whose)
 
-    async def _answer(self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]) -> int:
+    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> int:
         try:
-            await self._answer_whatever_happens(exchange, serve)
+            try:
+                try:
+                    await serving
+                except ShadeProxyError as error:
+                    await exchange.fail(error)
+            except ConnectionError:
+                raise
+            except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
+                self._log.exception("s3_request_failed", request_id=exchange.request_id)
+                await exchange.fail_unexpectedly()
         except ConnectionError:
             # The client went away while we wrote: there is nobody to answer.
             exchange.abandon()
             return CLIENT_CLOSED
         assert exchange.response is not None, "served without an answer"
         return exchange.response.status
-
-    async def _answer_whatever_happens(
-        self, exchange: Exchange, serve: Callable[[Exchange], Awaitable[None]]
-    ) -> None:
-        try:
-            try:
-                await serve(exchange)
-            except ShadeProxyError as error:
-                await exchange.fail(error)
-        except ConnectionError:
-            raise
-        except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
-            self._log.exception("s3_request_failed", request_id=exchange.request_id)
-            await exchange.fail_unexpectedly()
 
     async def _serve(self, exchange: Exchange) -> None:
         http = exchange.http
@@ -138,23 +129,24 @@ class S3Handler(Gate):
             await self._posts.serve(exchange, request, boundary)
             return
         call, authenticated = self._identify(request, exchange)
-        exchange.count_as(call.identity)
         if self.reads_cache(call):
-            await self._read(exchange, call)
+            await self._read(exchange, call, read_request(call))
             return
+        exchange.count_as(call.identity)
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
 
-    async def _read(self, exchange: Exchange, call: Call) -> None:
+    async def _read(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
+        exchange.count_as(call.identity)
         serve = serve_head if call.request.method == "HEAD" else serve_get
-        await serve(self._engine, exchange, call)
+        await serve(self._engine, exchange, call, wanted)
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request
         bytes_sent = response.bytes_sent if response else 0
         self._observer.on_request(
             operation=exchange.operation,
-            bucket=request.ref.bucket if request else "",
+            bucket=request.bucket if request else "",
             status=status,
             source=exchange.source,
             bytes_sent=bytes_sent,

@@ -5,7 +5,6 @@ because the origin gets ours; every other field crosses unchanged, in order. aws
 so what describes it does not cross either; a presigned URL is taken apart into what it stands for.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
 
 from shadeproxy.api.s3.request import S3Request, parameter_name
@@ -102,8 +101,8 @@ def settle_presigned(request: S3Request) -> S3Request:
             fields[lowered] = value
             headers.append((name, value))
     raw_query = "&".join(part for part in request.raw_query.split("&") if parameter_name(part) in kept)
-    return replace(
-        request, raw_query=raw_query, query=query, headers=tuple(headers), fields=MappingProxyType(fields)
+    return request._replace(
+        raw_query=raw_query, query=query, headers=tuple(headers), fields=MappingProxyType(fields)
     )
 
 

@@ -8,11 +8,13 @@ leaves untouched: nothing is written, nothing counted.
 
 from typing import NamedTuple, Protocol
 
-from shadeproxy.api.s3.exchange import Call, with_own
+from shadeproxy.api.s3.exchange import Asked, Call, with_own
 from shadeproxy.api.s3.gate import Gate
-from shadeproxy.api.s3.head import Head, HeadReader
+from shadeproxy.api.s3.head import HeadReader
+from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.remembered import PartHead, part_head, whole_head
+from shadeproxy.api.s3.request import PLAIN_LINE, S3Request, is_canonical, plain_get
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
@@ -30,7 +32,7 @@ _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
 # What is remembered is bounded by number; so that it is also by bytes, only ordinary sizes are.
 _MOST_BLOCK_BYTES = 2048
-_MOST_TARGET_CHARS = 1200
+_MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
 
 
@@ -61,18 +63,10 @@ class Known(NamedTuple):
     head: bytes
 
 
-class Unanswered(NamedTuple):
-    """A read that the cache may answer, but not without waiting."""
-
-    call: Call
-    head: Head
-
-
 class Found(NamedTuple):
     """An answer that is all there."""
 
-    call: Call
-    head: Head
+    asked: Asked
     answer: Answer
     hit: Hit
 
@@ -115,11 +109,11 @@ class FastLane:
         self._plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self._parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
-    def answer(self, raw: bytes, out: Writer) -> Unanswered | bool | None:
+    def answer(self, raw: bytes, out: Writer) -> Asked | bool | None:
         """Answer the request whose whole head is ``raw``.
 
-        True: written, and the connection goes on; False: written, and it ends. Unanswered: for a task.
-        None: for aiohttp. In the last two cases nothing happened.
+        True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it
+        takes waiting. None: for aiohttp. In the last two cases nothing happened.
         """
         if raw.startswith(b"GET /"):
             end = raw.find(b" HTTP/1.1\r\n")
@@ -133,18 +127,16 @@ class FastLane:
             return None
         if not isinstance(found, Found):
             return found
-        answer, hit, asked = found.answer, found.hit, found.head
+        (call, _, keep, plain), answer, hit = found
         request_id = next_request_id()
         head = self._rendered(
-            answer, hit.source, request_id=request_id, method=asked.method, keep=asked.keep_alive
+            answer, hit.source, request_id=request_id, method=call.request.method, keep=keep
         )
         out.writelines((head, *hit.pieces))
-        self._handler.report_hit(
-            found.call, answer.status, hit.source, answer.body.length, request_id=request_id
-        )
-        if self._remembers and answer.status in {200, 206} and asked.method == "GET":
-            self._remember(raw, found)
-        return asked.keep_alive
+        self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
+        if plain and answer.status in {200, 206}:
+            self._remember_target(call.request, answer)
+        return keep
 
     # ------------------------------------------------------------------ what is known
 
@@ -268,25 +260,59 @@ class FastLane:
 
     # ------------------------------------------------------------------ anything else
 
-    def _find(self, raw: bytes) -> Found | Unanswered | None:
+    def _find(self, raw: bytes) -> Found | Asked | None:
         """The answer, as far as it is there. Raises as ``identify`` and ``answer_for``."""
+        asked = self._identify_known(raw) or self._identify(raw)
+        if asked is None:
+            return None
+        call, wanted, _, _ = asked
+        meta = self._engine.usable_now(wanted)
+        if meta is None:
+            return asked
+        answer = answer_for(call, wanted, meta)
+        hit: Hit | None = NO_HIT
+        if answer.body.length:
+            hit = self._engine.hit(wanted, meta, answer.body)
+        elif call.request.method == "HEAD":
+            hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
+        return asked if hit is None else Found(asked, answer, hit)
+
+    def _identify(self, raw: bytes) -> Asked | None:
+        """What is asked, and by whom; None: not of the cache. Raises as ``identify``."""
         head = self._heads.read(raw)
         if head is None:
             return None
         call, _ = self._handler.identify(head.method, head.target, head.fields)
         if not self._handler.reads_cache(call):
             return None
-        wanted = read_request(call)
-        meta = self._engine.usable_now(wanted)
-        if meta is None:
-            return Unanswered(call, head)
-        answer = answer_for(call, wanted, meta)
-        hit: Hit | None = NO_HIT
-        if answer.body.length:
-            hit = self._engine.hit(wanted, meta, answer.body)
-        elif head.method == "HEAD":
-            hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
-        return Unanswered(call, head) if hit is None else Found(call, head, answer, hit)
+        plan = plain_plan(head, call) if self._remembers else None
+        if plan is not None:
+            self._remember_client(raw, call, plan)
+        return Asked(call, read_request(call), head.keep_alive, plain=plan is not None)
+
+    def _identify_known(self, raw: bytes) -> Asked | None:
+        """As ``_identify``, of a plain GET by a client that is known too; None: that must be asked."""
+        line = PLAIN_LINE.match(raw)
+        if line is None:
+            return None
+        target, block, now_s = line[1], raw[line.end() :], self._now_s()
+        path = target.decode()
+        canonical = target if is_canonical(target) else encode_path(path).encode()
+        range_value: str | None = None
+        plan = self._plan(block, canonical, "", now_s)
+        if plan is None:
+            cut = cut_range(block)
+            if cut is None:
+                return None
+            block, range_value = cut
+            plan = self._plan(block, canonical, range_value, now_s)
+        if plan is None:
+            return None
+        request = plain_get(path, range_value, plan.job)
+        call = Call(request, GET_OBJECT, plan.identity)
+        if not self._engine.cacheable(request.ref):
+            return None
+        return Asked(call, read_request(call), keep_alive=True, plain=True)
 
     def _rendered(
         self, answer: Answer, source: Source, *, request_id: str, method: str = "GET", keep: bool = True
@@ -299,19 +325,22 @@ class FastLane:
         )
         return render_head(answer.status, fields)
 
-    def _remember(self, raw: bytes, found: Found) -> None:
-        """What a plain GET showed: its object, whole or not, and its client."""
-        call, head, answer = found.call, found.head, found.answer
-        request, plan = call.request, plain_plan(head, call)
-        if plan is None or request.raw_query or len(head.target) > _MOST_TARGET_CHARS:
+    def _remember_target(self, request: S3Request, answer: Answer) -> None:
+        """Of a plain GET: its object, whole or not."""
+        target = request.wire_path.encode()
+        if len(target) > _MOST_TARGET_BYTES:
             return
         resident, start = None, b""
         if answer.status == 200 and (start := whole_head(answer) or b""):
             ticket = self._engine.ticket(request.ref, 0, self._now_s())
             resident = ticket if ticket is not None and ticket.whole else None
-        path, target = encode_path(request.wire_path).encode(), head.target.encode()
         if resident is not None or self._known.get(target) is None:
+            path = encode_path(request.wire_path).encode()
             self._known.put(target, Known(request.ref, path, resident, start))
+
+    def _remember_client(self, raw: bytes, call: Call, plan: Plan) -> None:
+        """Of a plain GET: its header block."""
+        request = call.request
         block = raw[raw.index(b"\r\n") + 2 :]
         cut = cut_range(block)
         if cut is not None:
@@ -322,5 +351,7 @@ class FastLane:
             return
         if not request.fields.keys() & CHANGING:
             self._plans.put(block, plan)
-        elif self._templates.plan(block, path, "" if cut is None else cut[1], self._now_s()) is None:
+            return
+        path, range_value = encode_path(request.wire_path).encode(), "" if cut is None else cut[1]
+        if self._templates.plan(block, path, range_value, self._now_s()) is None:
             self._templates.learn(block, call, plan)

@@ -133,6 +133,7 @@ OPERATIONS: dict[_Key, Operation] = {
     **dict(_bucket_table()),
 }
 MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameObject", "session"}
+GET_OBJECT = OPERATIONS["GET", "object", ""]
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)

@@ -6,7 +6,7 @@ The bytes are the same: both render their head with ``render_head`` and frame th
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
 from aiohttp import web
@@ -38,7 +38,7 @@ class Response(Protocol):
     bytes_sent: int
     """Of the body."""
 
-    async def begin(self) -> None:
+    def begin(self) -> object:
         """Commit to the head; once. Raises ConnectionError when the client is gone."""
         ...
 
@@ -103,8 +103,8 @@ class Outlet(Protocol):
 
     transport: asyncio.Transport | None
 
-    async def drained(self) -> None:
-        """Wait while the client is slower than we are. Raises ConnectionError when it is gone."""
+    def drained(self) -> Awaitable[None] | None:
+        """To be waited for while the client is slower than we are. Raises ConnectionError when it is gone."""
         ...
 
 
@@ -154,9 +154,8 @@ class DirectResponse:
         self.keep_alive = False
         self._head = b""
         self._aborted = False
-        self._finished = False
 
-    async def begin(self) -> None:
+    def begin(self) -> None:
         """See ``Response.begin``."""
         fields, chunked, self.keep_alive = connection_fields(
             self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=True
@@ -176,7 +175,8 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            await self._outlet.drained()
+            if (drained := self._outlet.drained()) is not None:
+                await drained
 
     async def write_eof(self, data: bytes = b"") -> None:
         """See ``Response.write_eof``. Raises ConnectionResetError after ``abort``."""
@@ -187,7 +187,6 @@ class DirectResponse:
         if self._head:
             transport.write(self._head)
             self._head = b""
-        self._finished = True
 
     def abort(self) -> None:
         """See ``Response.abort``."""

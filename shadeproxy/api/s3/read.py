@@ -4,7 +4,7 @@ Rule: the head is sent when the first piece is there, so that an origin that fai
 client a proper error; after that a failure aborts the connection.
 """
 
-from shadeproxy.api.s3.exchange import Call, Exchange, closing
+from shadeproxy.api.s3.exchange import Call, Exchange
 from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, wants_checksums
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
@@ -14,15 +14,14 @@ from shadeproxy.engine.base import ReadPath, ReadRequest
 
 def read_request(call: Call) -> ReadRequest:
     """What the engine is asked on behalf of a GetObject or HeadObject."""
-    request = call.request
-    directives = request.fields.get("cache-control", "").lower().split(",")
+    request, fields = call.request, call.request.fields
     return ReadRequest(
         request.ref,
-        range=parse_range(request.fields.get("range")),
+        range=parse_range(fields.get("range")),
         upstream=call.identity.upstream,
         job=request.job,
-        conditions=conditions_of(request.fields),
-        force_check=any(directive.strip() == "no-cache" for directive in directives),
+        conditions=conditions_of(fields),
+        force_check="cache-control" in fields and _forces_check(fields["cache-control"]),
     )
 
 
@@ -38,34 +37,36 @@ def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
     )
 
 
-async def serve_head(engine: ReadPath, exchange: Exchange, call: Call) -> None:
-    """Answer a HeadObject. Raises as ``engine.stat``."""
-    wanted = read_request(call)
+async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
+    """Answer a HeadObject, ``wanted`` being its ``read_request``. Raises as ``engine.stat``."""
     meta, exchange.source = await engine.stat(wanted)
     answer = answer_for(call, wanted, meta)
-    response = await exchange.start(answer.status, answer.headers)
-    await response.write_eof()
+    await exchange.start(answer.status, answer.headers).write_eof()
 
 
-async def serve_get(engine: ReadPath, exchange: Exchange, call: Call) -> None:
-    """Answer a GetObject. Raises as ``engine.open`` and ``Reading.body``."""
-    wanted = read_request(call)
+async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
+    """Answer a GetObject, ``wanted`` being its ``read_request``. Raises as ``engine.open`` and
+    ``Reading.body``.
+    """
     async with engine.open(wanted) as reading:
         exchange.source = reading.source
-        answer = answer_for(call, wanted, reading.meta)
-        if not answer.body.length:
-            response = await exchange.start(answer.status, answer.headers)
-            await response.write_eof()
+        status, headers, span = answer_for(call, wanted, reading.meta)
+        if not span.length:
+            await exchange.start(status, headers).write_eof()
             return
-        async with closing(reading.body(answer.body)) as pieces:
-            piece = await anext(pieces, memoryview(b""))
-            response = await exchange.start(answer.status, answer.headers)
+        response = None
+        # Not closed here: leaving the context releases whatever was read.
+        async for piece in reading.body(span):
+            if response is None:
+                response = exchange.start(status, headers)
             await response.write(piece)
             # A name for a piece keeps the memory of its page: none is kept while the next one is waited for.
             del piece
-            async for piece in pieces:
-                await response.write(piece)
-                del piece
-        if response.bytes_sent != answer.body.length:
-            raise BodyCutShort(f"{call.request.ref}: {response.bytes_sent} of {answer.body.length} bytes")
+        if response is None or response.bytes_sent != span.length:
+            sent = 0 if response is None else response.bytes_sent
+            raise BodyCutShort(f"{wanted.ref}: {sent} of {span.length} bytes")
         await response.write_eof()
+
+
+def _forces_check(field: str) -> bool:
+    return any(directive.strip() == "no-cache" for directive in field.lower().split(","))

@@ -6,13 +6,12 @@ that both lanes send the same bytes; where that cannot be told apart from what t
 
 from typing import NamedTuple
 
-from shadeproxy.api.s3.exchange import with_own
+from shadeproxy.api.s3.exchange import OWN_FIELDS, with_own
 from shadeproxy.api.s3.response import render_head
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.core.ranges import content_range
 from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
 
-_OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
 _ID_MARK = "0123456789ABCDEF"
 # No server sends them in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}
@@ -54,7 +53,7 @@ def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
 
 
 def _up_to_id(status: int, headers: Headers) -> bytes | None:
-    if any(name.lower() in _OWN_FIELDS for name, _ in headers):
+    if any(name.lower() in OWN_FIELDS for name, _ in headers):
         return None
     fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
     # The last one: only what is ours follows the id, while an object's own fields may hold the mark.

@@ -7,8 +7,8 @@ decoded, or could be read in two ways by two parsers, is refused here (InvalidRe
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from shadeproxy.core.errors import InvalidRequest
@@ -17,12 +17,17 @@ from shadeproxy.core.types import NAME_PATTERN, Headers, JobContext, ObjectRef
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
+_VISIBLE = re.compile(r"[!-~]*")
+PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.:-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
+"""A GET of an object with a name of which nothing is escaped."""
+
+_UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
+_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _JOB_NAME = re.compile(NAME_PATTERN)
 _JOB_NUMBER = re.compile(r"\d{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class S3Request:
+class S3Request(NamedTuple):
     """One parsed request.
 
     ``wire_path``: the path as sent, which is what was signed. ``raw_path``: the same in path style
@@ -65,14 +70,14 @@ def parse_request(
     wire_path, raw_query = _split_target(target)
     host = fields.get("host", "")
     prefix = _virtual_bucket(host, base_domains)
-    raw_path = quote(wire_path if prefix is None else f"/{prefix}{wire_path}", safe=_ASCII)
+    raw_path = _escaped(wire_path if prefix is None else f"/{prefix}{wire_path}")
     bucket, key = _split_path(wire_path, prefix)
     return S3Request(
         method=method,
         host=host,
         wire_path=wire_path,
         raw_path=raw_path,
-        raw_query=quote(raw_query, safe=_ASCII),
+        raw_query=_escaped(raw_query),
         bucket=bucket,
         key=key,
         query=MappingProxyType(_query(raw_query)),
@@ -80,6 +85,20 @@ def parse_request(
         fields=MappingProxyType(fields),
         job=parse_job(fields.get("x-shade-job")),
     )
+
+
+def plain_get(path: str, range_field: str | None, job: JobContext | None) -> S3Request:
+    """What ``parse_request`` says of a GET whose line is PLAIN_LINE, in path style, apart from fields that
+    change nothing: of these there are none but Range.
+    """
+    bucket, _, key = path[1:].partition("/")
+    fields = _NO_FIELDS if range_field is None else {"range": range_field}
+    return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, (), fields, job)
+
+
+def is_canonical(target: bytes) -> bool:
+    """Whether the path of a PLAIN_LINE is its own canonical URI (``encode_path``)."""
+    return not target.translate(None, _UNRESERVED)
 
 
 def parse_job(field: str | None) -> JobContext | None:
@@ -156,6 +175,8 @@ def _split_target(target: str) -> tuple[str, str]:
 
 
 def _virtual_bucket(host: str, base_domains: tuple[str, ...]) -> str | None:
+    if not base_domains:
+        return None
     name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
     for domain in base_domains:
         if name.lower().endswith(f".{domain}"):
@@ -176,7 +197,13 @@ def _split_path(wire_path: str, virtual_bucket: str | None) -> tuple[str, str]:
     return bucket, _decode(raw_key)
 
 
+def _escaped(text: str) -> str:
+    return text if _VISIBLE.fullmatch(text) else quote(text, safe=_ASCII)
+
+
 def _decode(raw: str) -> str:
+    if "%" not in raw:
+        return raw
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:

@@ -44,10 +44,12 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     """
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
     lines += [f"{name}: {value}" for name, value in headers]
+    ends = len(lines) + 1
+    lines += ("", "")
     head = "\r\n".join(lines)
-    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1 or "\0" in head:
+    if head.count("\n") != ends or head.count("\r") != ends or "\0" in head:
         raise ValueError("a header field holds a control character")
-    return f"{head}\r\n\r\n".encode("utf-8", "surrogateescape")
+    return head.encode("utf-8", "surrogateescape")
 
 
 def connection_fields(
@@ -58,9 +60,13 @@ def connection_fields(
     Answers these, whether the body is to be chunked, and whether the connection is kept.
     """
     chunked = False
-    if has_body and not any(name.lower() == "content-length" for name, _ in fields):
-        chunked = http_11
-        keep = keep and chunked
+    if has_body:
+        for name, _ in fields:
+            if name.lower() == "content-length":
+                break
+        else:
+            chunked = http_11
+            keep = keep and chunked
     own = [("Transfer-Encoding", "chunked")] if chunked else []
     if not keep:
         own.append(("Connection", "close"))
@@ -119,16 +125,17 @@ class WireResponse(web.StreamResponse):
         """End the connection after this answer; before ``prepare``."""
         self._closing = True
 
-    async def begin(self) -> None:
-        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
-        await self.prepare(self._http)
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
+        """As ``begin``."""
+        return self.begin()
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
+    def begin(self) -> AbstractStreamWriter:
         """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
             return self._writer
+        request = self._http
         self._has_body = request.method != "HEAD" and self.status not in NO_BODY_STATUSES
         fields, chunked, self._keep = connection_fields(
             self._wire_headers,

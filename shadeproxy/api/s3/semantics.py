@@ -11,11 +11,15 @@ from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import content_range, parse_range
 from shadeproxy.core.types import Headers, ObjectMeta, Span
+from shadeproxy.engine.base import NO_CONDITIONS
 
 NO_BODY = Span(0, 0)
 # What a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
 _NOT_MODIFIED_FIELDS = frozenset(
     {"cache-control", "content-location", "expires", "last-modified", "vary", "x-amz-version-id"}
+)
+_CONDITIONAL_FIELDS = frozenset(
+    {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"}
 )
 _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range", "etag"})
 
@@ -30,6 +34,8 @@ class Answer(NamedTuple):
 
 def conditions_of(fields: Mapping[str, str]) -> Conditions:
     """The conditional fields among lower-case ``fields``."""
+    if _CONDITIONAL_FIELDS.isdisjoint(fields):
+        return NO_CONDITIONS
     return Conditions(
         if_match=fields.get("if-match"),
         if_none_match=fields.get("if-none-match"),

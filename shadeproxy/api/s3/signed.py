@@ -8,16 +8,17 @@ block with anything beyond the plainest fields never becomes a template.
 
 import hmac
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 from shadeproxy.api.s3.auth import sigv4
-from shadeproxy.api.s3.auth.clients import ALL_RIGHTS
+from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, Identity
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
 from shadeproxy.core.tracing import ORIGIN_FIELD
-from shadeproxy.core.types import JobContext, Upstream
+from shadeproxy.core.types import JobContext
 
 # Fields that change nothing of what a GET means. A token is compared with what identify accepted.
 _PLAIN = frozenset(
@@ -61,13 +62,10 @@ _PARTS_WITHOUT_RANGE = 3
 
 
 class Plan(NamedTuple):
-    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything.
-
-    What it may read at the origin is what ``upstream`` may.
-    """
+    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything."""
 
     job: JobContext | None
-    upstream: Upstream
+    identity: Identity
 
 
 class _Signing(NamedTuple):
@@ -108,7 +106,9 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
-    """The plan of an identified GET, or None when it is more than plain."""
+    """The plan of an identified read, or None when it is no GET, or more than plain."""
+    if head.method != "GET" or call.request.raw_query:
+        return None
     names = [name.lower() for name, _ in head.fields]
     if not head.keep_alive or len(set(names)) < len(names) or not _PLAIN.issuperset(names):
         return None
@@ -116,7 +116,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
         return None  # virtual-host style: the target alone does not name the object
     if call.identity.rights != ALL_RIGHTS:
         return None
-    return Plan(call.request.job, call.identity.upstream)
+    return Plan(call.request.job, replace(call.identity, seed=None))
 
 
 class Templates:

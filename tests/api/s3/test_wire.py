@@ -354,7 +354,7 @@ async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
         method="GET", version=(1, 1), keep_alive=True, writer=Writer(), transport=None
     )
     response = WireResponse(200, [length], http=http)
-    await response.begin()
+    response.begin()
     assert not writes
     await response.write(body)
     await response.write_eof()

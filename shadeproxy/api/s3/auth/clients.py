@@ -19,11 +19,10 @@ class Right:
     list: bool = True
 
     def allows(self, permission: Permission, bucket: str, key: str) -> bool:
-        granted = {
-            Permission.READ: self.read,
-            Permission.WRITE: self.write,
-            Permission.LIST: self.list,
-        }[permission]
+        if permission is Permission.READ:
+            granted = self.read
+        else:
+            granted = self.write if permission is Permission.WRITE else self.list
         return granted and key.startswith(self.prefix) and fnmatchcase(bucket, self.bucket)
 
 

@@ -1,0 +1,141 @@
+"""Cold objects: both lanes answer and report alike, and a client that is known is asked nothing twice."""
+
+import itertools
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.engine.rules import Rule
+
+from .conftest import PAGE
+from .test_lane import SIZES, Watched, answers, request, same, talk, two
+from .test_lane_signed import CLIENTS, signed
+
+__all__ = ["two"]  # a fixture
+
+
+class Compared(Watched):
+    """Keeps what it took for known, beside what the whole chain says of the same bytes."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.pairs = []
+
+    def _identify_known(self, raw):
+        asked = super()._identify_known(raw)
+        if asked is not None:
+            self.pairs.append((asked, self._identify(raw)))
+        return asked
+
+
+async def cold(proxy, port, data):
+    """The answer to ``data`` when nothing of the bucket is cached."""
+    await proxy.engine._filling.flights.drain()
+    await proxy.engine.purge("b", "", dry_run=False)
+    return await talk(port, data, count=1)
+
+
+RANGES = [None, "bytes=0-0", "bytes=-1", f"bytes={PAGE - 1}-{PAGE}", "bytes=5-2", f"bytes={9 * PAGE}-"]
+FIELDS = [None, 'If-None-Match: "nope"', "If-Match: *", "x-shade-job: j;epoch=1", "Cache-Control: no-cache"]
+
+
+@pytest.mark.parametrize("name", [*SIZES, "missing"])
+async def test_both_lanes_answer_and_report_a_cold_object_alike(two, name):
+    for spec, field in itertools.product(RANGES, FIELDS):
+        fields = [f"Range: {spec}"] if spec else []
+        data = request(f"/b/{name}", *fields, *([field] if field else []), close=False)
+        seen = []
+        for port in (two.general_port, two.port, two.port):
+            two.seen.requests.clear()
+            two.log.events.clear()
+            answer = same(await cold(two, port, data))
+            seen.append((answer, told(two.seen.requests), told([one for _, one in two.log.events])))
+        assert seen[0] == seen[1] == seen[2], fields
+    assert two.lane.answered == 0
+
+
+def told(events):
+    """What was said of the requests, apart from what is another each time."""
+    return [
+        {name: value for name, value in one.items() if name not in {"request_id", "duration_s"}}
+        for one in events
+    ]
+
+
+TARGETS = [
+    "/b/k",
+    "/b//k",
+    "/b/./k/../k",
+    "/b/day=2026-01-01/x+y,z@(1)!$&'*;:~_",
+    "/b.c-d_e:f/k",
+    "/b/k%20k",
+    "/b/k?x=1",
+    "/b/" + "k" * 1024,
+]
+
+
+@pytest.mark.parametrize("key", ["shade-client", "narrow", None])
+async def test_what_a_known_client_asks_is_what_the_whole_chain_says(make_proxy, key):
+    how = {"narrow": {"key": "narrow", "secret": "narrow-secret"}}.get(key, {})
+    proxy = await make_proxy(anonymous=key is None, clients=CLIENTS, clock=ManualClock(), lane=Compared)
+    proxy.origin.put("b", "k", b"body")
+    for target, spec in itertools.product(TARGETS, (None, "bytes=1-", "bytes=5-2")):
+        for job in ("x-shade-job: j;epoch=1", "x-shade-job: i"):
+            fields = [job, *([f"Range: {spec}"] if spec else [])]
+            if key is None:
+                data = request(target, *fields, close=False)
+            else:
+                data = signed(target, *fields, now_s=proxy.clock.now_s(), **how)
+            for _ in range(2):
+                await cold(proxy, proxy.port, data)
+    if key == "narrow":
+        assert not proxy.lane.pairs, "its rights are asked for every object"
+        return
+    assert len(proxy.lane.pairs) >= 2 * 2 * 3 * 5
+    for asked, whole in proxy.lane.pairs:
+        assert (asked.wanted, asked.keep_alive) == (whole.wanted, whole.keep_alive)
+        mine, theirs = asked.call.request, whole.call.request
+        assert mine[2:7] == theirs[2:7]  # paths, query, bucket, key
+        assert (mine.method, mine.job) == (theirs.method, theirs.job)
+        assert mine.fields.get("range") == theirs.fields.get("range")
+        assert asked.call.operation is whole.call.operation
+        assert asked.call.identity.name == whole.call.identity.name
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+async def test_a_client_is_known_from_its_first_cold_read_on(make_proxy, is_signed):
+    proxy = await make_proxy(anonymous=not is_signed, clients=CLIENTS, clock=ManualClock(), lane=Compared)
+    for number in range(4):
+        proxy.origin.put("b", f"k{number}", b"body")
+        target = f"/b/k{number}"
+        data = signed(target, now_s=proxy.clock.now_s()) if is_signed else request(target, close=False)
+        ((head, body),) = answers(await talk(proxy.port, data, count=1))
+        assert (head[9:12], body) == (b"200", b"body")
+        assert b"x-shade-cache: origin" in head
+        proxy.clock.advance(1.0)
+    assert len(proxy.lane.pairs) == 3
+
+
+async def test_a_known_client_is_forwarded_what_the_rules_do_not_let_be_cached(make_proxy):
+    proxy = await make_proxy(lane=Compared, rules=(Rule(prefix="raw/", cache=False),))
+    for key in ("k", "raw/k"):
+        proxy.origin.put("b", key, key.encode())
+    for _ in range(2):
+        await cold(proxy, proxy.port, request("/b/k", close=False))
+        ((head, body),) = answers(await talk(proxy.port, request("/b/raw/k", close=False), count=1))
+        assert (head[9:12], body) == (b"200", b"raw/k")
+        assert b"x-shade-cache: bypass" in head
+
+
+async def test_a_client_that_was_forgotten_is_looked_at_anew(make_proxy):
+    proxy = await make_proxy(anonymous=False, clients=CLIENTS, clock=ManualClock(), lane=Compared)
+    proxy.origin.put("b", "k", b"body")
+
+    async def status():
+        data = signed("/b/k", now_s=proxy.clock.now_s())
+        return (await cold(proxy, proxy.port, data))[9:12]
+
+    assert [await status(), await status()] == [b"200", b"200"]
+    proxy.handler._authenticator.adopt((), anonymous=False)
+    proxy.lane.forget(remembers=True)
+    assert await status() == b"403"
