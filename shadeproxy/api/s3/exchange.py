@@ -116,7 +116,8 @@ class Exchange:
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
         """Commit to the head. The origin's own request ids and date, where ``headers`` has them, stay."""
-        self.response = response = self.port.respond(status, self._with_own(headers))
+        own = with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
+        self.response = response = self.port.respond(status, own)
         response.begin()
         return response
 
@@ -134,9 +135,8 @@ class Exchange:
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
         # With its body unread the connection ends: else the client would send what nobody wants.
-        return self.port.respond(
-            answer.status, self._with_own(fields), body=answer.body, close=close or self.port.unread
-        )
+        own = with_own(fields, request_id=self.request_id, now_s=self.now_s, source=self.source)
+        return self.port.respond(answer.status, own, body=answer.body, close=close or self.port.unread)
 
     async def fail(self, error: ShadeProxyError) -> None:
         """Answer with ``error``, or abort what has begun."""
@@ -165,9 +165,6 @@ class Exchange:
         self.response = self.refusal(answer)
         self.response.begin()
         await self.response.write_eof()
-
-    def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        return with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
 
     def _resource(self) -> str:
         return self.request.raw_path if self.request else "/"

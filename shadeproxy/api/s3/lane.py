@@ -13,7 +13,7 @@ from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
-from shadeproxy.api.s3.remembered import PartHead, part_head, whole_head
+from shadeproxy.api.s3.remembered import PartHead, part_head, whole_heads
 from shadeproxy.api.s3.request import PLAIN_LINE, S3Request, is_canonical, plain_get
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
@@ -54,13 +54,13 @@ class JobObserver(Protocol):
 
 class Known(NamedTuple):
     """An object under one request target. ``resident``: a ticket for all of it, if it is one page, and
-    ``head``: of a 200 for all of it, up to the request id.
+    ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
     """
 
     ref: ObjectRef
     canonical_path: bytes
     resident: Resident | None
-    head: bytes
+    heads: tuple[bytes, bytes]
 
 
 class Found(NamedTuple):
@@ -135,7 +135,7 @@ class FastLane:
         out.writelines((head, *hit.pieces))
         self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
         if plain and answer.status in {200, 206}:
-            self._remember_target(call.request, answer)
+            self._remember_target(call.request, whole=answer.status == 200)
         return keep
 
     # ------------------------------------------------------------------ what is known
@@ -150,7 +150,8 @@ class FastLane:
         resident = known.resident
         if resident is None:
             return False
-        head = b"".join((known.head, next_request_id().encode(), self._tail(resident.source, now_s)))
+        start = known.heads[plan.checksums]
+        head = b"".join((start, next_request_id().encode(), self._tail(resident.source, now_s)))
         if self._send(out, head, resident, plan.job, now_s=now_s):
             return True
         self._known.drop(target)
@@ -298,21 +299,21 @@ class FastLane:
         target, block, now_s = line[1], raw[line.end() :], self._now_s()
         path = target.decode()
         canonical = target if is_canonical(target) else encode_path(path).encode()
-        range_value: str | None = None
+        fields: dict[str, str] = {}
         plan = self._plan(block, canonical, "", now_s)
         if plan is None:
             cut = cut_range(block)
             if cut is None:
                 return None
-            block, range_value = cut
-            plan = self._plan(block, canonical, range_value, now_s)
+            block, fields["range"] = cut
+            plan = self._plan(block, canonical, fields["range"], now_s)
         if plan is None:
             return None
-        request = plain_get(path, range_value, plan.job)
-        call = Call(request, GET_OBJECT, plan.identity)
-        if not self._engine.cacheable(request.ref):
-            return None
-        return Asked(call, read_request(call), keep_alive=True, plain=True)
+        if plan.checksums:
+            fields["x-amz-checksum-mode"] = "ENABLED"
+        call = Call(plain_get(path, fields, plan.job), GET_OBJECT, plan.identity)
+        wanted = read_request(call)
+        return Asked(call, wanted, True, True) if self._engine.cacheable(wanted.ref) else None
 
     def _rendered(
         self, answer: Answer, source: Source, *, request_id: str, method: str = "GET", keep: bool = True
@@ -325,18 +326,17 @@ class FastLane:
         )
         return render_head(answer.status, fields)
 
-    def _remember_target(self, request: S3Request, answer: Answer) -> None:
+    def _remember_target(self, request: S3Request, *, whole: bool) -> None:
         """Of a plain GET: its object, whole or not."""
         target = request.wire_path.encode()
         if len(target) > _MOST_TARGET_BYTES:
             return
-        resident, start = None, b""
-        if answer.status == 200 and (start := whole_head(answer) or b""):
-            ticket = self._engine.ticket(request.ref, 0, self._now_s())
-            resident = ticket if ticket is not None and ticket.whole else None
-        if resident is not None or self._known.get(target) is None:
+        ticket = self._engine.ticket(request.ref, 0, self._now_s()) if whole else None
+        heads = whole_heads(ticket.meta) if ticket is not None and ticket.whole else None
+        if heads is not None or self._known.get(target) is None:
             path = encode_path(request.wire_path).encode()
-            self._known.put(target, Known(request.ref, path, resident, start))
+            resident = None if heads is None else ticket
+            self._known.put(target, Known(request.ref, path, resident, heads or (b"", b"")))
 
     def _remember_client(self, raw: bytes, call: Call, plan: Plan) -> None:
         """Of a plain GET: its header block."""

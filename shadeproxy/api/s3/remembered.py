@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from shadeproxy.api.s3.exchange import OWN_FIELDS, with_own
 from shadeproxy.api.s3.response import render_head
-from shadeproxy.api.s3.semantics import Answer
+from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.core.ranges import content_range
 from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
+from shadeproxy.engine.base import NO_CONDITIONS
 
 _ID_MARK = "0123456789ABCDEF"
 # No server sends them in a field.
@@ -33,13 +34,20 @@ class PartHead(NamedTuple):
         )  # fmt: skip
 
 
-def whole_head(answer: Answer) -> bytes | None:
-    """The head of ``answer`` up to the request id; None when the origin's own fields stand for ours."""
-    return _up_to_id(answer.status, answer.headers)
+def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
+    """The heads of a 200 for all of an object, up to the request id: for who does not ask for its checksums,
+    and for who does. None when the origin's own fields stand for ours.
+    """
+    plain, full = (
+        answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
+        for shown in (False, True)
+    )
+    head = _up_to_id(200, plain)
+    return None if head is None else (head, head if full == plain else _up_to_id(200, full) or b"")
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """What every 206 of an object with ``meta`` has, from one ``answer``; None as ``whole_head``."""
+    """What every 206 of an object with ``meta`` has, from one ``answer``; None as ``whole_heads``."""
     if answer.status != 206:
         return None
     marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)

@@ -87,12 +87,11 @@ def parse_request(
     )
 
 
-def plain_get(path: str, range_field: str | None, job: JobContext | None) -> S3Request:
-    """What ``parse_request`` says of a GET whose line is PLAIN_LINE, in path style, apart from fields that
-    change nothing: of these there are none but Range.
+def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
+    """What ``parse_request`` says of a GET whose line is PLAIN_LINE, in path style. ``fields``: those that
+    change anything of the answer.
     """
     bucket, _, key = path[1:].partition("/")
-    fields = _NO_FIELDS if range_field is None else {"range": range_field}
     return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, (), fields, job)
 
 

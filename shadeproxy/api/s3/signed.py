@@ -15,12 +15,14 @@ from shadeproxy.api.s3.auth import sigv4
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, Identity
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
+from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
 from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that change nothing of what a GET means. A token is compared with what identify accepted.
+# Fields that change nothing of what a GET means, or no more than a plan tells. A token is compared with what
+# identify accepted.
 _PLAIN = frozenset(
     {
         "accept",
@@ -32,6 +34,7 @@ _PLAIN = frozenset(
         "host",
         "range",
         "user-agent",
+        "x-amz-checksum-mode",
         "x-amz-content-sha256",
         "x-amz-date",
         "x-amz-security-token",
@@ -62,10 +65,14 @@ _PARTS_WITHOUT_RANGE = 3
 
 
 class Plan(NamedTuple):
-    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything."""
+    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything.
+
+    ``checksums``: the one that asks for those of whole objects (``wants_checksums``).
+    """
 
     job: JobContext | None
     identity: Identity
+    checksums: bool
 
 
 class _Signing(NamedTuple):
@@ -116,7 +123,8 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
         return None  # virtual-host style: the target alone does not name the object
     if call.identity.rights != ALL_RIGHTS:
         return None
-    return Plan(call.request.job, replace(call.identity, seed=None))
+    identity = replace(call.identity, seed=None)
+    return Plan(call.request.job, identity, wants_checksums(call.request.fields))
 
 
 class Templates:

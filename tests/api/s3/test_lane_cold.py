@@ -62,6 +62,26 @@ def told(events):
     ]
 
 
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_checksum_is_shown_to_who_asks_for_it_and_to_nobody_else(two, shown):
+    """Clients of both kinds in turn, cold and warm; stock ones ask always."""
+    two.origin.put("b", "k", b"body", headers=(("x-amz-checksum-crc32", "AAAAAA=="),) if shown else ())
+    asked = []
+    for asks, spec in itertools.product((True, False), (None, "bytes=1-2")):
+        fields = ["x-amz-checksum-mode: ENABLED"] if asks else []
+        data = request("/b/k", *fields, *([f"Range: {spec}"] if spec else []), close=False)
+        general = same(await cold(two, two.general_port, data))
+        assert (b"crc32" in general) == (shown and asks and spec is None)
+        for _ in range(2):
+            assert same(await cold(two, two.port, data)) == general
+        asked.append((data, general.replace(b"cache: origin", b"cache: ram")))
+    await two.engine._filling.flights.drain()
+    before = two.lane.known
+    for data, expected in asked * 3:
+        assert same(await talk(two.port, data, count=1)) == expected
+    assert two.lane.known >= before + 2 * len(asked)
+
+
 TARGETS = [
     "/b/k",
     "/b//k",
@@ -108,7 +128,9 @@ async def test_a_client_is_known_from_its_first_cold_read_on(make_proxy, is_sign
     for number in range(4):
         proxy.origin.put("b", f"k{number}", b"body")
         target = f"/b/k{number}"
-        data = signed(target, now_s=proxy.clock.now_s()) if is_signed else request(target, close=False)
+        mode = (("x-amz-checksum-mode", "ENABLED"),)  # as stock clients send and sign it
+        now_s = proxy.clock.now_s()
+        data = signed(target, extra=mode, now_s=now_s) if is_signed else request(target, close=False)
         ((head, body),) = answers(await talk(proxy.port, data, count=1))
         assert (head[9:12], body) == (b"200", b"body")
         assert b"x-shade-cache: origin" in head
