@@ -7,7 +7,7 @@ body's own iterator comes out unchanged.
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -106,7 +106,7 @@ class S3Transport:
         for session in self._sessions.values():
             await session.close()
 
-    async def credentials(self, upstream: Upstream) -> Credentials | None:
+    def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
         """What requests of ``upstream`` are signed with; None: nothing. Raises as ``exchange``."""
         provider = self._credentials.get(upstream)
         if provider is None:
@@ -115,7 +115,7 @@ class S3Transport:
                 "AccessDenied",
                 f"no origin credentials are configured for the upstream {upstream!r}",
             )
-        return await provider.credentials()
+        return provider.credentials()
 
     async def _send(
         self, outgoing: Outgoing, headers: list[tuple[str, str]], sending: "_Sending"
