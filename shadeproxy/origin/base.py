@@ -163,7 +163,7 @@ class Origin(Protocol):
         """Carry out any other operation. Error *answers* are responses here, not exceptions.
 
         Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it.
-        A request with a body is sent at most once.
+        What may change something is sent at most once.
         """
         ...
 
