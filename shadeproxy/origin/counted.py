@@ -104,7 +104,6 @@ class _CountedRead:
         self._started_s = 0.0
         self._counted_bytes = 0
         self._reading: OriginRead
-        self._arrived: Arrived
 
     async def __aenter__(self) -> OriginRead:
         self._started_s = self._origin.now_s()
@@ -133,12 +132,11 @@ class _CountedRead:
         return chunk
 
     def _receive(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
-        self._arrived = arrived
-        return self._reading.read_into(buffer, self._note)
+        def note(count: int) -> None:
+            self._counted_bytes += count
+            arrived(count)
 
-    def _note(self, count: int) -> None:
-        self._counted_bytes += count
-        self._arrived(count)
+        return self._reading.read_into(buffer, note)
 
 
 async def _counting(chunks: AsyncIterator[bytes], counted: list[int]) -> AsyncGenerator[bytes, None]:

@@ -144,7 +144,6 @@ class _RetriedRead:
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
         self._first: OriginRead
         self._reading: OriginRead
-        self._arrived: Arrived
         self._at = 0  # of the object, the next byte to come
 
     async def __aenter__(self) -> OriginRead:
@@ -179,20 +178,21 @@ class _RetriedRead:
                 return chunk
 
     async def _receive(self, buffer: memoryview, arrived: Arrived) -> None:
-        self._arrived, start = arrived, self._at
+        start = self._at
+
+        def note(count: int) -> None:
+            self._at += count
+            arrived(count)
+
         while True:
             try:
-                await self._reading.read_into(buffer[self._at - start :], self._note)
+                await self._reading.read_into(buffer[self._at - start :], note)
             except OriginError as error:
                 if not await self._may_go_on(error):
                     raise
                 await self._go_on(error)
             else:
                 return
-
-    def _note(self, count: int) -> None:
-        self._at += count
-        self._arrived(count)
 
     async def _open(self) -> OriginRead:
         """As ``RetryingOrigin.repeat``, with fewer steps where the first attempt succeeds."""
