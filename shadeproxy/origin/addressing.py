@@ -13,6 +13,9 @@ from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
 
+# What ``quote`` would leave as it is.
+_PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9/._~-]*")
 # A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -47,14 +50,18 @@ class Endpoint:
         # Clients leave the default port out of Host, and the signature covers Host.
         self._host = parts.netloc.removesuffix(default_port)
         self._base_path = parts.path
+        self._origin = f"{parts.scheme}://{parts.netloc}"
         self._addressing = addressing
         self.is_aws = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def target(self, ref: ObjectRef) -> Target:
         """The target of ``ref``; an empty key means the bucket, an empty bucket the service."""
-        bucket = f"/{quote(ref.bucket, safe='-_.~')}" if ref.bucket else "/"
-        key = f"/{quote(ref.key, safe='/-_.~')}" if ref.key else ""
-        return self.target_of(ref.bucket, bucket + key)
+        bucket, key = ref
+        if not _PLAIN_BUCKET.fullmatch(bucket):
+            bucket = quote(bucket, safe="-_.~")
+        if key:
+            key = f"/{key if _PLAIN_KEY.fullmatch(key) else quote(key, safe='/-_.~')}"
+        return self.target_of(ref.bucket, f"/{bucket}{key}")
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
         """The target of a path-style ``raw_path``, byte for byte apart from the bucket's place."""
@@ -62,7 +69,7 @@ class Endpoint:
             _, _, rest = raw_path.removeprefix("/").partition("/")
             origin = f"{self._scheme}://{bucket}.{self._netloc}"
             return Target(origin, f"{bucket}.{self._host}", f"{self._base_path}/{rest}")
-        return Target(f"{self._scheme}://{self._netloc}", self._host, self._base_path + raw_path)
+        return Target(self._origin, self._host, self._base_path + raw_path)
 
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":

@@ -4,7 +4,7 @@ The outermost wrapper: it sees what callers see, so a request that was retried t
 once, with the time the caller waited. Bytes are those of bodies that came from the origin.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -96,43 +96,47 @@ class CountedOrigin:
 
 
 class _CountedRead:
-    """A read that is counted when it is left."""
+    """A read that is counted when it is left, and the pieces of its body."""
 
     def __init__(self, origin: CountedOrigin, inner: AbstractAsyncContextManager[OriginRead]) -> None:
         self._origin = origin
         self._inner = inner
         self._started_s = 0.0
-        self._counted = [0]
-        self._chunks: AsyncGenerator[bytes, None] | None = None
+        self._counted_bytes = 0
+        self._reading: OriginRead
 
     async def __aenter__(self) -> OriginRead:
         self._started_s = self._origin.now_s()
         try:
-            read = await self._inner.__aenter__()
+            self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
             self._origin.note("get", 0, self._started_s, error)
             raise
-        self._chunks = _counting(read.chunks, self._counted)
-        direct = read.receive
-
-        async def receive(buffer: memoryview, arrived: Arrived) -> None:
-            def note(count: int) -> None:
-                self._counted[0] += count
-                arrived(count)
-
-            await read.read_into(buffer, note)
-
-        return replace(read, chunks=self._chunks, receive=None if direct is None else receive)
+        receive = None if reading.receive is None else self._receive
+        return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         try:
-            if self._chunks is not None:
-                await self._chunks.aclose()
             return await self._inner.__aexit__(kind, error, trace)
         finally:
-            self._origin.note("get", self._counted[0], self._started_s, error)
+            self._origin.note("get", self._counted_bytes, self._started_s, error)
+
+    def __aiter__(self) -> "_CountedRead":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._reading.chunks)
+        self._counted_bytes += len(chunk)
+        return chunk
+
+    def _receive(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
+        def note(count: int) -> None:
+            self._counted_bytes += count
+            arrived(count)
+
+        return self._reading.read_into(buffer, note)
 
 
 async def _counting(chunks: AsyncIterator[bytes], counted: list[int]) -> AsyncGenerator[bytes, None]:

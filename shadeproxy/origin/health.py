@@ -47,14 +47,10 @@ class OriginHealth:
         self.throttled = 0
         self.failure: Trouble | None = None
         self.refusal: Trouble | None = None
-        self._clock = clock
-        self._answered_s = 0.0
-        self._look_s = 0.0
-
-    @property
-    def answering(self) -> bool:
+        self.answering = True
         """Whether the last request to the origin got an answer; True before the first."""
-        return self.failure is None or self._answered_s > self.failure.at_s
+        self._clock = clock
+        self._look_s = 0.0
 
     @property
     def due(self) -> bool:
@@ -77,7 +73,7 @@ class OriginHealth:
 
     def answered(self) -> None:
         """A request was answered in the end."""
-        self._answered_s = self._clock.now_s()
+        self.answering = True
 
     def gave_up(self, error: OriginError) -> None:
         """A request ended with ``error``. That something is not there, or not allowed, is an answer too."""
@@ -87,6 +83,7 @@ class OriginHealth:
                 self.refusal = self._trouble(error.code, error)
         else:
             self.failure = self._trouble(type(error).__name__, error)
+            self.answering = False
 
     def as_json(self) -> dict[str, Any]:
         """For ``GET /v1/stats``."""

@@ -6,17 +6,22 @@ raises BadAnswer, which never leaves this package. No I/O, no asyncio.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from shadeproxy.core.types import Headers
 
 MOST_HEAD_BYTES = 64 << 10
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?\r\n")
-# A token, a colon at once, then anything but control characters; tab is allowed.
-_FIELD = r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)\r\n"
-_FIELDS = re.compile(f"(?:{_FIELD})*")
-_ONE_FIELD = re.compile(_FIELD)
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
+# A line that is a token, a colon at once, then anything but control characters, among which blanks and tabs
+# at either end are not of the value.
+_FIELD = re.compile(
+    r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
+    r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
+    re.MULTILINE,
+)
+_FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 _MOST_CHUNK_LINE_BYTES = 4096
@@ -43,26 +48,39 @@ class Head(NamedTuple):
 
 def parse_head(raw: bytes) -> Head:
     """The head that ``raw`` is, with its empty line. Raises BadAnswer."""
-    line = _STATUS_LINE.match(raw)
-    if line is None:
-        raise BadAnswer("no HTTP/1.1 status line")
+    line, _, fields = raw.partition(b"\r\n")
+    status, is_current = _status(line)
     # Octets that are not UTF-8 survive a round trip.
-    text = raw[line.end() : -2].decode("utf-8", "surrogateescape")
-    if _FIELDS.fullmatch(text) is None:
+    text = fields[:-2].decode("utf-8", "surrogateescape")
+    headers = tuple(_FIELD.findall(text))
+    if len(headers) != text.count("\n"):
         raise BadAnswer("a header field cannot be understood")
-    headers = tuple([(name, value.strip(" \t")) for name, value in _ONE_FIELD.findall(text)])
     lengths, codings, options = list[str](), list[str](), ""
-    for name, value in headers:
-        # Told apart by their length first: most fields are none of these.
-        size = len(name)
-        if size == 14 and name.lower() == "content-length":
+    for place, name in _framing_places(*[name for name, _ in headers]):
+        value = headers[place][1]
+        if name == "content-length":
             lengths.append(value)
-        elif size == 17 and name.lower() == "transfer-encoding":
+        elif name == "transfer-encoding":
             codings.append(value)
-        elif size == 10 and name.lower() == "connection":
+        else:
             options += f",{value.lower()}"
-    status = int(line[2])
-    return _framed(status, headers, lengths, codings, is_kept=_is_kept(line[1] == b"1", options))
+    return _framed(status, headers, lengths, codings, is_kept=_is_kept(is_current, options))
+
+
+@lru_cache(maxsize=64)
+def _status(line: bytes) -> tuple[int, bool]:
+    """The status of an answer, and whether it is of HTTP/1.1. Raises BadAnswer."""
+    matched = _STATUS_LINE.fullmatch(line)
+    if matched is None:
+        raise BadAnswer("no HTTP/1.1 status line")
+    return int(matched[2]), matched[1] == b"1"
+
+
+@lru_cache(maxsize=64)
+def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
+    """Where those fields are that say how the body is framed: a server's answers are much alike."""
+    lowered = enumerate(map(str.lower, names))
+    return tuple(pair for pair in lowered if pair[1] in _FRAMING)
 
 
 def _framed(status: int, headers: Headers, lengths: list[str], codings: list[str], *, is_kept: bool) -> Head:

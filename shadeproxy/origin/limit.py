@@ -7,7 +7,7 @@ the origin does, and a single client may have all of those.
 Heads and listings are not counted: they are short.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -95,11 +95,11 @@ class LimitedOrigin:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def take(self, intent: Intent) -> str:
+    def take(self, intent: Intent) -> Awaitable[str]:
         """A slot for a read; for whom it counts. Raises Overloaded; for PREFETCH at once."""
         if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             raise Overloaded("no read of the origin is to spare for prefetching")
-        return await self._reads.take(urgent=intent is Intent.DEMAND)
+        return self._reads.take(urgent=intent is Intent.DEMAND)
 
     def give(self, client: str) -> None:
         """A read of ``client`` is over."""

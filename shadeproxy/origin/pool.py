@@ -80,14 +80,12 @@ class ConnectionPool:
 
         Raises NotConnected.
         """
-        connection = await self._take(peer, fresh=fresh)
+        idle = self._idle.get(peer)
+        connection = idle.pop() if idle and not fresh else await self._wait_or_open(peer, fresh=fresh)
         self._given.add(connection)
         return connection
 
-    async def _take(self, peer: Peer, *, fresh: bool) -> Connection:
-        idle = self._idle.get(peer)
-        if idle and not fresh:
-            return idle.pop()
+    async def _wait_or_open(self, peer: Peer, *, fresh: bool) -> Connection:
         if self.open_now < self._max:
             self._connecting += 1
         else:
@@ -114,7 +112,9 @@ class ConnectionPool:
             return  # it was lost, and its slot is another's already
         if self._closed or not connection.reusable:
             connection.abort()
-        elif not self._grant(peer, connection):
+        elif self._waiting:
+            self._grant(peer, connection)
+        else:
             self._idle.setdefault(peer, []).append(connection)
 
     async def aclose(self) -> None:
@@ -153,15 +153,12 @@ class ConnectionPool:
             self._connecting -= 1
             self._grant_slot()
 
-    def _grant(self, peer: Peer, connection: Connection) -> bool:
-        """Hand a connection, or by closing it its slot, to who waits longest; False when nobody does."""
-        if not self._waiting:
-            return False
+    def _grant(self, peer: Peer, connection: Connection) -> None:
+        """Hand a connection, or by closing it its slot, to who waits longest."""
         if self._waiting[0].peer != peer:
             connection.abort()
         else:
             self._waiting.popleft().granted.set_result(connection)
-        return True
 
     def _grant_slot(self) -> None:
         if self._waiting and self.open_now < self._max:

@@ -7,7 +7,7 @@ Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RF
 """
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,7 +71,7 @@ class RetryingOrigin:
         )
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        return _RetriedRead(self, ref, options)
+        return _RetriedRead(self, self._inner, Budget(self._rule), ref, options)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         return self._inner.forward(request)
@@ -82,14 +82,6 @@ class RetryingOrigin:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    def begin(self) -> "Budget":
-        """The attempts of one call."""
-        return Budget(self._rule)
-
-    def attempt(self, ref: ObjectRef, options: OpenOptions) -> AbstractAsyncContextManager[OriginRead]:
-        """One read of the inner origin, not entered yet."""
-        return self._inner.open(ref, **options)
 
     async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
         """What ``call`` gives, as soon as it gives it. Raises its last error."""
@@ -136,42 +128,31 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that goes on, on another connection, where one broke off. At most one is open at a time."""
+    """A read that goes on, on another connection, where one broke off, and the pieces of its body.
 
-    def __init__(self, origin: RetryingOrigin, ref: ObjectRef, options: OpenOptions) -> None:
+    At most one of ``inner`` is open at a time.
+    """
+
+    def __init__(
+        self, origin: RetryingOrigin, inner: Origin, budget: Budget, ref: ObjectRef, options: OpenOptions
+    ) -> None:
         self._origin = origin
+        self._inner = inner
+        self._budget = budget
         self._ref = ref
         self._options = options
-        self._budget = origin.begin()
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
-        self._chunks: AsyncGenerator[bytes, None] | None = None
+        self._first: OriginRead
+        self._reading: OriginRead
+        self._at = 0  # of the object, the next byte to come
 
     async def __aenter__(self) -> OriginRead:
-        reading = await self._origin.repeat(self._budget, self._attempt)
-        self._chunks = self._pieces(reading)
-
-        async def receive(buffer: memoryview, arrived: Arrived) -> None:
-            await self._receive(reading, buffer, arrived)
-
-        direct = None if reading.receive is None else receive
-        return OriginRead(reading.meta, reading.span, self._chunks, direct)
+        self._first = self._reading = first = await self._open()
+        self._at = first.span.start
+        receive = None if first.receive is None else self._receive
+        return OriginRead(first.meta, first.span, self, receive, first.doubtful)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._chunks is not None:
-                await self._chunks.aclose()
-        finally:
-            await self._close(kind, error, trace)
-
-    async def _attempt(self) -> OriginRead:
-        opened = self._origin.attempt(self._ref, self._options)
-        reading = await opened.__aenter__()
-        self._opened = opened
-        return reading
-
-    async def _close(
         self,
         kind: type[BaseException] | None = None,
         error: BaseException | None = None,
@@ -181,49 +162,63 @@ class _RetriedRead:
         if opened is not None:
             await opened.__aexit__(kind, error, trace)
 
-    async def _pieces(self, first: OriginRead) -> AsyncGenerator[bytes, None]:
-        at, chunks = first.span.start, first.chunks
+    def __aiter__(self) -> "_RetriedRead":
+        return self
+
+    async def __anext__(self) -> bytes:
         while True:
             try:
-                async for chunk in chunks:
-                    at += len(chunk)
-                    yield chunk
+                chunk = await anext(self._reading.chunks)
             except OriginError as error:
                 if not await self._may_go_on(error):
                     raise
-                chunks = (await self._go_on(first, at, error)).chunks
+                await self._go_on(error)
             else:
-                return
+                self._at += len(chunk)
+                return chunk
 
-    async def _receive(self, first: OriginRead, buffer: memoryview, arrived: Arrived) -> None:
-        filled, reading = 0, first
+    async def _receive(self, buffer: memoryview, arrived: Arrived) -> None:
+        start = self._at
 
         def note(count: int) -> None:
-            nonlocal filled
-            filled += count
+            self._at += count
             arrived(count)
 
         while True:
             try:
-                await reading.read_into(buffer[filled:], note)
+                await self._reading.read_into(buffer[self._at - start :], note)
             except OriginError as error:
                 if not await self._may_go_on(error):
                     raise
-                reading = await self._go_on(first, first.span.start + filled, error)
+                await self._go_on(error)
             else:
                 return
+
+    async def _open(self) -> OriginRead:
+        """As ``RetryingOrigin.repeat``, with fewer steps where the first attempt succeeds."""
+        while True:
+            opened = self._inner.open(self._ref, **self._options)
+            try:
+                reading = await opened.__aenter__()
+            except OriginError as error:
+                if not await self._origin.backs_off(error, self._budget):
+                    raise
+            else:
+                self._opened = opened
+                return reading
 
     async def _may_go_on(self, error: OriginError) -> bool:
         # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
         # never holds two.
-        await self._close()
+        await self.__aexit__()
         return await self._origin.backs_off(error, self._budget)
 
-    async def _go_on(self, first: OriginRead, at: int, error: OriginError) -> OriginRead:
-        """The rest of the same version, from ``at``. Raises ``error`` when there is none."""
-        self._options = {**self._options, "span": Span(at, first.span.stop), "if_match": first.meta.etag}
+    async def _go_on(self, error: OriginError) -> None:
+        """With the rest of the same version. Raises ``error`` when there is none."""
+        rest = Span(self._at, self._first.span.stop)
+        self._options = {**self._options, "span": rest, "if_match": self._first.meta.etag}
         try:
-            return await self._origin.repeat(self._budget, self._attempt)
+            self._reading = await self._open()
         except OriginAnswer as answer:
             # The object ends where the body did: its length was a lie, and whoever asked for the whole did
             # not ask for a range.

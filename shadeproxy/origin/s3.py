@@ -34,7 +34,7 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, 
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
-from shadeproxy.origin.s3pages import PageGets, Wanted
+from shadeproxy.origin.s3pages import PageGet, PageGets, Wanted
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
 from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed_bytes, framed_headers
 
@@ -122,7 +122,7 @@ class S3Origin:
         intent: Intent = Intent.DEMAND,
     ) -> AbstractAsyncContextManager[OriginRead]:
         del intent  # order is the business of limit.py
-        return self._pages.open(Wanted(ref, span, if_match, upstream))
+        return PageGet(self._pages, Wanted(ref, span, if_match, upstream))
 
     async def list_objects(
         self,

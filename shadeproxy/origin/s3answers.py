@@ -6,6 +6,8 @@ defusedxml only.
 
 import re
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
+from itertools import compress
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError
 
@@ -58,21 +60,27 @@ def end_to_end(headers: Headers) -> Headers:
 
 def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
     """Metadata from the headers of a GET or HEAD. Raises OriginUnavailable when there is no ETag."""
-    etag = ""
-    kept = []
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered == "etag":
-            etag = value
-        elif lowered in _NOT_OF_THE_OBJECT or (is_ranged and lowered.startswith("x-amz-checksum-")):
-            continue
-        else:
-            kept.append((name, value))
+    etag_at, kept = _of_the_object(is_ranged, *[name for name, _ in headers])
+    etag = "" if etag_at is None else headers[etag_at][1]
     if not etag:
         raise OriginUnavailable(
             "the origin sent an object without ETag: without one, versions cannot be told apart"
         )
-    return ObjectMeta(etag, size, tuple(kept))
+    return ObjectMeta(etag, size, tuple(compress(headers, kept)))
+
+
+@lru_cache(maxsize=64)
+def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
+    """Where among these fields the ETag is, and which of them are of the object: a server's answers are much
+    alike.
+    """
+    lowered = [name.lower() for name in names]
+    kept = tuple(
+        name not in _NOT_OF_THE_OBJECT and not (is_ranged and name.startswith("x-amz-checksum-"))
+        for name in lowered
+    )
+    etags = [place for place, name in enumerate(lowered) if name == "etag"]
+    return (etags[-1] if etags else None), kept
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:

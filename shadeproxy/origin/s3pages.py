@@ -12,7 +12,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from shadeproxy.core.clock import Clock
@@ -21,7 +21,7 @@ from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import Endpoint
+from shadeproxy.origin.addressing import Endpoint, Target
 from shadeproxy.origin.base import Arrived, OriginRead
 from shadeproxy.origin.connection import Broken, Connection, Dead
 from shadeproxy.origin.health import OriginHealth
@@ -67,15 +67,11 @@ class PageGets:
         self._signer = PageSigner(region)
         self._peers: dict[str, Peer] = {}
 
-    def open(self, wanted: Wanted) -> "PageGet":
-        """The GET, not sent yet."""
-        return PageGet(self, wanted)
-
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
         """Send, on a connection that the caller puts back; the head of the answer. Raises as ``open``."""
         target = self._endpoint.target(wanted.ref)
         peer = self._peers.get(target.origin) or self._peer(target.origin)
-        request = await self._request(wanted, target.host, target.raw_path)
+        request = self._request(wanted, target, await self._credentials(wanted.upstream))
         try:
             try:
                 return await self._exchange(peer, request)
@@ -102,9 +98,9 @@ class PageGets:
             self._health.heard_date(next(dates, ""))
         return connection, head
 
-    async def _request(self, wanted: Wanted, host: str, raw_path: str) -> bytes:
+    def _request(self, wanted: Wanted, target: Target, credentials: Credentials | None) -> bytes:
+        _, host, raw_path = target
         span = wanted.span
-        credentials = await self._credentials(wanted.upstream)
         asked = "x-amz-checksum-mode: ENABLED\r\n" if span is None else f"Range: {range_field(span)}\r\n"
         if wanted.if_match is not None:
             asked += f"If-Match: {wanted.if_match}\r\n"
@@ -129,17 +125,21 @@ class PageGets:
 
 
 class PageGet:
-    """One GET as a context manager; see ``Origin.open``."""
+    """One GET as a context manager, see ``Origin.open``, and the pieces of its body."""
 
     def __init__(self, gets: PageGets, wanted: Wanted) -> None:
         self._gets = gets
         self._wanted = wanted
         self._connection: Connection | None = None
+        self._skip = 0
+        self._left = 0  # to be delivered, after so many that are skipped
 
     async def __aenter__(self) -> OriginRead:
         self._connection, head = await self._gets.send(self._wanted)
         try:
-            return await self._interpreted(self._connection, head)
+            if head.status not in {200, 206}:
+                await self._refused(self._connection, head)
+            return self._interpreted(head)
         except BaseException:
             self._leave()
             raise
@@ -149,48 +149,14 @@ class PageGet:
     ) -> None:
         self._leave()
 
-    async def _interpreted(self, connection: Connection, head: Head) -> OriginRead:
-        wanted = self._wanted
-        if head.status not in {200, 206}:
-            raise await self._error(connection, head)
-        meta, span, skip = interpret(head, wanted.span)
-        if wanted.if_match is not None and meta.etag != wanted.if_match:
-            raise ObjectChanged(f"{wanted.ref} is now another version")
-        body = _Body(connection, skip=skip, length=span.length)
-        return OriginRead(meta, span, body, body.receive if skip == 0 else None)
-
-    def _leave(self) -> None:
-        # What was not read to its end cannot be used again: the pool closes it.
-        if self._connection is not None:
-            self._gets.pool.put_back(self._connection)
-            self._connection = None
-
-    async def _error(self, connection: Connection, head: Head) -> OriginError:
-        if head.status == 412 and self._wanted.if_match is not None:
-            return ObjectChanged("the object is now another version")
-        try:
-            body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
-        except _FAILURES as error:
-            raise _broken_off(error) from error
-        return answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
-
-
-class _Body:
-    """``length`` bytes of a body after the first ``skip``, in pieces or into a buffer."""
-
-    def __init__(self, connection: Connection, *, skip: int, length: int) -> None:
-        self._connection = connection
-        self._skip = skip
-        self._left = length
-
-    def __aiter__(self) -> "_Body":
+    def __aiter__(self) -> "PageGet":
         return self
 
     async def __anext__(self) -> bytes:
         while self._left:
             piece = memoryview(bytearray(min(_PIECE_BYTES, self._skip + self._left)))
             try:
-                count = await self._connection.receive(piece, least=1)
+                count = await self._answering().receive(piece, least=1)
             except _FAILURES as error:
                 raise _broken_off(error) from error
             skipped = min(self._skip, count)
@@ -201,11 +167,39 @@ class _Body:
         raise StopAsyncIteration
 
     async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
+        """See base.py ``Receive``."""
         try:
-            count = await self._connection.receive(buffer, arrived)
+            self._left -= await self._answering().receive(buffer, arrived)
         except _FAILURES as error:
             raise _broken_off(error) from error
-        self._left -= count
+
+    def _interpreted(self, head: Head) -> OriginRead:
+        wanted = self._wanted
+        meta, span, self._skip = interpret(head, wanted.span)
+        if wanted.if_match is not None and meta.etag != wanted.if_match:
+            raise ObjectChanged(f"{wanted.ref} is now another version")
+        self._left = span.length
+        return OriginRead(meta, span, self, self.receive if self._skip == 0 else None)
+
+    def _answering(self) -> Connection:
+        if self._connection is None:
+            raise Broken  # left, and perhaps somebody else's by now
+        return self._connection
+
+    def _leave(self) -> None:
+        # What was not read to its end cannot be used again: the pool closes it.
+        if self._connection is not None:
+            self._gets.pool.put_back(self._connection)
+            self._connection = None
+
+    async def _refused(self, connection: Connection, head: Head) -> NoReturn:
+        if head.status == 412 and self._wanted.if_match is not None:
+            raise ObjectChanged("the object is now another version")
+        try:
+            body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
+        except _FAILURES as error:
+            raise _broken_off(error) from error
+        raise answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
 
 
 def range_field(span: Span) -> str:

@@ -1,13 +1,13 @@
 """One signed HTTP exchange with an S3 server. Only this file and s3.py know aiohttp's client.
 
 What is sent is byte for byte what was signed: no normalised URLs, no added headers, no redirects, cookies,
-proxies or decompression. Every foreign exception ends here as an OriginError; an exception of the request
-body's own iterator comes out unchanged.
+proxies or decompression. What may have changed something is sent once. Every foreign exception ends here as
+an OriginError; an exception of the request body's own iterator comes out unchanged.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import Timeouts
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+_READING = {"GET", "HEAD"}
 _SIGNED = {"content-type", "content-md5"}
 _READ_BUFFER_BYTES = 256 << 10
 
@@ -106,7 +107,7 @@ class S3Transport:
         for session in self._sessions.values():
             await session.close()
 
-    async def credentials(self, upstream: Upstream) -> Credentials | None:
+    def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
         """What requests of ``upstream`` are signed with; None: nothing. Raises as ``exchange``."""
         provider = self._credentials.get(upstream)
         if provider is None:
@@ -115,7 +116,7 @@ class S3Transport:
                 "AccessDenied",
                 f"no origin credentials are configured for the upstream {upstream!r}",
             )
-        return await provider.credentials()
+        return provider.credentials()
 
     async def _send(
         self, outgoing: Outgoing, headers: list[tuple[str, str]], sending: "_Sending"
@@ -170,10 +171,29 @@ class S3Transport:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_NO_AUTO_HEADERS,
                 read_bufsize=_READ_BUFFER_BYTES,
+                middlewares=(_sent_once,),
                 max_field_size=64 << 10,
                 trust_env=False,
             )
         return self._sessions[forwarded]
+
+
+class _Unanswered(aiohttp.ClientError):
+    """The connection ended, as its cause says, before there was an answer."""
+
+
+async def _sent_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """By itself aiohttp repeats a PUT or DELETE whose connection ended without an answer, and tells nobody;
+    but it may have been carried out, and then the second answer is another: the client knows better.
+    """
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method in _READING or isinstance(error, aiohttp.ClientConnectorError):
+            raise
+        raise _Unanswered from error
 
 
 async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -242,6 +262,8 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
         reason = "no connection in time; check origin.endpoint, or raise origin.max_connections"
     elif isinstance(error, TimeoutError):
         reason = "timed out"
+    elif isinstance(error, _Unanswered):
+        reason = f"the connection failed ({type(error.__cause__).__name__})"
     else:
         reason = f"the connection failed ({type(error).__name__})"
     return OriginUnavailable(f"the origin {origin} cannot be reached: {reason}")

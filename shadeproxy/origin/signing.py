@@ -5,8 +5,6 @@ is one format string, and date and scope change once a second at most (measured 
 tests/origin/test_page_signing.py holds both signers against each other.
 """
 
-import hashlib
-import hmac
 import re
 
 from shadeproxy.core.sigv4 import (
@@ -14,6 +12,7 @@ from shadeproxy.core.sigv4 import (
     EMPTY_SHA256,
     Credentials,
     Scope,
+    Signer,
     encode_path,
     format_amz_date,
     signing_key,
@@ -33,6 +32,7 @@ class PageSigner:
         self._amz_date = ""
         self._scope = Scope("", region)
         self._scope_text = ""
+        self._signers: dict[str, Signer] = {}  # by secret key, for this scope
 
     def fields(
         self, host: str, raw_path: str, credentials: Credentials, *, now_s: float, with_checksums: bool
@@ -57,17 +57,23 @@ class PageSigner:
             f"GET\n{path}\n\nhost:{host}\n{mode}x-amz-content-sha256:{EMPTY_SHA256}\n"
             f"x-amz-date:{amz_date}\n{token_line}\n{names}\n{EMPTY_SHA256}"
         )
-        hashed = hashlib.sha256(canonical.encode()).hexdigest()
-        to_sign = f"{ALGORITHM}\n{amz_date}\n{self._scope_text}\n{hashed}"
-        signature = hmac.digest(signing_key(credentials.secret_key, self._scope), to_sign.encode(), "sha256")
+        signer = self._signers.get(credentials.secret_key) or self._new_signer(credentials.secret_key)
+        signature = signer.sign(amz_date.encode(), canonical.encode())
         return (
             f"x-amz-date: {amz_date}\r\nx-amz-content-sha256: {EMPTY_SHA256}\r\n{token_field}"
             f"Authorization: {ALGORITHM} Credential={credentials.access_key}/{self._scope_text}, "
-            f"SignedHeaders={names}, Signature={signature.hex()}\r\n"
+            f"SignedHeaders={names}, Signature={signature}\r\n"
         )
 
     def _tick(self, now_s: float) -> None:
         self._second = int(now_s)
         self._amz_date = format_amz_date(now_s)
-        self._scope = Scope(self._amz_date[:8], self._region)
-        self._scope_text = str(self._scope)
+        scope = Scope(self._amz_date[:8], self._region)
+        if scope != self._scope:
+            self._scope, self._scope_text = scope, str(scope)
+            self._signers.clear()
+
+    def _new_signer(self, secret_key: str) -> Signer:
+        signer = Signer(signing_key(secret_key, self._scope), self._scope_text)
+        self._signers[secret_key] = signer
+        return signer

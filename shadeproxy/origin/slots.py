@@ -6,7 +6,6 @@ queue; one that was granted a slot in the same tick hands it on.
 """
 
 import asyncio
-from collections import Counter
 from functools import partial
 
 from shadeproxy.core.errors import Overloaded
@@ -31,7 +30,7 @@ class Slots:
         self._max_wait_s = max_wait_s
         self._what = what
         self._most = max(1, count if most_of_client is None else most_of_client)
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self._urgent: _Queue = Turns()
         self._others: _Queue = Turns()
 
@@ -61,9 +60,9 @@ class Slots:
     def give(self, client: str) -> None:
         """Hand a slot on to whose turn it is."""
         self.taken -= 1
-        self._held[client] -= 1
-        if not self._held[client]:
-            del self._held[client]
+        held = self._held.pop(client) - 1
+        if held:
+            self._held[client] = held
         for queue in (self._urgent, self._others):
             entry = queue.take(self._may) if queue else None
             if entry is not None:
@@ -73,8 +72,8 @@ class Slots:
                 return
 
     def _may(self, client: str) -> bool:
-        return self._held[client] < self._most
+        return self._held.get(client, 0) < self._most
 
     def _count(self, client: str) -> None:
         self.taken += 1
-        self._held[client] += 1
+        self._held[client] = self._held.get(client, 0) + 1

@@ -10,6 +10,7 @@ import base64
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from types import TracebackType
 from typing import Unpack
 
@@ -31,6 +32,7 @@ from shadeproxy.origin.base import (
 _log = structlog.get_logger(__name__)
 
 HELD_BYTES = 128 * 1024
+_TYPE = "x-amz-checksum-type"
 
 
 class VerifiedOrigin:
@@ -81,23 +83,24 @@ class _VerifiedRead:
         reading = await opened.__aenter__()
         # Who holds a body holds its slot: so many wait for memory at most.
         self._opened = opened
+        check = check_of(reading.meta.headers)
+        if check is None:
+            return reading
         try:
-            return await self._verified(reading)
+            return await self._verified(reading, check)
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
 
-    async def _verified(self, reading: OriginRead) -> OriginRead:
-        check = check_of(reading.meta.headers)
-        if check is None:
-            return reading
+    async def _verified(self, reading: OriginRead, check: "Check") -> OriginRead:
         if reading.span.length > HELD_BYTES:
             return _guarded(reading, check, self._ref)
         body = memoryview(bytearray(reading.span.length))
         await reading.read_into(body, lambda _count: None)
         check.update(body)
         _require(check, self._ref)
-        return OriginRead(reading.meta, reading.span, _once(bytes(body)))
+        held = _Held(body)
+        return OriginRead(reading.meta, reading.span, held, held.receive)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -124,11 +127,13 @@ class Check:
 
 def check_of(headers: Headers) -> Check | None:
     """What these fields of an object let one verify of its whole body; None: nothing."""
-    fields = {name.lower(): value for name, value in headers}
+    fields = {name: headers[place][1] for name, place in _checksum_places(*[name for name, _ in headers])}
+    if not fields or fields.get(_TYPE) == "COMPOSITE":
+        return None
     for name in FIELDS:
         # "<value>-<parts>": a checksum of checksums, which says nothing of the body as one.
         value = fields.get(name, "")
-        if not value or "-" in value or fields.get("x-amz-checksum-type") == "COMPOSITE":
+        if not value or "-" in value:
             continue
         checksum = make_checksum(name)
         assert checksum is not None, "of every field that is known"
@@ -137,6 +142,13 @@ def check_of(headers: Headers) -> Check | None:
         except ValueError:
             continue
     return None
+
+
+@lru_cache(maxsize=64)
+def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
+    """Which of these fields tell of checksums, and where they are: an origin's answers are much the same."""
+    lowered = [(name.lower(), place) for place, name in enumerate(names)]
+    return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
 
 
 def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
@@ -179,6 +191,22 @@ def _require(check: Check, ref: ObjectRef) -> None:
         raise BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
 
 
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    if body:
-        yield body
+class _Held:
+    """A body that is here: in one piece, or into a buffer."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+
+    def __aiter__(self) -> "_Held":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._body:
+            raise StopAsyncIteration
+        body, self._body = bytes(self._body), self._body[:0]
+        return body
+
+    async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
+        if count := len(buffer):
+            buffer[:] = self._body[:count]
+            arrived(count)

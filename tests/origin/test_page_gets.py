@@ -343,3 +343,18 @@ async def test_a_buffer_longer_than_the_span_is_refused(serving):
         with pytest.raises(BodyCutShort, match="10 bytes where 11 were expected"):
             async with origin.open(REF) as reading:
                 await into(reading, 11)
+
+
+async def test_who_left_reads_no_more_of_a_connection_that_serves_the_next(serving):
+    async with serving(SHORT, SHORT, SHORT) as (origin, _):
+        async with origin.open(REF) as left_early:
+            pass
+        async with origin.open(REF) as read_whole:
+            assert await into(read_whole, 10) == b"0123456789"
+        async with origin.open(REF) as following:
+            with pytest.raises(BodyCutShort):
+                await anext(left_early.chunks)
+            for reading in (left_early, read_whole):
+                with pytest.raises(BodyCutShort):
+                    await into(reading, 10)
+            assert await into(following, 10) == b"0123456789"

@@ -9,7 +9,7 @@ from shadeproxy.bench.chaos.proxy import main
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.origin import s3pages
 
-_interpret, _receive = s3pages.interpret, s3pages._Body.receive
+_interpret, _receive = s3pages.interpret, s3pages.PageGet.receive
 
 
 def interpret(head, span):
@@ -29,5 +29,5 @@ async def serve(*_):
     await asyncio.sleep(3600)
 
 
-s3pages.interpret, s3pages._Body.receive, Forwarder.serve = interpret, receive, serve
+s3pages.interpret, s3pages.PageGet.receive, Forwarder.serve = interpret, receive, serve
 main()
