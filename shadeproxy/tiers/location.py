@@ -19,7 +19,7 @@ MOST_SEGMENT_BYTES = UNIT_BYTES << (UNIT_BITS - 1)
 # A record may be given the rest of its last block, and a rest that is too short for any other.
 MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << UNIT_BITS
-_UNIT_MASK = (1 << UNIT_BITS) - 1
+UNIT_MASK = (1 << UNIT_BITS) - 1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 
 
@@ -33,11 +33,16 @@ def unpack(location: Location) -> Extent:
     return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
 
 
+def address_at(location: Location) -> int:
+    """Address of a record."""
+    return location >> LENGTH_BITS
+
+
 def bytes_of(location: Location) -> tuple[int, int, int]:
     """Segment number, offset in the segment and length in bytes: what every read asks, in one step."""
     return (
         location >> (LENGTH_BITS + UNIT_BITS),
-        (location >> LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
+        (location >> LENGTH_BITS & UNIT_MASK) * UNIT_BYTES,
         (location & _LENGTH_MASK) * UNIT_BYTES,
     )
 
@@ -55,7 +60,7 @@ def numbers_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def units_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
     """First unit of each record within its segment."""
-    return (locations >> LENGTH_BITS) & _UNIT_MASK
+    return (locations >> LENGTH_BITS) & UNIT_MASK
 
 
 def lengths_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -85,4 +90,4 @@ def number_of(address: int) -> int:
 
 def unit_of(address: int) -> int:
     """Unit within its segment of an address."""
-    return address & _UNIT_MASK
+    return address & UNIT_MASK
