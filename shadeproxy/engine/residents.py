@@ -276,7 +276,8 @@ class Residents:
         self.sizes[slot] = record_bytes
         self.stamps[slot] += 1
         self.tiers[slot] = tier
-        self._show(slot)
+        if self._share is not None:
+            self._show(slot)
         self._enter(slot, staged=staged)
 
     def _enter(self, slot: int, *, staged: bool = False) -> None:

@@ -7,6 +7,7 @@ Addresses and lengths are in units of 64 bytes; nothing here knows files, blocks
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 _EXACT_BINS = 64
@@ -79,9 +80,7 @@ class FreeExtents:
         while mask:
             number = (mask & -mask).bit_length() - 1
             mask &= mask - 1
-            for tried, start in enumerate(reversed(self._bins[number])):
-                if tried == _TRIES:
-                    break
+            for start in islice(reversed(self._bins[number]), _TRIES):
                 if (free := self._length_at[start]) >= length:
                     yield start, free
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.record import UNIT_BYTES
 
 UNIT_BITS = 26
@@ -23,14 +22,14 @@ UNIT_MASK = (1 << UNIT_BITS) - 1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 
 
-def pack(extent: Extent) -> Location:
-    """The location of a record at ``extent`` (address and length)."""
-    return Location(extent.start << LENGTH_BITS | extent.length)
+def pack(address: int, units: int) -> Location:
+    """The location of a record of so many units."""
+    return Location(address << LENGTH_BITS | units)
 
 
-def unpack(location: Location) -> Extent:
+def unpack(location: Location) -> tuple[int, int]:
     """Address and length in units."""
-    return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
+    return location >> LENGTH_BITS, location & _LENGTH_MASK
 
 
 def address_at(location: Location) -> int:

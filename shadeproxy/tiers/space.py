@@ -9,7 +9,6 @@ returned to the caller, in order.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,11 +23,8 @@ _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
 
 
-class Punch(NamedTuple):
-    """Blocks that the caller must return to the file system."""
-
-    segment: Segment
-    blocks: BlockRange
+Punch = tuple[Segment, BlockRange]
+"""Blocks that the caller must return to the file system."""
 
 
 class Space:
@@ -103,13 +99,13 @@ class Space:
         self.used_bytes -= self.overhead_bytes(segment)
         self.empty_segments -= 1
         del self.segments[segment.number]
-        return [Punch(segment, run) for run in runs]
+        return [(segment, run) for run in runs]
 
     def fits_somewhere(self, units: int) -> bool:
         """Whether any free extent is long enough, capacity apart."""
         return next(self._free.candidates(units), None) is not None
 
-    def place(self, units: int, *, to_block_end: bool = False) -> Extent | None:
+    def place(self, units: int, *, to_block_end: bool = False) -> tuple[int, int] | None:
         """Take room for a record: its address and length (which may be a little longer), or None.
 
         ``to_block_end``: with the rest of its last block, unless a neighbour has that.
@@ -136,7 +132,7 @@ class Space:
             segment.occupy(unit, taken)
             self.used_bytes += added_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
-            return Extent(start, taken)
+            return start, taken
         return None
 
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
@@ -148,12 +144,12 @@ class Space:
         punches: list[Punch] = []
         for run in segment.give_back_lent(blocks):
             slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
-            punches.append(Punch(segment, run))
+            punches.append((segment, run))
         self.used_bytes -= freed_bytes
         self.slack_bytes += slack_bytes
         self.empty_segments += segment.records == 0
         if slack_bytes:
-            self._slack.append(Punch(segment, blocks))
+            self._slack.append((segment, blocks))
         return segment, punches
 
     def trim(self) -> list[Punch]:
@@ -163,13 +159,13 @@ class Space:
             return punches
         room_bytes = self.limit_bytes - self.used_bytes - self.awaited_bytes
         allowed_bytes = max(0, min(self._most_slack_bytes, room_bytes))
-        while self._slack and (
-            self.slack_bytes > allowed_bytes
-            or len(self._slack) > _SLACK_RANGES
-            or not self._slack[0].segment.has_slack(self._slack[0].blocks)
-        ):
-            segment, blocks = self._slack.popleft()
+        while self._slack:
+            segment, blocks = self._slack[0]
+            within = self.slack_bytes <= allowed_bytes and len(self._slack) <= _SLACK_RANGES
+            if within and segment.has_slack(blocks):
+                break
+            self._slack.popleft()
             for run in segment.give_back(blocks):
                 self.slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
-                punches.append(Punch(segment, run))
+                punches.append((segment, run))
         return punches

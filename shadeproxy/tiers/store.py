@@ -222,7 +222,7 @@ class SegmentStore:
         self._punch(space.trim())
         if not space.empty_segments:
             self._prepare_segment()
-        return pack(extent)
+        return pack(*extent)
 
     def pin(self, location: Location) -> memoryview:
         """A read-only view of the body. Raises TierError when the record is not there."""

@@ -60,7 +60,7 @@ def recover(store: SegmentStore) -> list[Recovered]:
                 assert row["etag"] == etag_hash(header.page.etag)
                 assert (row["number"], row["body_bytes"]) == (header.page.number, header.body_bytes)
                 assert contents.names[row["group"]] == group_name(header.page.ref)
-                found.append(Recovered(location, header, unpack(location).length * UNIT_BYTES))
+                found.append(Recovered(location, header, unpack(location)[1] * UNIT_BYTES))
     assert store.awaited_segments == 0
     return found
 
