@@ -251,7 +251,7 @@ class Placement:
     def _displace(
         self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
     ) -> bool:
-        policy, newcomer = policy or self._policy_for(slot), np.array([slot], dtype=np.int64)
+        policy = policy or self._policy_for(slot)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
             if not self._outranks(policy, slot, worst):
@@ -260,6 +260,7 @@ class Placement:
                 evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
+        newcomer = np.array([slot], dtype=np.int64)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
         if chosen is None:
             # A share that has grown may hold more than pinned pages leave: it yields to them, and to its own.
