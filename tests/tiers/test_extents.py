@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shadeproxy.tiers.extents import Extent, FreeExtents
@@ -37,6 +37,7 @@ def test_extents_never_overlap_touch_or_get_lost(steps, random):
 
 
 @given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=50), st.integers(1, 1 << 20))
+@example([1200, *[1030] * 5], 1050)
 def test_a_fitting_extent_in_a_larger_bin_is_always_found(lengths, wanted):
     free, start = FreeExtents(), 0
     for length in lengths:
