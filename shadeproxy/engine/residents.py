@@ -5,7 +5,6 @@ objects keep a page under 300 bytes of process memory and let a policy rank 1,02
 Keys and metadata are not here: the record header in the tier is the truth.
 """
 
-from collections import OrderedDict
 from typing import cast
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import etag_hash, object_hash
 from shadeproxy.engine.columns import (
-    COLUMN_CAPACITY,
     NO_TIER,
     PAGE,
     PAGE_ROW,
@@ -24,73 +22,18 @@ from shadeproxy.engine.columns import (
     private_columns,
 )
 from shadeproxy.engine.index import PageIndex, page_hash
+from shadeproxy.engine.members import Members, Slots
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
-__all__ = ["NO_TIER", "Members", "Residents", "Slots", "etag_hash", "page_hash"]
-
-Slots = NDArray[np.int64]
+__all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
 # In place of a position among the members.
 _STAGED = -1
 _PINNED = -2
 # In place of a location, until there is one.
 _NOWHERE = 0
-
-
-class Members:
-    """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency; of pinned
-    ones, which nobody may draw, the number and their record bytes.
-    """
-
-    def __init__(self) -> None:
-        self._bind(np.zeros(COLUMN_CAPACITY, dtype=np.int64))
-        self.count = 0
-        self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
-        self.staged_bytes = 0
-        self.pinned = 0
-        self.pinned_bytes = 0
-
-    def _bind(self, slots: Slots) -> None:
-        # By element a memoryview takes less than half the time of an ndarray.
-        self._slots, self._elements = slots, slots.data
-
-    @property
-    def pages(self) -> int:
-        """How many there are of all three."""
-        return self.count + len(self.staged) + self.pinned
-
-    @property
-    def slots(self) -> Slots:
-        """View of the unstaged members, in no order."""
-        return self._slots[: self.count]
-
-    def append(self, slot: int) -> int:
-        if self.count == len(self._slots):
-            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
-        self._elements[self.count] = slot
-        self.count += 1
-        return self.count - 1
-
-    def extend(self, slots: Slots) -> Slots:
-        """Append many; their positions."""
-        stop = self.count + len(slots)
-        while stop > len(self._slots):
-            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
-        self._slots[self.count : stop] = slots
-        positions = np.arange(self.count, stop)
-        self.count = stop
-        return positions
-
-    def swap_remove(self, position: int) -> int:
-        """Remove at ``position``; the slot that moved there, or -1."""
-        self.count -= 1
-        if position == self.count:
-            return -1
-        moved = self._elements[self.count]
-        self._elements[position] = moved
-        return moved
 
 
 class Residents:

@@ -335,11 +335,8 @@ class SegmentStore:
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
         """See ``Tier.load``."""
-        segment, offset, most_bytes = self._resolve(location)
-        address = address_at(location)
-        return read_whole(
-            segment, offset, most_bytes, store_id=self._store_id, address=address, verify=verify
-        )
+        place = self._resolve(location)
+        return read_whole(*place, store_id=self._store_id, address=address_at(location), verify=verify)
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""

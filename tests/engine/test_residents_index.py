@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.engine import residents as module
+from shadeproxy.engine import members
 from shadeproxy.engine.index import PageIndex
 from shadeproxy.engine.residents import NO_TIER, Residents
 from shadeproxy.tiers.rows import ROW
@@ -47,7 +47,7 @@ def take_in(table, hashes, tier, tick) -> np.ndarray:
 
 
 def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
-    monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
+    monkeypatch.setattr(members, "COLUMN_CAPACITY", 64)
     table = Residents(2)
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):
