@@ -95,7 +95,7 @@ class PageCache:
         return self.residents.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def source(self, slot: int) -> Source:
-        return self.media[int(self.residents.tier[slot])].source
+        return self.media[self.residents.tiers[slot]].source
 
     async def view(self, slot: int) -> memoryview:
         """The body of a page, pinned while the view or a slice of it lives; never faults in the loop.
@@ -179,11 +179,9 @@ class PageCache:
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Whether a page of another version than ``etag`` is resident or being written."""
-        hashed = etag_hash(etag)
-        self._recovery.note_version(object_hash(ref), hashed)
-        return any(
-            int(self.residents.etag[slot]) != hashed for slot in self.residents.pages_of(object_hash(ref))
-        )
+        hashed, version = object_hash(ref), etag_hash(etag)
+        self._recovery.note_version(hashed, version)
+        return self.residents.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Object hash and number of each readable page, in no order."""
@@ -196,7 +194,7 @@ class PageCache:
         if slot is None:
             return None
         try:
-            return self.media[int(self.residents.tier[slot])].tier.pin(self._places.of(slot).location)
+            return self.media[self.residents.tiers[slot]].tier.pin(self._places.of(slot).location)
         except TierError:
             return None
 
@@ -229,8 +227,21 @@ class PageCache:
             self.transfers.note_failure(self.media[0].tier, "encode", error)
             return False
         self.before_deciding()
-        slot = self._add(page, len(body), validated_s)
-        self.residents.record_bytes[slot] = record_bytes
+        ref, hashed = page.ref, object_hash(page.ref)
+        occupant = self.residents.occupant(hashed, page.number)
+        if occupant is not None:
+            self.drop(occupant, "replaced")
+        slot = self.residents.add(
+            hashed,
+            page.number,
+            etag=etag_hash(page.etag),
+            body_bytes=len(body),
+            record_bytes=record_bytes,
+            group=self._groups.of(ref),
+            tick=self.placement.tick,
+            validated_s=validated_s,
+            pinned=self.pins.covers(ref),
+        )
         header = RecordHeader(page, meta, len(body), validated_s)
         return await self.transfers.store(slot, header, body, wanted)
 
@@ -374,21 +385,3 @@ class PageCache:
     def _slots_of(self, bucket: str, prefix: str) -> Slots:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
         return self.residents.in_groups(self._groups.candidates(bucket, prefix))
-
-    def _add(self, page: Page, body_bytes: int, validated_s: float) -> int:
-        hashed = object_hash(page.ref)
-        occupant = self.residents.occupant(hashed, page.number)
-        if occupant is not None:
-            self.drop(occupant, "replaced")
-        slot = self.residents.add(
-            hashed,
-            page.number,
-            etag=etag_hash(page.etag),
-            body_bytes=body_bytes,
-            group=self._groups.of(page.ref),
-            tick=self.placement.tick,
-            pinned=self.pins.covers(page.ref),
-        )
-        self.residents.validated_s[slot] = validated_s
-        self.transfers.begin(slot)
-        return slot

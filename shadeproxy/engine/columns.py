@@ -8,6 +8,7 @@ wrong costs a miss. That rests on stores being seen in their order, which x86-64
 
 import mmap
 import os
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ PAGE = np.dtype(
     ],
     align=True,
 )
+PAGE_ROW = struct.Struct("@QQIiqqddf4x")
+"""A row of PAGE, to be written by one call."""
 REST = np.dtype(
     [
         ("body_bytes", np.int64),
@@ -45,6 +48,8 @@ REST = np.dtype(
     ],
     align=True,
 )
+REST_HEAD = struct.Struct("@qdq")
+"""The first three fields of a row of REST."""
 # Memory that was never written is not resident: room for two million pages costs nothing until they come,
 # and moving a million rows to a longer column would block the event loop for 30 ms.
 COLUMN_CAPACITY = 1 << 21

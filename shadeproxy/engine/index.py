@@ -30,10 +30,11 @@ class PageIndex:
     def __init__(self) -> None:
         self._tables = [array("i", [_EMPTY]) * _FIRST for _ in range(1 << _SHARDS_LOG2)]
         self._counts = [0] * (1 << _SHARDS_LOG2)
+        self._count = 0
         self._hashes = self._numbers = memoryview(b"")
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return self._count
 
     def bind(self, hashes: memoryview, numbers: memoryview) -> None:
         """Columns u64[n] and u32[n], by slot; again whenever they move."""
@@ -56,7 +57,7 @@ class PageIndex:
     def add(self, slot: int) -> bool:
         """Enter a slot whose columns are set; False, and nothing done, when its page has one already."""
         object_hash, number = self._hashes[slot], self._numbers[slot]
-        key = page_hash(object_hash, number)
+        key = (object_hash + number * _ODD) & _MASK if number else object_hash
         shard = key >> _SHIFT
         table = self._tables[shard]
         mask = len(table) - 1
@@ -66,8 +67,9 @@ class PageIndex:
                 return False
             place = (place + 1) & mask
         table[place] = slot
-        self._counts[shard] += 1
-        if self._counts[shard] > _LIMITS[shard] * len(table):
+        self._count += 1
+        self._counts[shard] = count = self._counts[shard] + 1
+        if count > _LIMITS[shard] * len(table):
             self._double(shard)
         return True
 
@@ -89,6 +91,7 @@ class PageIndex:
                 table[hole] = other
                 hole = place
         table[hole] = _EMPTY
+        self._count -= 1
         self._counts[shard] -= 1
 
     def _key_of(self, slot: int) -> int:

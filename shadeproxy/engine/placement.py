@@ -190,17 +190,17 @@ class Placement:
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
         """A reserved location in tier ``index`` won against its residents by the policy, or None."""
         tier, members = self._tiers[index], self._residents.members[index]
-        size = int(self._residents.record_bytes[slot])
-        if self._residents.pinned[slot] and size > self.pin_room_bytes(index):
+        size = self._residents.sizes[slot]
+        if self._residents.holds[slot] and size > self.pin_room_bytes(index):
             return None
-        room = self._staging_bytes(index)
-        if index == 0 and room < size:
+        room, used_bytes = self._staging_bytes(index), tier.used_bytes
+        if index == 0 and room < size and members.staged:
             self._release_staged()
         # A share that cannot hold even this page holds nothing back: it would lie idle for ever.
         held_back = max(room if size <= room else 0, members.staged_bytes)
-        free = tier.capacity_bytes - held_back - (tier.used_bytes - members.staged_bytes)
+        free = tier.capacity_bytes - held_back - (used_bytes - members.staged_bytes)
         # Holes left by victims drawn at random are of no use to a page much longer than they are.
-        long = size > _LONG * tier.used_bytes / max(members.count + members.pinned, 1)
+        long = size * (members.count + members.pinned or 1) > _LONG * used_bytes
         if free < size:
             if index == 0:
                 self._staging.on_crowded(size, tier.capacity_bytes)
@@ -223,7 +223,7 @@ class Placement:
         ordinary residents that hold what belongs to the share (it shrinks to nothing, and comes back).
         """
         room, members = self._staging_bytes(0), self._residents.members[0]
-        size = int(self._residents.record_bytes[slot])
+        size = self._residents.sizes[slot]
         if size > room:
             return None
         while members.staged and members.staged_bytes + size > room:
@@ -240,7 +240,7 @@ class Placement:
 
     def note_bypass(self, slot: int) -> None:
         """A page was served without being stored."""
-        self.pass_by(self._hash_of(slot), int(self._residents.record_bytes[slot]))
+        self.pass_by(self._hash_of(slot), self._residents.sizes[slot])
 
     def pass_by(self, page: int, size_bytes: int) -> None:
         """As ``note_bypass``, of a page without a slot, by its hash."""
@@ -251,15 +251,16 @@ class Placement:
     def _displace(
         self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
     ) -> bool:
-        policy, newcomer = policy or self._policy_for(slot), np.array([slot], dtype=np.int64)
+        policy = policy or self._policy_for(slot)
         if self._residents.members[index].count > SAMPLE:
             worst = self._drawn[index].worst(self.tick) or self._draw(index)
             if not self._outranks(policy, slot, worst):
                 return False
-            if self._residents.record_bytes[worst] >= need_bytes:
+            if self._residents.sizes[worst] >= need_bytes:
                 evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
+        newcomer = np.array([slot], dtype=np.int64)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
         if chosen is None:
             # A share that has grown may hold more than pinned pages leave: it yields to them, and to its own.
@@ -275,7 +276,7 @@ class Placement:
         return members.staged_bytes < before_bytes
 
     def _policy_for(self, slot: int) -> Policy:
-        return self._beats_all if self._residents.pinned[slot] else self._policy
+        return self._beats_all if self._residents.holds[slot] else self._policy
 
     def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
         # Both now: since the victim was drawn, time has brought it nearer to its next use.

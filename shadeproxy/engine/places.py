@@ -43,11 +43,11 @@ class Places:
 
     def of(self, slot: int) -> Place:
         table = self._residents
-        return Place(int(table.generation[slot]), int(table.tier[slot]), Location(int(table.location[slot])))
+        return Place(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
 
     def holds(self, slot: int, place: Place) -> bool:
         """Whether the slot still is the same page at the same place, after a wait."""
-        return self._residents.tier[slot] != NO_TIER and self.of(slot) == place
+        return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
 
     def require(self, slot: int, place: Place) -> None:
         """Raises TierError unless ``holds``."""

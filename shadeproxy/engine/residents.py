@@ -5,7 +5,6 @@ objects keep a page under 300 bytes of process memory and let a policy rank 1,02
 Keys and metadata are not here: the record header in the tier is the truth.
 """
 
-from collections import OrderedDict
 from typing import cast
 
 import numpy as np
@@ -13,73 +12,28 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import etag_hash, object_hash
-from shadeproxy.engine.columns import COLUMN_CAPACITY, NO_TIER, Share, private_columns
+from shadeproxy.engine.columns import (
+    NO_TIER,
+    PAGE,
+    PAGE_ROW,
+    REST,
+    REST_HEAD,
+    Share,
+    private_columns,
+)
 from shadeproxy.engine.index import PageIndex, page_hash
+from shadeproxy.engine.members import Members, Slots
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
-__all__ = ["NO_TIER", "Members", "Residents", "Slots", "etag_hash", "page_hash"]
-
-Slots = NDArray[np.int64]
+__all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
 # In place of a position among the members.
 _STAGED = -1
 _PINNED = -2
-
-
-class Members:
-    """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency; of pinned
-    ones, which nobody may draw, the number and their record bytes.
-    """
-
-    def __init__(self) -> None:
-        self._bind(np.zeros(COLUMN_CAPACITY, dtype=np.int64))
-        self.count = 0
-        self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
-        self.staged_bytes = 0
-        self.pinned = 0
-        self.pinned_bytes = 0
-
-    def _bind(self, slots: Slots) -> None:
-        # By element a memoryview takes less than half the time of an ndarray.
-        self._slots, self._elements = slots, slots.data
-
-    @property
-    def pages(self) -> int:
-        """How many there are of all three."""
-        return self.count + len(self.staged) + self.pinned
-
-    @property
-    def slots(self) -> Slots:
-        """View of the unstaged members, in no order."""
-        return self._slots[: self.count]
-
-    def append(self, slot: int) -> int:
-        if self.count == len(self._slots):
-            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
-        self._elements[self.count] = slot
-        self.count += 1
-        return self.count - 1
-
-    def extend(self, slots: Slots) -> Slots:
-        """Append many; their positions."""
-        stop = self.count + len(slots)
-        while stop > len(self._slots):
-            self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
-        self._slots[self.count : stop] = slots
-        positions = np.arange(self.count, stop)
-        self.count = stop
-        return positions
-
-    def swap_remove(self, position: int) -> int:
-        """Remove at ``position``; the slot that moved there, or -1."""
-        self.count -= 1
-        if position == self.count:
-            return -1
-        moved = self._elements[self.count]
-        self._elements[position] = moved
-        return moved
+# In place of a location, until there is one.
+_NOWHERE = 0
 
 
 class Residents:
@@ -121,6 +75,14 @@ class Residents:
         # One element of a memoryview is read in a third of the time that one of an ndarray takes.
         self.stamps, self.generations, self.tiers = self.stamp.data, self.generation.data, self.tier.data
         self.last_uses, self._etags = cast("memoryview[float]", self.last_use.data), self.etag.data
+        self.locations, self.sizes, self._positions = (
+            self.location.data,
+            self.record_bytes.data,
+            self._position.data,
+        )
+        self.holds = cast("memoryview[bool]", self.pinned.data)
+        self._doubts = cast("memoryview[bool]", self.unverified.data)
+        self._page_rows, self._rest_rows = pages.view(np.uint8).data, rest.view(np.uint8).data
         self._index.bind(self.object_hash.data, self.number.data)
 
     def __len__(self) -> int:
@@ -153,6 +115,15 @@ class Residents:
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 
+    def holds_other(self, object_hash: int, etag: int) -> bool:
+        """Whether a page of another version of an object is there, ready or being written."""
+        slot = self._index.find(object_hash, 0)
+        if slot is not None and self._etags[slot] != etag:
+            return True
+        return object_hash in self._other_pages and any(
+            self._etags[slot] != etag for slot in self.pages_of(object_hash)
+        )
+
     def ready(self) -> Slots:
         """Every slot that holds a readable page."""
         return np.flatnonzero(self.tier[: self._next_slot] != NO_TIER)
@@ -184,30 +155,26 @@ class Residents:
         *,
         etag: int,
         body_bytes: int,
+        record_bytes: int = 0,
         group: int,
         tick: float,
+        validated_s: float = 0.0,
         pinned: bool = False,
     ) -> int:
         """A slot for a page that is in no tier yet, and has no other slot."""
         slot = self._free.pop() if self._free else self._grow(1)
-        self.object_hash[slot] = object_hash
-        self.number[slot] = number
+        PAGE_ROW.pack_into(
+            self._page_rows, slot * PAGE.itemsize,
+            object_hash, etag, number, group, _NOWHERE, record_bytes, tick, tick, 1.0,
+        )  # fmt: skip
         added = self._index.add(slot)
         assert added, "page added twice"
         if number:
             self._other_pages.setdefault(object_hash, set()).add(number)
-        self.generation[slot] += 1
-        self.etag[slot] = etag
-        self.tier[slot] = NO_TIER
-        self.body_bytes[slot] = body_bytes
-        self.record_bytes[slot] = 0
-        self.last_use[slot] = tick
-        self.admitted[slot] = tick
-        self.uses[slot] = 1.0
-        self.group[slot] = group
-        self.validated_s[slot] = 0.0
-        self.unverified[slot] = False
-        self.pinned[slot] = pinned
+        generation = self.generations[slot] + 1
+        REST_HEAD.pack_into(self._rest_rows, slot * REST.itemsize, body_bytes, validated_s, generation)
+        self._doubts[slot] = False
+        self.holds[slot] = pinned
         return slot
 
     def take_in(
@@ -246,40 +213,41 @@ class Residents:
         self, slot: int, tier: int, location: Location, record_bytes: int, *, staged: bool = False
     ) -> None:
         """The page can be read from ``location`` of ``tier`` from now on."""
-        assert self.tier[slot] == NO_TIER, "placed twice"
+        assert self.tiers[slot] == NO_TIER, "placed twice"
         # The location before the tier that makes it count (columns.py).
-        self.location[slot] = location
-        self.record_bytes[slot] = record_bytes
-        self.stamp[slot] += 1
-        self.tier[slot] = tier
-        self._show(slot)
+        self.locations[slot] = location
+        self.sizes[slot] = record_bytes
+        self.stamps[slot] += 1
+        self.tiers[slot] = tier
+        if self._share is not None:
+            self._show(slot)
         self._enter(slot, staged=staged)
 
     def _enter(self, slot: int, *, staged: bool = False) -> None:
         """Among the pages of its tier."""
-        members, record_bytes = self.members[int(self.tier[slot])], int(self.record_bytes[slot])
-        if self.pinned[slot]:
-            self._position[slot] = _PINNED
+        members = self.members[self.tiers[slot]]
+        if self.holds[slot]:
+            self._positions[slot] = _PINNED
             members.pinned += 1
-            members.pinned_bytes += record_bytes
+            members.pinned_bytes += self.sizes[slot]
         elif staged:
-            self._position[slot] = _STAGED
-            members.staged[slot] = record_bytes
-            members.staged_bytes += record_bytes
+            self._positions[slot] = _STAGED
+            members.staged[slot] = self.sizes[slot]
+            members.staged_bytes += self.sizes[slot]
         else:
-            self._position[slot] = members.append(slot)
+            self._positions[slot] = members.append(slot)
 
     def _depart(self, slot: int) -> None:
-        members, position = self.members[int(self.tier[slot])], int(self._position[slot])
+        members, position = self.members[self.tiers[slot]], self._positions[slot]
         if position == _PINNED:
             members.pinned -= 1
-            members.pinned_bytes -= int(self.record_bytes[slot])
+            members.pinned_bytes -= self.sizes[slot]
         elif position == _STAGED:
             members.staged_bytes -= members.staged.pop(slot)
         else:
             moved = members.swap_remove(position)
             if moved >= 0:
-                self._position[moved] = position
+                self._positions[moved] = position
 
     def pin(self, slot: int, *, pinned: bool) -> None:
         """Hold a page of a tier whatever else comes, or no more."""
@@ -302,10 +270,10 @@ class Residents:
 
     def displace(self, slot: int) -> tuple[int, Location]:
         """Take a page out of its tier, keeping its slot; where it was."""
-        tier, location = int(self.tier[slot]), Location(int(self.location[slot]))
+        tier, location = self.tiers[slot], Location(self.locations[slot])
         self._depart(slot)
-        self.tier[slot] = NO_TIER
-        self.stamp[slot] += 1
+        self.tiers[slot] = NO_TIER
+        self.stamps[slot] += 1
         if self._share is not None:
             self._share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
         return tier, location
@@ -336,7 +304,7 @@ class Residents:
         self.last_use[sorted_slots] = sorted_ticks
         np.add.at(self.uses, slots, 1)
         for slot in self.staged_in(slots).tolist():
-            self.members[int(self.tier[slot])].staged.move_to_end(slot)
+            self.members[self.tiers[slot]].staged.move_to_end(slot)
         return distances
 
     def staged_in(self, slots: Slots) -> Slots:
@@ -345,7 +313,7 @@ class Residents:
         return staged
 
     def is_staged(self, slot: int) -> bool:
-        return bool(self.tier[slot] != NO_TIER and self._position[slot] == _STAGED)
+        return self.tiers[slot] != NO_TIER and self._positions[slot] == _STAGED
 
     def unstage(self, slot: int) -> None:
         """A staged page becomes an ordinary member of its tier."""
@@ -354,10 +322,10 @@ class Residents:
 
     def remove(self, slot: int) -> None:
         """Forget a page that is in no tier (``displace`` it first)."""
-        assert self.tier[slot] == NO_TIER, "displace before remove"
-        object_hash, number = int(self.object_hash[slot]), int(self.number[slot])
+        assert self.tiers[slot] == NO_TIER, "displace before remove"
         self._index.remove(slot)
-        if number:
+        if number := int(self.number[slot]):
+            object_hash = int(self.object_hash[slot])
             others = self._other_pages[object_hash]
             others.discard(number)
             if not others:
@@ -370,7 +338,7 @@ class Residents:
         self.last_use[slot] = tick
         self.uses[slot] += 1
         if self.is_staged(slot):
-            self.members[int(self.tier[slot])].staged.move_to_end(slot)
+            self.members[self.tiers[slot]].staged.move_to_end(slot)
         return distance
 
     def _show(self, slot: int) -> None:

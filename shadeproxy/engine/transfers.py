@@ -7,6 +7,7 @@ while it is written loses its ticket and is never placed; a location is released
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -37,7 +38,7 @@ class Medium:
     load: RunIO | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
     """A page on its way into a tier. ``ticket`` tells whether the slot is still this page's afterwards."""
 
@@ -87,21 +88,18 @@ class Transfers:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def begin(self, slot: int) -> None:
-        """A slot that is in no tier is about to get one."""
-        self._unplaced[slot] = object()
-
     async def store(
         self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
     ) -> bool:
-        """Write a page that ``begin`` announced to the fastest tier it wins a place in.
+        """Write a page whose slot is new to the fastest tier it wins a place in.
 
         ``wanted`` is asked after the write. False: it was not stored, and its slot is gone.
         """
+        self._unplaced[slot] = object()
         index, location = self._first_place(slot)
-        if location is None and self._residents.pinned[slot]:
+        if location is None and self._residents.holds[slot]:
             # Pinned pages hold all that they may: it is a page like any other.
-            self._residents.pinned[slot] = False
+            self._residents.holds[slot] = False
             index, location = self._first_place(slot)
         if location is not None:
             return await self._write(self._plan(slot, index, location, header, body), wanted)
@@ -161,17 +159,17 @@ class Transfers:
         *,
         staged: bool = False,
     ) -> Write:
-        record_bytes = int(self._residents.record_bytes[slot])
-        ticket = self._unplaced[slot]
-        return Write(slot, ticket, index, location, record_bytes, header, body, staged=staged)
+        record_bytes = self._residents.sizes[slot]
+        return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body, staged=staged)
 
     async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
         medium, stored = self._media[plan.index], False
         tier = medium.tier
         try:
-            await run_io(
-                self._media[plan.index].write, lambda: tier.write(plan.location, plan.header, plan.body)
-            )
+            if medium.write is None:
+                tier.write(plan.location, plan.header, plan.body)
+            else:
+                await medium.write(partial(tier.write, plan.location, plan.header, plan.body))
             stored = wanted()
         except TierError as error:
             self.note_failure(tier, "write", error)
@@ -185,7 +183,7 @@ class Transfers:
         # Asked again: what is pinned, and how much, may have changed since it was decided.
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
-        self._residents.pinned[plan.slot] = fits
+        self._residents.holds[plan.slot] = fits
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
         self._stats.record_admission(tier.name)
         return True
@@ -212,13 +210,13 @@ class Transfers:
         self._residents.remove(slot)
 
     def _evict(self, slot: int, reason: str) -> None:
-        lower = int(self._residents.tier[slot]) + 1
+        lower = self._residents.tiers[slot] + 1
         if reason != "policy" or lower >= len(self._media) or not self._demote(slot, lower):
             self.drop(slot, reason)
 
     def _demote(self, slot: int, lower: int) -> bool:
         """Move a page one tier down if it outranks what it displaces there."""
-        size = int(self._residents.record_bytes[slot])
+        size = self._residents.sizes[slot]
         if not self._ledger.try_take(size):
             return False
         target = self._reserve(slot, lower)
@@ -227,7 +225,7 @@ class Transfers:
             return False
         upper = self._media[lower - 1].tier
         try:
-            place = Location(int(self._residents.location[slot]))
+            place = Location(self._residents.locations[slot])
             header = (
                 upper.load(place, verify=True) if self._residents.unverified[slot] else upper.header(place)
             )
@@ -258,7 +256,7 @@ class Transfers:
     def promote(self, slot: int, view: memoryview) -> None:
         """Move a page to the fastest tier if it beats what it displaces there."""
         lower, old = self._residents.displace(slot)
-        record_bytes = int(self._residents.record_bytes[slot])
+        record_bytes = self._residents.sizes[slot]
         self._unplaced[slot] = object()
         target = self._reserve(slot, 0)
         if target is None:

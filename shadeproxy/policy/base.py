@@ -8,6 +8,7 @@ the same for all policies: a newcomer is stored only when its key is strictly sm
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,7 @@ from numpy.typing import NDArray
 Column = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class PageColumns:
+class PageColumns(NamedTuple):
     """Facts on n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
     next_use_s: seconds until the earliest announced use over all jobs; inf where none is announced.

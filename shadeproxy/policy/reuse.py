@@ -58,8 +58,11 @@ class ReuseEstimator:
         inf for a group that was never observed. One gather: cheap enough for every choice of a victim.
         """
         group = np.asarray(groups, dtype=np.intp)
-        self._grow(int(group.max(initial=-1)) + 1)
-        return self._limit[group]
+        try:
+            return self._limit.take(group)
+        except IndexError:
+            self._grow(int(group.max()) + 1)
+            return self._limit.take(group)
 
     def _interval(self, touched: NDArray[np.intp]) -> Column:
         first, last, reused, prior, total, squares, _ = self._columns[:, touched]

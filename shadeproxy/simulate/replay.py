@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
-from shadeproxy.engine.residents import NO_TIER, Members, Slots
+from shadeproxy.engine.members import Members, Slots
+from shadeproxy.engine.residents import NO_TIER
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import choose_beaten

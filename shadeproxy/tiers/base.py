@@ -25,8 +25,7 @@ Location = NewType("Location", int)
 """Opaque 63-bit place of a record inside one tier (fits an int64 column)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """What a record says of its page. ``validated_s``: Unix time of the last check against the origin."""
 
     page: Page

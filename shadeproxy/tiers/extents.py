@@ -7,10 +7,13 @@ Addresses and lengths are in units of 64 bytes; nothing here knows files, blocks
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 _EXACT_BINS = 64
 _STEPS_LOG2 = 3
+# For lengths below 2**32 units, longer than any segment.
+_BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
 # How many extents of the bin that *may* fit are looked at before a bin that surely fits is taken.
 _TRIES = 4
 
@@ -28,7 +31,7 @@ class FreeExtents:
     def __init__(self) -> None:
         self._length_at: dict[int, int] = {}
         self._start_before: dict[int, int] = {}
-        self._bins: list[dict[int, None]] = []
+        self._bins: list[dict[int, None]] = [{} for _ in range(_BINS)]
         self._mask = 0
 
     def __len__(self) -> int:
@@ -41,49 +44,51 @@ class FreeExtents:
         """Put a range back; answers the extent that it became part of."""
         after = self._length_at.get(start + length)
         if after is not None:
-            self.remove(Extent(start + length, after))
+            self.take(start + length, after)
             length += after
         before = self._start_before.get(start)
         if before is not None:
-            self.remove(Extent(before, start - before))
+            self.take(before, start - before)
             start, length = before, length + start - before
+        self._enter(start, length)
+        return Extent(start, length)
+
+    def take(self, start: int, length: int) -> None:
+        """Take ``length`` units out from the front of the extent at ``start``."""
+        whole = self._length_at.pop(start)
+        number = _bin_of(whole)
+        entries = self._bins[number]
+        del entries[start]
+        if not entries:
+            self._mask ^= 1 << number
+        if length < whole:
+            self._enter(start + length, whole - length)
+        else:
+            del self._start_before[start + whole]
+
+    def _enter(self, start: int, length: int) -> None:
         self._length_at[start] = length
         self._start_before[start + length] = start
         number = _bin_of(length)
-        while len(self._bins) <= number:
-            self._bins.append({})
         self._bins[number][start] = None
         self._mask |= 1 << number
-        return Extent(start, length)
 
-    def remove(self, extent: Extent) -> None:
-        """Take a whole extent out."""
-        del self._length_at[extent.start]
-        del self._start_before[extent.start + extent.length]
-        number = _bin_of(extent.length)
-        entries = self._bins[number]
-        del entries[extent.start]
-        if not entries:
-            self._mask &= ~(1 << number)
-
-    def candidates(self, length: int) -> Iterator[Extent]:
-        """Extents of at least ``length`` units, tightest bins first, a few of each bin."""
+    def candidates(self, length: int) -> Iterator[tuple[int, int]]:
+        """Start and length of extents of at least ``length`` units, tightest bins first, a few of each."""
         number = _bin_of(length)
         mask = self._mask >> number << number
         while mask:
             number = (mask & -mask).bit_length() - 1
             mask &= mask - 1
-            for tried, start in enumerate(reversed(self._bins[number])):
-                if tried == _TRIES:
-                    break
-                if self._length_at[start] >= length:
-                    yield Extent(start, self._length_at[start])
+            for start in islice(reversed(self._bins[number]), _TRIES):
+                if (free := self._length_at[start]) >= length:
+                    yield start, free
 
 
 def _bin_of(length: int) -> int:
     """Bin number of an extent: monotonic in ``length``."""
     if length < _EXACT_BINS:
         return length
-    octave = length.bit_length() - _EXACT_BINS.bit_length()
-    step = (length >> (octave + _EXACT_BINS.bit_length() - 1 - _STEPS_LOG2)) & ((1 << _STEPS_LOG2) - 1)
-    return _EXACT_BINS + (octave << _STEPS_LOG2) + step
+    bits = length.bit_length()
+    # The first four bits: 8 to 15, so that the bins of an octave follow each other, from _EXACT_BINS on.
+    return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

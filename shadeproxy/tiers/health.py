@@ -51,7 +51,7 @@ class Health:
             self.disabled_reason = f"tier {self._name} takes no more pages: {error.strerror}"
             _logger.error("%s", self.disabled_reason)
 
-    def measure(self, descriptor: int, *, held_bytes: int) -> None:
+    def measure(self, descriptor: int, held_bytes: int) -> None:
         """Set the ceiling from the free space beside a tier that holds ``held_bytes``. Raises OSError."""
         status = os.fstatvfs(descriptor)
         free_bytes = status.f_bavail * status.f_frsize

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.record import UNIT_BYTES
 
 UNIT_BITS = 26
@@ -19,25 +18,30 @@ MOST_SEGMENT_BYTES = UNIT_BYTES << (UNIT_BITS - 1)
 # A record may be given the rest of its last block, and a rest that is too short for any other.
 MOST_RECORD_UNITS = (1 << LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << UNIT_BITS
-_UNIT_MASK = (1 << UNIT_BITS) - 1
+UNIT_MASK = (1 << UNIT_BITS) - 1
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 
 
-def pack(extent: Extent) -> Location:
-    """The location of a record at ``extent`` (address and length)."""
-    return Location(extent.start << LENGTH_BITS | extent.length)
+def pack(address: int, units: int) -> Location:
+    """The location of a record of so many units."""
+    return Location(address << LENGTH_BITS | units)
 
 
-def unpack(location: Location) -> Extent:
+def unpack(location: Location) -> tuple[int, int]:
     """Address and length in units."""
-    return Extent(location >> LENGTH_BITS, location & _LENGTH_MASK)
+    return location >> LENGTH_BITS, location & _LENGTH_MASK
+
+
+def address_at(location: Location) -> int:
+    """Address of a record."""
+    return location >> LENGTH_BITS
 
 
 def bytes_of(location: Location) -> tuple[int, int, int]:
     """Segment number, offset in the segment and length in bytes: what every read asks, in one step."""
     return (
         location >> (LENGTH_BITS + UNIT_BITS),
-        (location >> LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
+        (location >> LENGTH_BITS & UNIT_MASK) * UNIT_BYTES,
         (location & _LENGTH_MASK) * UNIT_BYTES,
     )
 
@@ -55,7 +59,7 @@ def numbers_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def units_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
     """First unit of each record within its segment."""
-    return (locations >> LENGTH_BITS) & _UNIT_MASK
+    return (locations >> LENGTH_BITS) & UNIT_MASK
 
 
 def lengths_of(locations: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -85,4 +89,4 @@ def number_of(address: int) -> int:
 
 def unit_of(address: int) -> int:
     """Unit within its segment of an address."""
-    return address & _UNIT_MASK
+    return address & UNIT_MASK

@@ -25,7 +25,8 @@ class Pins:
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
         self._released: dict[Location, weakref.ref[_Bytes]] = {}
-        self._unpinned: deque[Location] = deque()
+        self.unpinned: deque[Location] = deque()
+        """What ``collect`` will name."""
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
@@ -51,15 +52,15 @@ class Pins:
         body = None if reference is None else reference()
         if body is None:
             return True
-        unpinned = self._unpinned
+        unpinned = self.unpinned
         self._released[location] = weakref.ref(body, partial(_note, unpinned, location))
         return False
 
     def collect(self) -> list[Location]:
         """Released locations whose last view has gone since the last call."""
         gone: list[Location] = []
-        while self._unpinned:
-            location = self._unpinned.popleft()
+        while self.unpinned:
+            location = self.unpinned.popleft()
             del self._released[location]
             gone.append(location)
         return gone

@@ -11,6 +11,7 @@ The format is frozen by a golden test. Nothing here does I/O; what cannot be pac
 import re
 import struct
 import sys
+from itertools import chain
 from mmap import mmap
 from typing import NamedTuple
 
@@ -96,9 +97,10 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
     """The meta bytes of a record. Raises TierError when the names cannot be encoded or are too long."""
     match = _HEX_ETAG.fullmatch(meta.etag)
     etag_text, etag_hash = (match[2] or "", bytes.fromhex(match[1])) if match else (meta.etag, b"")
-    texts = [_CODE_OF_TEXT.get(text, text) for field in meta.headers for text in field]
+    texts = tuple(chain.from_iterable(meta.headers))
+    coded = tuple(map(_CODE_OF_TEXT.get, texts, texts))
     try:
-        raw = _META_ENCODER.encode((page.ref.bucket, page.ref.key, etag_text, etag_hash, meta.size, texts))
+        raw = _META_ENCODER.encode((*page.ref, etag_text, etag_hash, meta.size, coded))
     except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise TierError(f"metadata of {page.ref!r} cannot be stored: {error}") from error
     if len(raw) > _META_LIMIT_BYTES:
@@ -129,22 +131,15 @@ def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
     """Header and meta bytes, to be written just before ``body``. ``meta`` comes from ``encode_meta``."""
+    page, validated_s = header.page, header.validated_s
     try:
         fixed = _FIXED.pack(
-            MAGIC,
-            FORMAT_VERSION,
-            len(meta),
-            store_id,
-            address,
-            len(body),
-            header.page.number,
-            sequence,
-            header.validated_s,
-            xxh3_64_intdigest(body),
-        )
+            MAGIC, FORMAT_VERSION, len(meta), store_id, address, len(body), page.number, sequence,
+            validated_s, xxh3_64_intdigest(body),
+        )  # fmt: skip
     except struct.error as error:
-        raise TierError(f"page {header.page!r} cannot be stored: {error}") from error
-    return b"".join((fixed, _HASH.pack(xxh3_64_intdigest(fixed + meta)), meta))
+        raise TierError(f"page {page!r} cannot be stored: {error}") from error
+    return fixed + _HASH.pack(xxh3_64_intdigest(fixed + meta)) + meta
 
 
 def read_layout(raw: Body) -> Layout:

@@ -113,7 +113,7 @@ class Segment:
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
         """Blocks that a record here would take from holes, and from slack."""
-        first, stop = _blocks_of(unit, units)
+        first, stop = unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
     def fill(self, units: Counts, lengths: Counts) -> None:
@@ -136,28 +136,34 @@ class Segment:
 
     def occupy(self, unit: int, units: int) -> None:
         """Count a record in. Between its first and its last block nothing else can be."""
-        first, stop = _blocks_of(unit, units)
+        first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
-        blocks[first + 1 : stop - 1] = b"\x01" * (stop - first - 2)
-        for block in (first, stop - 1) if stop - first > 1 else (first,):
-            count = blocks[block]
-            blocks[block] = 1 if count == _SLACK else count + 1
+        count = blocks[first]
+        blocks[first] = 1 if count == _SLACK else count + 1
+        if last > first:
+            blocks[first + 1 : last] = b"\x01" * (last - first - 1)
+            count = blocks[last]
+            blocks[last] = 1 if count == _SLACK else count + 1
         self.records += 1
 
     def vacate(self, unit: int, units: int) -> BlockRange:
         """Count a record out; answers the blocks that no record touches now: they are slack."""
-        first, stop = _blocks_of(unit, units)
+        first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
-        for block in (first, stop - 1) if stop - first > 1 else (first,):
-            count = blocks[block]
+        count = blocks[first]
+        assert count not in (_HOLE, _SLACK), "released twice"
+        blocks[first] = left = count - 1 or _SLACK
+        freed_first = freed_stop = first if left == _SLACK else first + 1
+        if last > first:
+            blocks[first + 1 : last] = _SLACK_BYTE * (last - first - 1)
+            count = blocks[last]
             assert count not in (_HOLE, _SLACK), "released twice"
-            blocks[block] = count - 1 or _SLACK
-        if stop - first > 1:
-            blocks[first + 1 : stop - 1] = _SLACK_BYTE * (stop - first - 2)
+            blocks[last] = left = count - 1 or _SLACK
+            freed_stop = last + 1 if left == _SLACK else last
+        elif left == _SLACK:
+            freed_stop = first + 1
         self.records -= 1
-        freed_first = first if blocks[first] == _SLACK else first + 1
-        freed_stop = stop if blocks[stop - 1] == _SLACK else stop - 1
-        return freed_first, max(freed_first, freed_stop)
+        return freed_first, freed_stop
 
     def has_slack(self, blocks: BlockRange) -> bool:
         """Whether any block of the range is slack still."""
@@ -208,7 +214,8 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
-        self._prepare()
+        if self.catalogued or self._unerased:
+            self._prepare()
         self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 
@@ -289,7 +296,3 @@ class Segment:
             view = memoryview(data)
             while written < len(data):
                 written += self._calls.pwrite(self._fd, view[written:], offset + written)
-
-
-def _blocks_of(unit: int, units: int) -> BlockRange:
-    return unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)

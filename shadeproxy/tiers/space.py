@@ -9,12 +9,11 @@ returned to the caller, in order.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from shadeproxy.tiers.extents import Extent, FreeExtents
-from shadeproxy.tiers.location import address_of, number_of, unit_of
+from shadeproxy.tiers.location import UNIT_BITS, UNIT_MASK, address_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
@@ -24,11 +23,8 @@ _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
 
 
-class Punch(NamedTuple):
-    """Blocks that the caller must return to the file system."""
-
-    segment: Segment
-    blocks: BlockRange
+Punch = tuple[Segment, BlockRange]
+"""Blocks that the caller must return to the file system."""
 
 
 class Space:
@@ -97,77 +93,79 @@ class Space:
 
     def remove_segment(self, segment: Segment) -> list[Punch]:
         """Forget a segment without records; answers what is to be punched for it to hold nothing."""
-        self._free.remove(Extent(address_of(segment.number, 0), segment.units))
+        self._free.take(address_of(segment.number, 0), segment.units)
         self.slack_bytes -= segment.slack_blocks * BLOCK_BYTES
         runs = segment.give_back((0, -(-segment.size_bytes // BLOCK_BYTES)))
         self.used_bytes -= self.overhead_bytes(segment)
         self.empty_segments -= 1
         del self.segments[segment.number]
-        return [Punch(segment, run) for run in runs]
+        return [(segment, run) for run in runs]
 
     def fits_somewhere(self, units: int) -> bool:
         """Whether any free extent is long enough, capacity apart."""
         return next(self._free.candidates(units), None) is not None
 
-    def place(self, units: int, *, to_block_end: bool = False) -> Extent | None:
+    def place(self, units: int, *, to_block_end: bool = False) -> tuple[int, int] | None:
         """Take room for a record: its address and length (which may be a little longer), or None.
 
         ``to_block_end``: with the rest of its last block, unless a neighbour has that.
         """
         # Blocks that no neighbour can share decide most refusals without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
-        if self.claimed_bytes + own_blocks * BLOCK_BYTES > self.limit_bytes:
+        room_bytes = self.limit_bytes - self.used_bytes - self.awaited_bytes
+        if own_blocks * BLOCK_BYTES > room_bytes:
             return None
-        for extent in self._free.candidates(units):
-            segment = self.segments[number_of(extent.start)]
-            unit = unit_of(extent.start)
+        for start, free in self._free.candidates(units):
+            segment = self.segments[start >> UNIT_BITS]
+            unit = start & UNIT_MASK
             taken = units + (-(unit + units) % UNITS_PER_BLOCK if to_block_end else 0)
-            if taken > extent.length:
+            if taken > free:
                 taken = units
-            rest = extent.length - taken
-            if rest < LEAST_UNITS:
-                taken = extent.length
+            if free - taken < LEAST_UNITS:
+                taken = free
             holes, slack = segment.cost(unit, taken)
             added_bytes = (holes + slack) * BLOCK_BYTES
-            if self.claimed_bytes + added_bytes > self.limit_bytes:
+            if added_bytes > room_bytes:
                 continue
-            self._free.remove(extent)
-            if taken < extent.length:
-                self._free.add(extent.start + taken, rest)
+            self._free.take(start, taken)
             self.empty_segments -= segment.records == 0
             segment.occupy(unit, taken)
             self.used_bytes += added_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
-            return Extent(extent.start, taken)
+            return start, taken
         return None
 
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
         """Give the room of a record back; answers its segment, and what is to be punched in any case."""
-        segment = self.segments[number_of(address)]
-        blocks = segment.vacate(unit_of(address), units)
-        freed_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
+        segment = self.segments[address >> UNIT_BITS]
+        blocks = segment.vacate(address & UNIT_MASK, units)
         self._free.add(address, units)
+        freed_bytes = slack_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
+        punches: list[Punch] = []
+        for run in segment.give_back_lent(blocks):
+            slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
+            punches.append((segment, run))
         self.used_bytes -= freed_bytes
-        self.slack_bytes += freed_bytes
+        self.slack_bytes += slack_bytes
         self.empty_segments += segment.records == 0
-        lent = segment.give_back_lent(blocks)
-        lent_bytes = sum(stop - start for start, stop in lent) * BLOCK_BYTES
-        self.slack_bytes -= lent_bytes
-        if freed_bytes > lent_bytes:
-            self._slack.append(Punch(segment, blocks))
-        return segment, [Punch(segment, run) for run in lent]
+        if slack_bytes:
+            self._slack.append((segment, blocks))
+        return segment, punches
 
     def trim(self) -> list[Punch]:
         """Turn slack to holes until the laws hold; answers what is to be punched, oldest first."""
         punches: list[Punch] = []
-        allowed_bytes = max(0, min(self._most_slack_bytes, self.limit_bytes - self.claimed_bytes))
-        while self._slack and (
-            self.slack_bytes > allowed_bytes
-            or len(self._slack) > _SLACK_RANGES
-            or not self._slack[0].segment.has_slack(self._slack[0].blocks)
-        ):
-            segment, blocks = self._slack.popleft()
+        if not self._slack:
+            return punches
+        room_bytes = self.limit_bytes - self.used_bytes - self.awaited_bytes
+        allowed_bytes = max(0, min(self._most_slack_bytes, room_bytes))
+        while self._slack:
+            segment, blocks = self._slack[0]
+            within = self.slack_bytes <= allowed_bytes and len(self._slack) <= _SLACK_RANGES
+            if within and segment.has_slack(blocks):
+                break
+            self._slack.popleft()
             for run in segment.give_back(blocks):
                 self.slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
-                punches.append(Punch(segment, run))
+                punches.append((segment, run))
         return punches

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TypeVarTuple
 
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
@@ -21,7 +22,7 @@ from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, d
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import interior, lends
-from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, bytes_of, pack, unpack
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.reading import read_header, read_whole
@@ -40,6 +41,8 @@ from shadeproxy.tiers.recovery import Arrival, write_catalogues
 from shadeproxy.tiers.rows import Contents
 from shadeproxy.tiers.segment import Segment
 from shadeproxy.tiers.space import Punch, Space
+
+Arguments = TypeVarTuple("Arguments")
 
 _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
@@ -91,6 +94,7 @@ class SegmentStore:
         self.claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
+        self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
         self._lends = lend
         self._encoder = MetaEncoder()
 
@@ -99,9 +103,11 @@ class SegmentStore:
     @property
     def used_bytes(self) -> int:
         """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
-        self._collect()
+        if self._pins.unpinned:
+            self._collect()
+        space = self._space
         # What is awaited is counted with more than it can turn out to take.
-        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
+        return min(space.used_bytes + space.awaited_bytes, max(space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
@@ -198,12 +204,13 @@ class SegmentStore:
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
-        if self.disabled_reason is not None:
-            raise TierError(self.disabled_reason)
+        if self._health.disabled_reason is not None:
+            raise TierError(self._health.disabled_reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
         if units * UNIT_BYTES > self._segment_bytes or units > MOST_RECORD_UNITS:
             raise TierError(f"a record of {record_bytes} bytes is longer than a segment of tier {self.name}")
-        self._collect()
+        if self._pins.unpinned:
+            self._collect()
         self._watch_room(record_bytes)
         space = self._space
         alone = self._lends and units >= WHOLE_BLOCKS_UNITS
@@ -213,8 +220,9 @@ class SegmentStore:
         if extent is None:
             raise TierFull(f"tier {self.name} has no room for {record_bytes} bytes")
         self._punch(space.trim())
-        self._prepare_segment()
-        return pack(extent)
+        if not space.empty_segments:
+            self._prepare_segment()
+        return pack(*extent)
 
     def pin(self, location: Location) -> memoryview:
         """A read-only view of the body. Raises TierError when the record is not there."""
@@ -239,7 +247,7 @@ class SegmentStore:
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
-        self._try(partial(self._erase, segment, offset))
+        self._try(self._erase, segment, offset)
         if self._pins.release(location):
             self._free(location)
 
@@ -257,14 +265,14 @@ class SegmentStore:
 
     def _punch(self, punches: list[Punch]) -> None:
         for segment, blocks in punches:
-            self._try(partial(segment.punch, blocks))
+            self._try(segment.punch, blocks)
 
     def _grow(self, units: int) -> bool:
         """Take one more segment in use for a record of ``units``; False when that would break a bound."""
         if not self._files.ready:
             if self.segments >= self.most_segments:
                 return False
-            self._attempt(partial(self._files.create, self._files.new_number()))
+            self._attempt(self._files.create, self._files.new_number())
         if not self._files.ready or not self._space.can_add(self._files.ready[0], units):
             return False
         self._space.add_segment(self._files.ready.popleft())
@@ -272,23 +280,22 @@ class SegmentStore:
 
     def _prepare_segment(self) -> None:
         """Have the next segment file made before it is needed: making it may wait for the disk."""
-        spare = self._files.ready or self._files.creating or self._space.empty_segments
-        if not spare and self.segments < self.most_segments:
+        if not self._files.ready and not self._files.creating and self.segments < self.most_segments:
             self._files.creating = True
-            self._try(partial(self._files.create, self._files.new_number()))
+            self._try(self._files.create, self._files.new_number())
 
     def is_detached(self) -> bool:
         return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
         self._unmeasured_bytes += record_bytes
-        if self._unmeasured_bytes >= min(_MEASURE_EVERY_BYTES, self.capacity_bytes):
+        if self._unmeasured_bytes >= self._measure_every_bytes:
             self._unmeasured_bytes = 0
             self._submit(self._measure)
-        self._space.limit_bytes = self.limit_bytes
+        self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
 
-    def _try(self, action: Callable[[], None]) -> None:
-        self._submit(partial(self._attempt, action))
+    def _try(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
+        self._submit(partial(self._attempt, action, *arguments))
 
     # ------------------------------------------------------------------ I/O, any thread
 
@@ -303,7 +310,7 @@ class SegmentStore:
             body,
             meta=meta,
             store_id=self._store_id,
-            address=unpack(location).start,
+            address=address_at(location),
             sequence=next(self._sequence),
         )
         try:
@@ -316,8 +323,7 @@ class SegmentStore:
     def header(self, location: Location) -> RecordHeader:
         """The proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
-        address = unpack(location).start
-        return read_header(segment, offset, most_bytes, store_id=self._store_id, address=address)
+        return read_header(segment, offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def is_hot(self, location: Location) -> bool:
         """Whether header and body are in the page cache."""
@@ -329,11 +335,8 @@ class SegmentStore:
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
         """See ``Tier.load``."""
-        segment, offset, most_bytes = self._resolve(location)
-        address = unpack(location).start
-        return read_whole(
-            segment, offset, most_bytes, store_id=self._store_id, address=address, verify=verify
-        )
+        place = self._resolve(location)
+        return read_whole(*place, store_id=self._store_id, address=address_at(location), verify=verify)
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""
@@ -380,9 +383,9 @@ class SegmentStore:
             raise TierError(f"tier {self.name} has no location {location}")
         return segment, offset, most_bytes
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         try:
-            action()
+            action(*arguments)
         except OSError as error:
             self._note(error)
 
@@ -392,4 +395,4 @@ class SegmentStore:
     def _measure(self) -> None:
         if self.claim is not None:
             held_bytes = self._space.claimed_bytes + self._space.slack_bytes
-            self._attempt(partial(self._health.measure, self.claim.descriptor, held_bytes=held_bytes))
+            self._attempt(self._health.measure, self.claim.descriptor, held_bytes)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.engine import residents as module
+from shadeproxy.engine import members
 from shadeproxy.engine.index import PageIndex
 from shadeproxy.engine.residents import NO_TIER, Residents
 from shadeproxy.tiers.rows import ROW
@@ -47,7 +47,7 @@ def take_in(table, hashes, tier, tick) -> np.ndarray:
 
 
 def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
-    monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
+    monkeypatch.setattr(members, "COLUMN_CAPACITY", 64)
     table = Residents(2)
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):
@@ -84,3 +84,34 @@ def test_a_page_that_is_there_stays():
     # The slots that were not needed are used again, before new ones.
     used = {table.add(h, 0, etag=1, body_bytes=1, group=0, tick=0.0) for h in (40, 50)}
     assert used == {2, 4}
+
+
+def test_a_slot_says_what_was_added_and_nothing_of_the_page_before():
+    table = Residents(1)
+    facts = {"etag": 2**64 - 1, "body_bytes": 2**40, "record_bytes": 2**40 + 64, "group": 4095}
+    slot = table.add(2**64 - 2, 2**32 - 1, **facts, tick=7.5, validated_s=1.7e9, pinned=True)
+    told = facts | {"number": 2**32 - 1, "last_use": 7.5, "admitted": 7.5, "uses": 1, "validated_s": 1.7e9}
+    for column, fact in (told | {"object_hash": 2**64 - 2, "pinned": True, "unverified": False}).items():
+        assert getattr(table, column)[slot] == fact, column
+    table.unverified[slot] = True
+    generation, stamp = int(table.generation[slot]), int(table.stamp[slot])
+    table.remove(slot)
+    assert table.add(1, 0, etag=3, body_bytes=4, group=5, tick=6.0) == slot
+    assert table.generation[slot] == generation + 1
+    # A stamp tells that readable bytes changed, and nothing can be read yet.
+    assert (table.stamp[slot], table.tier[slot]) == (stamp, NO_TIER)
+    assert (table.validated_s[slot], table.unverified[slot], table.pinned[slot]) == (0, False, False)
+
+
+def test_another_version_is_seen_on_whatever_page_it_is():
+    table = Residents(1)
+    for number, etag in ((0, 1), (3, 1), (7, 1)):
+        table.add(10, number, etag=etag, body_bytes=1, group=0, tick=0.0)
+    assert not table.holds_other(10, 1)
+    assert table.holds_other(10, 2)
+    assert not table.holds_other(11, 2)
+    table.remove(table.occupant(10, 0))
+    assert table.holds_other(10, 2)
+    table.add(10, 1, etag=2, body_bytes=1, group=0, tick=0.0)
+    assert table.holds_other(10, 1)
+    assert table.holds_other(10, 2)

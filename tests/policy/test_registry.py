@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ def test_only_a_policy_that_says_so_looks_at_what_is_announced(name):
         tick=9.0,
     )
     policy = get_policy(name)
-    told = replace(columns, next_use_s=np.array([3.0, 4.0]))
+    told = columns._replace(next_use_s=np.array([3.0, 4.0]))
     assert policy.looks_ahead == (name == "default")
     assert np.array_equal(policy.key(told), policy.key(columns)) != policy.looks_ahead
 

@@ -1,7 +1,5 @@
 """``choose_victims``: the rule all policies share."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -80,7 +78,7 @@ def pages(sizes, **facts):
         draw=np.zeros(count),
         tick=100.0,
     )
-    return dataclasses.replace(base, **{name: np.array(fact, dtype=float) for name, fact in facts.items()})
+    return base._replace(**{name: np.array(fact, dtype=float) for name, fact in facts.items()})
 
 
 def chosen(policy, residents, newcomer, need):

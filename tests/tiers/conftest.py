@@ -5,7 +5,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,12 +55,12 @@ def recover(store: SegmentStore) -> list[Recovered]:
         for contents in store.take_in(arrival):
             for row in contents.rows:
                 location = Location(int(row["location"]))
-                header = replace(store.header(location), validated_s=float(row["validated_s"]))
+                header = store.header(location)._replace(validated_s=float(row["validated_s"]))
                 assert row["object_hash"] == object_hash(header.page.ref)
                 assert row["etag"] == etag_hash(header.page.etag)
                 assert (row["number"], row["body_bytes"]) == (header.page.number, header.body_bytes)
                 assert contents.names[row["group"]] == group_name(header.page.ref)
-                found.append(Recovered(location, header, unpack(location).length * UNIT_BYTES))
+                found.append(Recovered(location, header, unpack(location)[1] * UNIT_BYTES))
     assert store.awaited_segments == 0
     return found
 
