@@ -7,6 +7,7 @@ request. Prints its port on the first line.
 
 import argparse
 import asyncio
+import random
 import re
 import socket
 from hashlib import blake2b
@@ -46,14 +47,29 @@ class Link:
         return self._free_s - now_s
 
 
+class Latency:
+    """Seconds before an answer: ``median_s``, or with ``sigma`` lognormal around it, as of object stores."""
+
+    def __init__(self, median_s: float, *, sigma: float, seed: int) -> None:
+        self._median_s = median_s
+        self._sigma = sigma
+        self._drawn = random.Random(seed)  # noqa: S311 (no secret)
+
+    def next_s(self) -> float:
+        return (
+            self._median_s * self._drawn.lognormvariate(0.0, self._sigma) if self._sigma else self._median_s
+        )
+
+
 class ObjectServer(asyncio.Protocol):
     """One connection; requests are answered in the order in which they come."""
 
-    def __init__(self, link: Link, *, latency_s: float, seed: int) -> None:
+    def __init__(self, link: Link, latency: Latency, *, seed: int) -> None:
         self._link = link
-        self._latency_s = latency_s
+        self._latency = latency
         self._seed = seed
         self._received = b""
+        self._last_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
@@ -65,8 +81,10 @@ class ObjectServer(asyncio.Protocol):
             parts = self._answer(head)
             loop = asyncio.get_running_loop()
             # The link is another's while this answer is on its way to it.
-            ready_s = loop.time() + self._latency_s
-            delay_s = self._latency_s + self._link.after_s(ready_s, len(parts[1]))
+            now_s = loop.time()
+            ready_s = max(now_s + self._latency.next_s(), self._last_s)
+            self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))
+            delay_s = self._last_s - now_s
             if delay_s:
                 loop.call_later(delay_s, self._write, parts)
             else:
@@ -101,11 +119,11 @@ def _document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
     return head, memoryview(body)
 
 
-async def _serve(latency_s: float, seed: int, bytes_per_s: float) -> None:
+async def _serve(latency: Latency, seed: int, bytes_per_s: float) -> None:
     link = Link(bytes_per_s)
 
     def connection() -> ObjectServer:
-        return ObjectServer(link, latency_s=latency_s, seed=seed)
+        return ObjectServer(link, latency, seed=seed)
 
     server = await asyncio.get_running_loop().create_server(
         connection, "127.0.0.1", 0, backlog=1024, family=socket.AF_INET
@@ -117,10 +135,14 @@ async def _serve(latency_s: float, seed: int, bytes_per_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="An S3 origin for measurements.")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument(
+        "--sigma", type=float, default=0.0, help="of the logarithm of that; 0: always the same"
+    )
     parser.add_argument("--seed", type=int, default=0, help="other bodies under the same keys")
     parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
     options = parser.parse_args()
-    uvloop.run(_serve(options.latency, options.seed, options.rate))
+    latency = Latency(options.latency, sigma=options.sigma, seed=options.seed)
+    uvloop.run(_serve(latency, options.seed, options.rate))
 
 
 if __name__ == "__main__":

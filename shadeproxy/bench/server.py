@@ -55,10 +55,19 @@ def workplace(*, on_disk: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def origin(
-    work: Path, *, latency_s: float = 0.0, rate: float = 0.0, seed: int = 0, name: str = "origin"
+    work: Path,
+    *,
+    latency_s: float = 0.0,
+    sigma: float = 0.0,
+    rate: float = 0.0,
+    seed: int = 0,
+    name: str = "origin",
 ) -> Iterator[Served]:
-    """An S3 server that answers ``latency_s`` later, over a link of ``rate`` bytes a second (0: any)."""
-    command = [*_ORIGIN, "--latency", str(latency_s), "--rate", str(rate), "--seed", str(seed)]
+    """An S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
+    ``rate`` bytes a second (0: any).
+    """
+    command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
+    command += ["--rate", str(rate), "--seed", str(seed)]
     with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
         assert child.process.stdout is not None
         line = child.process.stdout.readline()

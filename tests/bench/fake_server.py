@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import sys
 
-from shadeproxy.bench.origin import Link, ObjectServer
+from shadeproxy.bench.origin import Latency, Link, ObjectServer
 
 FAULT = sys.argv[1]
 _WORK = bytes(2_000_000)
@@ -12,7 +12,7 @@ _WORK = bytes(2_000_000)
 
 class FakeServer(ObjectServer):
     def __init__(self):
-        super().__init__(Link(0.0), latency_s=0.0, seed=0)
+        super().__init__(Link(0.0), Latency(0.0, sigma=0.0, seed=0), seed=0)
 
     def _answer(self, head):
         fields, body = super()._answer(head)

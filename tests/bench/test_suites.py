@@ -8,6 +8,7 @@ from shadeproxy.bench import run
 from shadeproxy.bench.clients import Clients, Job
 from shadeproxy.bench.faults import BenchError, NotBuilt
 from shadeproxy.bench.objects import Piece, key_of
+from shadeproxy.bench.origin import Latency
 from shadeproxy.bench.plan import Scale
 from shadeproxy.bench.registry import SUITES
 from shadeproxy.bench.server import proxy
@@ -138,3 +139,11 @@ def test_the_matrix_has_every_size_with_every_number_of_connections():
     assert len(cells) == 4 * 4 * 4
     assert ("64 MB x 256", "obstore, nginx, 0 ms") in cells
     assert Piece(64_000_000, 0).path == "/bench/64000000/00000000.bin"
+
+
+def test_an_origin_s_latency_varies_around_its_median():
+    varied = Latency(0.02, sigma=0.5, seed=1)
+    waits = sorted(varied.next_s() for _ in range(4001))
+    assert waits[2000] == pytest.approx(0.02, rel=0.05)
+    assert 3 * 0.02 < waits[3960] < 5 * 0.02
+    assert {Latency(0.02, sigma=0.0, seed=seed).next_s() for seed in range(9)} == {0.02}
