@@ -14,12 +14,10 @@ from shadeproxy.bench.plan import Planned, Scale
 from shadeproxy.bench.results import Measured, Target
 from shadeproxy.bench.rounds import measured
 from shadeproxy.bench.server import Served, origin, proxy, workplace
-from shadeproxy.bench.suites.misses import read_pieces
+from shadeproxy.bench.suites.misses import SIGMA, read_pieces
 
 _OBJECT_BYTES = 100_000
 _LATENCY_S = 0.02
-# Of object stores the 99th percentile is three to five times the median.
-_SIGMA = 0.5
 _READERS = 16
 _CACHED = 0.2
 _EPOCHS = 3
@@ -86,7 +84,7 @@ def epochs(scale: Scale) -> Iterator[Planned]:
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (
         (0.0, "", ""),
-        (_SIGMA, ", latency varies", f" (lognormal, sigma {_SIGMA})"),
+        (SIGMA, ", latency varies", f" (lognormal, sigma {SIGMA})"),
     ):
         once = cache(partial(rounds_of_epochs, objects=objects, rounds=_ROUNDS, sigma=sigma))
         how = f"{objects} x 100 KB shuffled, {_READERS} readers, 20 ms origin{tells}, cache of 20 %"
