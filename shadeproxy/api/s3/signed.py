@@ -114,8 +114,8 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """The plan of an identified read, or None when it is no GET, or more than plain."""
-    # Of a presigned URL the query is gone from ``call``, and what is left of its block proves nobody's name; in
-    # virtual-host style the target alone does not name the object.
+    # Of a presigned URL the query is gone from ``call``, and what is left of its block proves nobody's name;
+    # in virtual-host style the target alone does not name the object.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
