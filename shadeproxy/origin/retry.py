@@ -145,6 +145,7 @@ class _RetriedRead:
         self._first: OriginRead
         self._reading: OriginRead
         self._at = 0  # of the object, the next byte to come
+        self._over = False
 
     async def __aenter__(self) -> OriginRead:
         self._first = self._reading = first = await self._open()
@@ -153,14 +154,10 @@ class _RetriedRead:
         return OriginRead(first.meta, first.span, self, receive, first.doubtful)
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            await opened.__aexit__(kind, error, trace)
+        self._over = True
+        await self._close(kind, error, trace)
 
     def __aiter__(self) -> "_RetriedRead":
         return self
@@ -207,11 +204,22 @@ class _RetriedRead:
                 self._opened = opened
                 return reading
 
+    async def _close(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.__aexit__(kind, error, trace)
+
     async def _may_go_on(self, error: OriginError) -> bool:
         # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
         # never holds two.
-        await self.__aexit__()
-        return await self._origin.backs_off(error, self._budget)
+        await self._close()
+        # What is opened after the end nobody would close.
+        return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:
         """With the rest of the same version. Raises ``error`` when there is none."""

@@ -77,11 +77,25 @@ def plain(answer):
     return status, {name: value for name, value in headers.items() if name.lower() not in OWN}, body
 
 
-def listens(pid: int) -> bool:
-    """Whether a reader process got as far as its event loop."""
+def listens(pid: int, port: int) -> bool:
+    """Whether a reader process waits for connections."""
+    process, inodes = Path(f"/proc/{pid}"), listening(port)
     with suppress(OSError):
-        return any("eventpoll" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+        # Until it runs a program of its own it has its owner's descriptors, who listens too.
+        if b"shadeproxy.app.reader" not in (process / "cmdline").read_bytes():
+            return False
+        targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
+        polls = [name for name, target in targets.items() if "eventpoll" in target]
+        watched = [line for name in polls for line in (process / "fdinfo" / name).read_text().splitlines()]
+        return any(targets.get(line.split()[1]) in inodes for line in watched if line.startswith("tfd:"))
     return False
+
+
+def listening(port: int) -> set[str]:
+    """What a descriptor of a socket that listens at ``port`` links to."""
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found = (line for line in sockets if line[1].endswith(f":{port:04X}") and line[3] == "0A")
+    return {f"socket:[{line[9]}]" for line in found}
 
 
 @pytest.fixture
@@ -90,8 +104,8 @@ def workers(serve, bucket_directory):
         served = serve(
             origin__kind="file", origin__path=str(bucket_directory), s3__workers=str(count), **settings
         )
-        wait_for(lambda: len(readers(served)) == count - 1 and all(map(listens, readers(served))))
-        time.sleep(0.3)
+        port = int(served.s3.rpartition(":")[2])
+        wait_for(lambda: sum(listens(pid, port) for pid in readers(served)) == count - 1)
         return served
 
     return start

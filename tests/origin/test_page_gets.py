@@ -13,10 +13,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyCutShort, OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import OriginRead
+from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
+from shadeproxy.origin.retry import RetryingOrigin
 
 REF = ObjectRef("bucket", "key")
 BODY = bytes(range(256)) * 1000
@@ -358,3 +361,14 @@ async def test_who_left_reads_no_more_of_a_connection_that_serves_the_next(servi
                 with pytest.raises(BodyCutShort):
                     await into(reading, 10)
             assert await into(following, 10) == b"0123456789"
+
+
+@pytest.mark.parametrize("way", ["pieces", "buffer"])
+async def test_who_left_does_not_go_on_with_another_request(serving, way):
+    async with serving(SHORT, SHORT) as (origin, _):
+        limited = LimitedOrigin(origin, max_open=1)
+        async with RetryingOrigin(limited, clock=ManualClock()).open(REF) as reading:
+            pass
+        with pytest.raises(BodyCutShort):
+            await (anext(reading.chunks) if way == "pieces" else into(reading, 10))
+        assert limited.open_now == 0

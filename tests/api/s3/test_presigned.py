@@ -49,6 +49,22 @@ async def test_it_does_what_it_was_given_for(proxy, version):
     assert proxy.origin.buckets["b"]["new"].body == b"body"
 
 
+@pytest.mark.parametrize("fields", [{}, {"Range": "bytes=0-2"}, {"amz-sdk-invocation-id": "a-1"}], ids=str)
+async def test_it_is_no_pass_for_whoever_sends_the_same_fields(proxy, version, fields):
+    url = presigned(proxy, "get_object", version, Key="mine")
+    plain = url.partition("?")[0]
+    for _ in range(3):
+        assert (await send(url, **fields))[0] in {200, 206}
+    s3 = proxy.boto(access=ACCESS)
+    for key in ("mine", "secret"):  # resident, and its target known
+        for _ in range(2):
+            await asyncio.to_thread(lambda key=key: s3.get_object(Bucket="b", Key=key)["Body"].read())
+    for target in (plain, plain.replace("mine", "secret"), plain + "?", plain.replace("mine", "cold")):
+        for more in ({}, {"Range": "bytes=0-1"}):
+            status, _, body = await send(target, **(fields | more))
+            assert (status, b"holder" in body) == (403, False), (target, more)
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST", "HEAD"])
 async def test_another_method(proxy, version, method):
     status, _, _ = await send(presigned(proxy, "get_object", version, Key="mine"), method, b"evil")
