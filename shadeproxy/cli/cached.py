@@ -21,6 +21,7 @@ from shadeproxy.core.errors import UnknownName
 from shadeproxy.core.units import format_size
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_MOST_COLUMNS = 1 << 16
 
 Answer = Mapping[str, Any]
 
@@ -57,7 +58,11 @@ def inspect_cached(client: ControlClient, uri: str, *, limit: int, start_after: 
             _checked(found),
             Text(found["etag"]),
         )
-    Console(soft_wrap=True).print(table)
+    console = Console()
+    # Keys that are cut short look alike, and cannot be asked for: a row is rather longer than the screen.
+    unbounded = console.options.update(max_width=_MOST_COLUMNS)
+    table.width = console.measure(table, options=unbounded).maximum
+    console.print(table, soft_wrap=True)
     if listing["more"]:
         typer.echo(f"{listing['more']:,} more: --limit, or --start-after {listing['next']}")
 

@@ -40,8 +40,8 @@ class FreeExtents:
     def __iter__(self) -> Iterator[Extent]:
         return (Extent(start, length) for start, length in self._length_at.items())
 
-    def add(self, start: int, length: int) -> Extent:
-        """Put a range back; answers the extent that it became part of."""
+    def add(self, start: int, length: int) -> None:
+        """Put a range back."""
         after = self._length_at.get(start + length)
         if after is not None:
             self.take(start + length, after)
@@ -51,7 +51,6 @@ class FreeExtents:
             self.take(before, start - before)
             start, length = before, length + start - before
         self._enter(start, length)
-        return Extent(start, length)
 
     def take(self, start: int, length: int) -> None:
         """Take ``length`` units out from the front of the extent at ``start``."""

@@ -36,6 +36,15 @@ def test_a_prefix_is_listed(shade, control):
     assert control.requests == [("GET", "/v1/objects/b?prefix=d%2F&limit=2&start_after=", None, None)]
 
 
+def test_no_key_is_cut_short_where_the_screen_is_narrow(shade, control, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    keys = [f"imagenet/train/n01440764/n01440764_{number}.JPEG" for number in (10026, 10027)]
+    control.answer = (200, json.dumps(LISTING | {"objects": [FOUND | {"key": key} for key in keys]}))
+    result = shade("inspect", "s3://b/imagenet/", "--url", control.url)
+    rows = [line.split() for line in result.stdout.splitlines() if "MiB" in line]
+    assert [(row[0], row[-1]) for row in rows] == [(key, FOUND["etag"]) for key in keys]
+
+
 def test_json_is_the_answer(shade, control):
     control.answer = (200, json.dumps(LISTING))
     result = shade("inspect", "s3://b/d/", "--json", "--start-after", "d/0", "--url", control.url)

@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.engine import members
+from shadeproxy.engine import columns, members
 from shadeproxy.engine.index import PageIndex
 from shadeproxy.engine.residents import NO_TIER, Residents
+from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW
 
 # Few values, and such that share a shard and a first place, so that probes run into each other.
@@ -47,7 +48,8 @@ def take_in(table, hashes, tier, tick) -> np.ndarray:
 
 
 def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
-    monkeypatch.setattr(members, "COLUMN_CAPACITY", 64)
+    for module in (columns, members):
+        monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
     table = Residents(2)
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):
@@ -70,6 +72,26 @@ def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
         table.remove(slot)
     assert len(table) == 2500
     assert all((table.find(h, 0, 5) is None) == (n % 2 == 0) for n, h in enumerate(hashes.tolist()))
+
+
+def test_pages_that_come_one_by_one_grow_the_table(monkeypatch):
+    for module in (columns, members):
+        monkeypatch.setattr(module, "COLUMN_CAPACITY", 64)
+    table = Residents(1)
+    for n in range(1000):
+        slot = table.add(n, 0, etag=n, body_bytes=n, record_bytes=64 * n, group=n, tick=n, pinned=n % 3 == 0)
+        table.place(slot, 0, Location(n), 64 * n, staged=n % 7 == 1)
+    for n in range(1000):
+        slot = table.find(n, 0, n)
+        facts = (table.body_bytes[slot], table.record_bytes[slot], table.location[slot], table.pinned[slot])
+        assert facts == (n, 64 * n, n, n % 3 == 0)
+        assert (table.group[slot], table.last_use[slot], table.stamp[slot]) == (n, n, 1)
+    assert table.members[0].pages == len(table.ready()) == 1000
+    for n in range(1000):
+        assert table.displace(table.occupant(n, 0)) == (0, n)
+        table.remove(table.occupant(n, 0))
+    left = table.members[0]
+    assert (len(table), left.pages, left.staged_bytes, left.pinned_bytes) == (0, 0, 0, 0)
 
 
 def test_a_page_that_is_there_stays():
