@@ -219,8 +219,7 @@ class Residents:
         self.sizes[slot] = record_bytes
         self.stamps[slot] += 1
         self.tiers[slot] = tier
-        if self._share is not None:
-            self._show(slot)
+        self._show(slot)
         self._enter(slot, staged=staged)
 
     def _enter(self, slot: int, *, staged: bool = False) -> None:

@@ -166,10 +166,7 @@ class Transfers:
         medium, stored = self._media[plan.index], False
         tier = medium.tier
         try:
-            if medium.write is None:
-                tier.write(plan.location, plan.header, plan.body)
-            else:
-                await medium.write(partial(tier.write, plan.location, plan.header, plan.body))
+            await run_io(medium.write, partial(tier.write, plan.location, plan.header, plan.body))
             stored = wanted()
         except TierError as error:
             self.note_failure(tier, "write", error)

@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.sigv4 import path_of_key
 from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
 
 # What ``quote`` would leave as it is.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9/._~-]*")
 # A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -60,7 +60,7 @@ class Endpoint:
         if not _PLAIN_BUCKET.fullmatch(bucket):
             bucket = quote(bucket, safe="-_.~")
         if key:
-            key = f"/{key if _PLAIN_KEY.fullmatch(key) else quote(key, safe='/-_.~')}"
+            key = f"/{path_of_key(key)}"
         return self.target_of(ref.bucket, f"/{bucket}{key}")
 
     def target_of(self, bucket: str, raw_path: str) -> Target:

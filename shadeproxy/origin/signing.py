@@ -5,8 +5,6 @@ is one format string, and date and scope change once a second at most (measured 
 tests/origin/test_page_signing.py holds both signers against each other.
 """
 
-import re
-
 from shadeproxy.core.sigv4 import (
     ALGORITHM,
     EMPTY_SHA256,
@@ -18,8 +16,6 @@ from shadeproxy.core.sigv4 import (
     signing_key,
 )
 
-# Nothing to decode or encode: the canonical path is the path.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 _CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
@@ -43,8 +39,7 @@ class PageSigner:
         """
         if int(now_s) != self._second:
             self._tick(now_s)
-        path = raw_path if _PLAIN_PATH.fullmatch(raw_path) else encode_path(raw_path)
-        amz_date, token = self._amz_date, credentials.session_token
+        path, amz_date, token = encode_path(raw_path), self._amz_date, credentials.session_token
         mode = f"{_CHECKSUM_MODE}:ENABLED\n" if with_checksums else ""
         names = f"host;{_CHECKSUM_MODE};" if with_checksums else "host;"
         names += "x-amz-content-sha256;x-amz-date"

@@ -25,8 +25,7 @@ class Pins:
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
         self._released: dict[Location, weakref.ref[_Bytes]] = {}
-        self.unpinned: deque[Location] = deque()
-        """What ``collect`` will name."""
+        self._unpinned: deque[Location] = deque()  # what ``collect`` will name
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
@@ -52,15 +51,15 @@ class Pins:
         body = None if reference is None else reference()
         if body is None:
             return True
-        unpinned = self.unpinned
+        unpinned = self._unpinned
         self._released[location] = weakref.ref(body, partial(_note, unpinned, location))
         return False
 
     def collect(self) -> list[Location]:
         """Released locations whose last view has gone since the last call."""
         gone: list[Location] = []
-        while self.unpinned:
-            location = self.unpinned.popleft()
+        while self._unpinned:
+            location = self._unpinned.popleft()
             del self._released[location]
             gone.append(location)
         return gone

@@ -214,8 +214,7 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Body, then header. Raises OSError; the header is then not written."""
-        if self.catalogued or self._unerased:
-            self._prepare()
+        self._prepare()
         self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 

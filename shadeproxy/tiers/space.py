@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shadeproxy.tiers.extents import Extent, FreeExtents
-from shadeproxy.tiers.location import UNIT_BITS, UNIT_MASK, address_of
+from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
@@ -47,6 +47,10 @@ class Space:
         """What counts against the limit: records, overhead, and segments that are yet to be taken in."""
         return self.used_bytes + self.awaited_bytes
 
+    @property
+    def _room_bytes(self) -> int:
+        return self.limit_bytes - self.claimed_bytes
+
     def overhead_bytes(self, segment: Segment) -> int:
         """The file system's own blocks for a segment file in as many pieces as it can be."""
         blocks = min(segment.size_bytes, self._capacity_bytes) // BLOCK_BYTES
@@ -57,7 +61,7 @@ class Space:
         """Whether the limit leaves room for one more segment with a record of ``units`` in it."""
         blocks = -(-units // UNITS_PER_BLOCK)
         added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES
-        return self.claimed_bytes + added_bytes <= self.limit_bytes
+        return added_bytes <= self._room_bytes
 
     def add_segment(self, segment: Segment) -> None:
         """Take an empty segment in."""
@@ -112,12 +116,11 @@ class Space:
         """
         # Blocks that no neighbour can share decide most refusals without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
-        room_bytes = self.limit_bytes - self.used_bytes - self.awaited_bytes
+        room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
             return None
         for start, free in self._free.candidates(units):
-            segment = self.segments[start >> UNIT_BITS]
-            unit = start & UNIT_MASK
+            segment, unit = self.segments[number_of(start)], unit_of(start)
             taken = units + (-(unit + units) % UNITS_PER_BLOCK if to_block_end else 0)
             if taken > free:
                 taken = units
@@ -137,8 +140,8 @@ class Space:
 
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
         """Give the room of a record back; answers its segment, and what is to be punched in any case."""
-        segment = self.segments[address >> UNIT_BITS]
-        blocks = segment.vacate(address & UNIT_MASK, units)
+        segment = self.segments[number_of(address)]
+        blocks = segment.vacate(unit_of(address), units)
         self._free.add(address, units)
         freed_bytes = slack_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
         punches: list[Punch] = []
@@ -157,8 +160,7 @@ class Space:
         punches: list[Punch] = []
         if not self._slack:
             return punches
-        room_bytes = self.limit_bytes - self.used_bytes - self.awaited_bytes
-        allowed_bytes = max(0, min(self._most_slack_bytes, room_bytes))
+        allowed_bytes = max(0, min(self._most_slack_bytes, self._room_bytes))
         while self._slack:
             segment, blocks = self._slack[0]
             within = self.slack_bytes <= allowed_bytes and len(self._slack) <= _SLACK_RANGES

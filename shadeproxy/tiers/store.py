@@ -103,11 +103,10 @@ class SegmentStore:
     @property
     def used_bytes(self) -> int:
         """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
-        if self._pins.unpinned:
-            self._collect()
+        self._collect()
         space = self._space
         # What is awaited is counted with more than it can turn out to take.
-        return min(space.used_bytes + space.awaited_bytes, max(space.used_bytes, self.capacity_bytes))
+        return min(space.claimed_bytes, max(space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
@@ -204,13 +203,12 @@ class SegmentStore:
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
-        if self._health.disabled_reason is not None:
-            raise TierError(self._health.disabled_reason)
+        if (reason := self.disabled_reason) is not None:
+            raise TierError(reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
         if units * UNIT_BYTES > self._segment_bytes or units > MOST_RECORD_UNITS:
             raise TierError(f"a record of {record_bytes} bytes is longer than a segment of tier {self.name}")
-        if self._pins.unpinned:
-            self._collect()
+        self._collect()
         self._watch_room(record_bytes)
         space = self._space
         alone = self._lends and units >= WHOLE_BLOCKS_UNITS
@@ -292,7 +290,7 @@ class SegmentStore:
         if self._unmeasured_bytes >= self._measure_every_bytes:
             self._unmeasured_bytes = 0
             self._submit(self._measure)
-        self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)
+        self._space.limit_bytes = self.limit_bytes
 
     def _try(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         self._submit(partial(self._attempt, action, *arguments))

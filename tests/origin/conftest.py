@@ -3,8 +3,10 @@
 import asyncio
 import importlib.util
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -136,6 +138,35 @@ def s3_origin(endpoint: str, key: tuple[str, str] = ("testing", "testing"), **op
 @pytest.fixture
 def new_s3_origin() -> Callable[..., S3Origin]:
     return s3_origin
+
+
+@asynccontextmanager
+async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
+    """(URL, heads and bodies asked): a server that takes each request whole and gives it the next of
+    ``answers``; None: it closes when it has the head.
+    """
+    asked, left = list[tuple[str, bytes]](), list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while left:
+            try:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                break
+            answer = left.pop(0)
+            length = re.search(r"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+            body = await reader.readexactly(int(length[1])) if answer is not None and length else b""
+            asked.append((head, body))
+            if answer is None:
+                break
+            writer.write(answer.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
 
 
 KINDS = [

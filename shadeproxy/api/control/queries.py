@@ -12,15 +12,16 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 
 
 def read_query(request: web.Request, kind: type[Query], documented: Mapping[str, str]) -> Query:
-    """The query as ``kind``, which forbids unknown fields. Raises InvalidRequest naming ``documented``."""
+    """The query as ``kind``, of which it may set what is ``documented``. Raises InvalidRequest."""
     query = dict(request.query)
+    unknown = sorted(query.keys() - documented.keys())
+    if unknown or len(query) != len(request.query):
+        what = f"{unknown[0]!r} is not known" if unknown else "a parameter is there twice"
+        raise wrong_query(what, documented)
     try:
-        asked = msgspec.convert(query, kind, strict=False)
+        return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
         raise wrong_query(str(error), documented) from None
-    if len(query) != len(request.query):
-        raise wrong_query("a parameter is there twice", documented)
-    return asked
 
 
 def wrong_query(problem: str, documented: Mapping[str, str]) -> InvalidRequest:

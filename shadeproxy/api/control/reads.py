@@ -6,7 +6,6 @@ job refuses the whole call, while an object that is not there is a matter of its
 
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import ReadsForbidden
-from shadeproxy.api.control.queries import wrong_query
+from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.knowledge.datasets import Dataset, Sample
@@ -101,7 +100,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
 
 async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBody, Ids | None]:
     if require_type(request, JSON, IDS) == IDS:
-        asked = _from_query(request)
+        asked = read_query(request, ReadsBody, QUERY)
         data = await read_body(request, (MAX_READS + 1) * _ID_BYTES)
         if len(data) % _ID_BYTES:
             raise InvalidRequest(
@@ -120,18 +119,6 @@ async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBo
             hint='{"items": [{"bucket": "b", "key": "k"}]} or {"dataset": "imgs", "ids": [0, 1]}',
         )
     return asked, asked.ids
-
-
-def _from_query(request: web.Request) -> ReadsBody:
-    query = dict(request.query)
-    unknown = sorted(query.keys() - QUERY.keys())
-    if unknown or len(query) != len(request.query):
-        what = f"{unknown[0]!r} is not known" if unknown else "a parameter is there twice"
-        raise wrong_query(what, QUERY)
-    try:
-        return msgspec.convert(query, ReadsBody, strict=False)
-    except msgspec.ValidationError as error:
-        raise wrong_query(str(error), QUERY) from None
 
 
 def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:

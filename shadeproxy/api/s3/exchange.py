@@ -116,8 +116,7 @@ class Exchange:
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
         """Commit to the head. The origin's own request ids and date, where ``headers`` has them, stay."""
-        own = with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
-        self.response = response = self.port.respond(status, own)
+        self.response = response = self.port.respond(status, self._with_own(headers))
         response.begin()
         return response
 
@@ -135,8 +134,8 @@ class Exchange:
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
         # With its body unread the connection ends: else the client would send what nobody wants.
-        own = with_own(fields, request_id=self.request_id, now_s=self.now_s, source=self.source)
-        return self.port.respond(answer.status, own, body=answer.body, close=close or self.port.unread)
+        close = close or self.port.unread
+        return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 
     async def fail(self, error: ShadeProxyError) -> None:
         """Answer with ``error``, or abort what has begun."""
@@ -160,6 +159,9 @@ class Exchange:
         if self.response is None:
             self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()
+
+    def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        return with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
 
     async def _answer(self, answer: ErrorAnswer) -> None:
         self.response = self.refusal(answer)

@@ -101,23 +101,28 @@ class S3Handler(Gate):
             CLIENT.reset(whose)
 
     async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> int:
+        """The status of what ``serving`` answered, or of what is answered in its place."""
         try:
-            try:
-                try:
-                    await serving
-                except ShadeProxyError as error:
-                    await exchange.fail(error)
-            except ConnectionError:
-                raise
-            except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
-                self._log.exception("s3_request_failed", request_id=exchange.request_id)
-                await exchange.fail_unexpectedly()
+            await self._answer_whatever_happens(exchange, serving)
         except ConnectionError:
             # The client went away while we wrote: there is nobody to answer.
             exchange.abandon()
             return CLIENT_CLOSED
         assert exchange.response is not None, "served without an answer"
         return exchange.response.status
+
+    async def _answer_whatever_happens(self, exchange: Exchange, serving: Awaitable[None]) -> None:
+        """Raises ConnectionError, and CancelledError."""
+        try:
+            try:
+                await serving
+            except ShadeProxyError as error:
+                await exchange.fail(error)
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001 - the outermost boundary: logged with its traceback, and answered
+            self._log.exception("s3_request_failed", request_id=exchange.request_id)
+            await exchange.fail_unexpectedly()
 
     async def _serve(self, exchange: Exchange) -> None:
         http = exchange.http

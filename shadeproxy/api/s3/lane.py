@@ -14,7 +14,7 @@ from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.remembered import PartHead, part_head, whole_heads
-from shadeproxy.api.s3.request import PLAIN_LINE, S3Request, is_canonical, plain_get
+from shadeproxy.api.s3.request import PLAIN_LINE, S3Request, plain_get
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
@@ -298,7 +298,7 @@ class FastLane:
             return None
         target, block, now_s = line[1], raw[line.end() :], self._now_s()
         path = target.decode()
-        canonical = target if is_canonical(target) else encode_path(path).encode()
+        canonical = encode_path(path).encode()
         fields: dict[str, str] = {}
         plan = self._plan(block, canonical, "", now_s)
         if plan is None:

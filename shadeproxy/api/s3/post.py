@@ -22,6 +22,7 @@ from shadeproxy.api.s3.upload.documents import parse_tags
 from shadeproxy.api.s3.upload.form import Form, boundary_of
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.errors import InvalidRequest, MissingLength, OriginError
+from shadeproxy.core.sigv4 import path_of_key
 from shadeproxy.core.types import Headers, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
@@ -82,7 +83,7 @@ class PostUploads:
                     forwarded = ForwardRequest(
                         method="PUT",
                         ref=ref,
-                        raw_path=f"/{quote(ref.bucket, safe='-_.~:')}/{quote(ref.key, safe='/-_.~')}",
+                        raw_path=f"/{quote(ref.bucket, safe='-_.~:')}/{path_of_key(ref.key)}",
                         headers=headers,
                         body=pieces,
                         content_length=form.file_length,

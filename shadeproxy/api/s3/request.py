@@ -21,7 +21,6 @@ _VISIBLE = re.compile(r"[!-~]*")
 PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.:-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
 """A GET of an object with a name of which nothing is escaped."""
 
-_UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _JOB_NAME = re.compile(NAME_PATTERN)
 _JOB_NUMBER = re.compile(r"\d{1,9}")
@@ -93,11 +92,6 @@ def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S
     """
     bucket, _, key = path[1:].partition("/")
     return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, (), fields, job)
-
-
-def is_canonical(target: bytes) -> bool:
-    """Whether the path of a PLAIN_LINE is its own canonical URI (``encode_path``)."""
-    return not target.translate(None, _UNRESERVED)
 
 
 def parse_job(field: str | None) -> JobContext | None:

@@ -88,19 +88,15 @@ def epochs(scale: Scale) -> Iterator[Planned]:
     ):
         once = cache(partial(rounds_of_epochs, objects=objects, rounds=_ROUNDS, sigma=sigma))
         how = f"{objects} x 100 KB shuffled, {_READERS} readers, 20 ms origin{tells}, cache of 20 %"
-        yield Planned(
-            f"first epoch, wall{varies}",
-            "s",
-            Target(1.05, at_least=False),
-            f"{how}; direct in turn",
-            partial(_of, first_epoch, once),
-            ratio_is="ours / reference",
-        )
-        yield Planned(
-            f"worst later epoch, wall{varies}",
-            "s",
-            Target(1.0, at_least=False),
-            f"{how}; direct in turn; the worst of epochs 2 to {_EPOCHS}",
-            partial(_of, worst_later_epoch, once),
-            ratio_is="ours / reference",
-        )
+        for name, most, judge, of_which in (
+            ("first epoch", 1.05, first_epoch, ""),
+            ("worst later epoch", 1.0, worst_later_epoch, f"; the worst of epochs 2 to {_EPOCHS}"),
+        ):
+            yield Planned(
+                f"{name}, wall{varies}",
+                "s",
+                Target(most, at_least=False),
+                f"{how}; direct in turn{of_which}",
+                partial(_of, judge, once),
+                ratio_is="ours / reference",
+            )
