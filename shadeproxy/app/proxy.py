@@ -136,7 +136,14 @@ class Proxy:
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
             verbose=is_verbose(settings),
         )
-        fast = FastLane(engine, handler, clock=clock, jobs=observer, remembers=remembers(settings))
+        fast = FastLane(
+            engine,
+            handler,
+            clock=clock,
+            jobs=observer,
+            remembers=remembers(settings),
+            notes=engine.notes,
+        )
         scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         checkup = Checkup(

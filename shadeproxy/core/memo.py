@@ -15,15 +15,16 @@ class Memo(Generic[Key, Value]):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._young: dict[Key, Value] = {}
+        self.young: dict[Key, Value] = {}
+        """What was put or asked for lately; to be looked into, not to be changed."""
         self._old: dict[Key, Value] = {}
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.young) + len(self._old)
 
     def get(self, key: Key) -> Value | None:
         """What was put under ``key``, if it is remembered."""
-        value = self._young.get(key)
+        value = self.young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
             if value is not None:
@@ -32,12 +33,12 @@ class Memo(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         """Remember ``value``."""
-        if len(self._young) >= self._capacity:
-            self._old = self._young
-            self._young = {}
-        self._young[key] = value
+        if len(self.young) >= self._capacity:
+            self._old = self.young
+            self.young = {}
+        self.young[key] = value
 
     def drop(self, key: Key) -> None:
         """Forget ``key``."""
-        self._young.pop(key, None)
+        self.young.pop(key, None)
         self._old.pop(key, None)

@@ -20,9 +20,10 @@ ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
 know, while an unsigned ``x-amz-*`` would be refused."""
 
-_numbers = itertools.count(secrets.randbits(60))
+NUMBERS = itertools.count(secrets.randbits(60))
+"""Of requests; each is taken once."""
 
 
 def next_request_id() -> str:
     """16 hexadecimal digits that no other answer of this process carries."""
-    return f"{next(_numbers):016X}"
+    return f"{next(NUMBERS):016X}"

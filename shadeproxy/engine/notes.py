@@ -38,14 +38,16 @@ CountUses = Callable[[Uses, Sequence[Kind]], None]
 class Notes:
     """Of the pages of ``cache``. ``count``: told of the reads, many at a time.
 
-    ``rows`` (USE) and ``timer`` are for the compiled lane, which appends what ``add`` would.
+    What is public beside the methods is for the compiled lane, which appends to ``rows`` (USE) what ``add``
+    would.
     """
 
     def __init__(self, cache: PageCache, *, count: CountUses) -> None:
-        self._residents = cache.residents
+        self.residents = cache.residents
         self._note_uses = cache.note_uses
         self._count = count
         self.unread = cache.residents.unread
+        self.most_waiting_bytes = _MOST_WAITING_BYTES
         self.rows = bytearray()
         self.timer: asyncio.Handle | None = None
         self._delay_s = 0.0
@@ -69,7 +71,7 @@ class Notes:
                 ticket.slot, ticket.stamp, ticket.object_hash, span.start, span.length, noted.kind, 1
             )
         # What ``soon`` would find out: the timer is set already, and for no later.
-        if self.timer is None or self.unread or len(self.rows) >= _MOST_WAITING_BYTES:
+        if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.soon((ticket.slot,))
 
     def prepare(self, ticket: Resident, job: JobContext | None) -> Noted:
@@ -82,7 +84,7 @@ class Notes:
 
     def add_pages(self, slots: Sequence[int]) -> None:
         """Reads, or parts of reads, that were counted already."""
-        stamps = self._residents.stamps
+        stamps = self.residents.stamps
         for slot in slots:
             self.rows += _ROW.pack(slot, stamps[slot], 0, 0, 0, 0, 0)
         self.soon(slots)
@@ -109,7 +111,7 @@ class Notes:
         Never at once: it may promote and evict, and who reads now has bytes that are not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
-        if self._waiting * USE.itemsize >= _MOST_WAITING_BYTES:
+        if self._waiting * USE.itemsize >= self.most_waiting_bytes:
             delay_s = 0.0
         if self.timer is not None:
             if self._delay_s <= delay_s:
@@ -120,7 +122,7 @@ class Notes:
 
     def flush_many(self) -> None:
         """``flush``, if there is enough to be worth it."""
-        enough = min(_WORTH_TELLING, len(self._residents) // _SMALL)
+        enough = min(_WORTH_TELLING, len(self.residents) // _SMALL)
         if self._waiting >= max(enough, 1):
             self.flush()
 
@@ -133,7 +135,7 @@ class Notes:
         kept, self._kept = self._kept, []
         if kept:
             slots, generations = (np.concatenate(column) for column in zip(*kept, strict=True))
-            self._note_uses(slots[self._residents.generation[slots] == generations])
+            self._note_uses(slots[self.residents.generation[slots] == generations])
 
     def tell(self) -> None:
         """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
@@ -148,9 +150,9 @@ class Notes:
 
     def _keep(self, slots: Slots, stamps: NDArray[np.int64]) -> list[int]:
         """Keep those that did not change hands since."""
-        same = slots[self._residents.stamp[slots] == stamps]
+        same = slots[self.residents.stamp[slots] == stamps]
         if len(same):
-            self._kept.append((same, self._residents.generation[same]))
+            self._kept.append((same, self.residents.generation[same]))
         read: list[int] = same.tolist() if self.unread else []
         return read
 

@@ -50,10 +50,10 @@ class S3Protocol(web.RequestHandler):
     __slots__ = (
         "_active",
         "_admitted",
+        "_answer",
         "_begun",
         "_door",
         "_ending",
-        "_fast",
         "_half_closed",
         "_head_bytes",
         "_held",
@@ -85,7 +85,7 @@ class S3Protocol(web.RequestHandler):
             lingering_time=_LINGER_S,
         )
         self._s3 = s3
-        self._fast = fast
+        self._answer = fast.entry
         self._door = door
         self._admitted = True
         self._lane = _OURS
@@ -118,7 +118,7 @@ class S3Protocol(web.RequestHandler):
             self._drop(data)
             return
         if self._lane == _OURS and data:
-            if self._held or self._busy:
+            if self._held:
                 self._hold(self._held + data)
                 self._go_on()
             else:
@@ -250,7 +250,7 @@ class S3Protocol(web.RequestHandler):
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
             self._begun += 1
-            outcome = self._fast.answer(raw, sender)
+            outcome = self._answer(raw, sender)
             if outcome is True:
                 self._active = True
             elif outcome is None:

@@ -49,18 +49,21 @@ class Sender:
     """
 
     __slots__ = (
-        "_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_transport",
-        "_waiters",
+        "_direct", "_keep", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_waiters", "descriptor",
+        "loan", "transport",
     )  # fmt: skip
 
     def __init__(
         self, transport: asyncio.Transport, on_idle: Callable[[], None], on_cut: Callable[[str], None]
     ) -> None:
-        self._transport = transport
+        self.transport = transport
         self._on_idle = on_idle
         self._on_cut = on_cut
         self._direct: socket.socket | None = None
-        self._loan: Loan | None = None
+        self.descriptor = -1
+        """Of the socket, once a file was sent to it; -1 where none can be."""
+        self.loan: Loan | None = None
+        """Being sent, because the client did not take it at once."""
         self._rest: tuple[Loan, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
@@ -69,7 +72,7 @@ class Sender:
     @property
     def busy(self) -> bool:
         """Whether a file is being sent that the client does not take fast enough."""
-        return self._loan is not None
+        return self.loan is not None
 
     @property
     def sent(self) -> int:
@@ -78,19 +81,19 @@ class Sender:
 
     def write(self, data: bytes) -> None:
         """Through the transport, which keeps what the client does not take now."""
-        self._transport.write(data)
+        self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """As ``write``."""
-        self._transport.writelines(pieces)
+        self.transport.writelines(pieces)
 
     def send(self, head: bytes, *loans: Loan) -> None:
         """``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
         loan, rest = loans[0], loans[1:]
         direct = self._direct or self._open()
         first = loan.first
-        if direct is None or loan.last - first < LEAST_BYTES or self._transport.get_write_buffer_size():
-            self._transport.writelines((head, *(one.pin() for one in loans)))
+        if direct is None or loan.last - first < LEAST_BYTES or self.transport.get_write_buffer_size():
+            self.transport.writelines((head, *(one.pin() for one in loans)))
             return
         lead = head if first == loan.start else b"".join((head, loan.ticket.window[loan.start : first]))
         try:
@@ -102,20 +105,39 @@ class Sender:
             return
         if sent < len(lead):
             tail = loan.pin()[first - loan.start :]
-            self._transport.writelines((lead[sent:], tail, *(one.pin() for one in rest)))
+            self.transport.writelines((lead[sent:], tail, *(one.pin() for one in rest)))
             return
-        self._loan, self._rest, self._position = loan, rest, first
+        self.loan, self._rest, self._position = loan, rest, first
         self._send_on(direct, loan)
         if rest:
             self._send_rest(direct)
-        if self._loan is not None:
+        self._wait(direct)
+
+    def go_on(self, loan: Loan, lead: bytes, position: int, error: int) -> None:
+        """For who began as ``send`` does: ``lead`` is left of the head and what is copied, and the file from
+        ``position`` on. ``error``: the errno of the last call, 0 when it took a part.
+        """
+        direct = self._direct
+        assert direct is not None, "who has a descriptor has a socket"
+        if error not in {0, errno.EAGAIN, errno.EINTR}:
+            self._cut(OSError(error, os.strerror(error)))
+        elif lead:
+            self.transport.writelines((lead, loan.pin()[loan.first - loan.start :]))
+        else:
+            self.loan, self._rest, self._position = loan, (), position
+            self._sent += position - loan.first
+            self._wait(direct)
+
+    def _wait(self, direct: socket.socket) -> None:
+        """For the client, if there is more to send."""
+        if self.loan is not None:
             # The pages must stay as they are until the kernel has taken the rest of them.
-            self._keep = [one.pin() for one in (self._loan, *self._rest)]
+            self._keep = [one.pin() for one in (self.loan, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     async def idle(self) -> None:
         """Wait until not ``busy``."""
-        if self._loan is not None:
+        if self.loan is not None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -126,21 +148,22 @@ class Sender:
             if self._keep:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())
             self._direct.close()
-            self._direct = None
+            self._direct, self.descriptor = None, -1
         self._end()
 
     # ------------------------------------------------------------------ inside
 
     def _open(self) -> socket.socket | None:
         """A socket object of our own: the transport's has no send. None where bytes have to be encrypted."""
-        own = self._transport.get_extra_info("socket")
-        if own is None or self._transport.get_extra_info("sslcontext") is not None:
+        own = self.transport.get_extra_info("socket")
+        if own is None or self.transport.get_extra_info("sslcontext") is not None:
             return None
         try:
             self._direct = socket.socket(fileno=os.dup(own.fileno()))
         except OSError:
             return None  # out of descriptors: copying needs none
         self._direct.setblocking(False)
+        self.descriptor = self._direct.fileno()
         return self._direct
 
     def _send_on(self, direct: socket.socket, loan: Loan) -> None:
@@ -167,20 +190,20 @@ class Sender:
         self._sent += position - begin
         self._position = position
         if position == stop:
-            self._loan = None
+            self.loan = None
 
     def _send_rest(self, direct: socket.socket) -> None:
         """The loans that follow, as far as the client takes them."""
-        while self._loan is None and self._rest:
+        while self.loan is None and self._rest:
             loan, self._rest = self._rest[0], self._rest[1:]
-            self._loan, self._position = loan, loan.start
+            self.loan, self._position = loan, loan.start
             self._send_on(direct, loan)
 
     def _continue(self, direct: socket.socket) -> None:
-        if self._loan is not None:
-            self._send_on(direct, self._loan)
+        if self.loan is not None:
+            self._send_on(direct, self.loan)
         self._send_rest(direct)
-        if self._loan is None:
+        if self.loan is None:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()
             self._on_idle()
@@ -189,10 +212,10 @@ class Sender:
         """Reset by the client, or a file that cannot be read: either way it must not look like an end."""
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
-        reset_on_close(self._transport)
+        reset_on_close(self.transport)
 
     def _end(self) -> None:
-        self._loan, self._rest, self._keep = None, (), []
+        self.loan, self._rest, self._keep = None, (), []
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

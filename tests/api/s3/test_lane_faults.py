@@ -192,7 +192,7 @@ async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     noted = []
     flush = notes.flush
     monkeypatch.setattr(notes, "flush", lambda: noted.append(len(notes.rows) // USE.itemsize) or flush())
-    monkeypatch.setattr("shadeproxy.engine.notes._MOST_WAITING_BYTES", 4 * USE.itemsize)
+    monkeypatch.setattr(notes, "most_waiting_bytes", 4 * USE.itemsize)
     ticket = proxy.engine.ticket(("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):
         assert proxy.engine.lend(ticket, None, proxy.clock.now_s()) is not None

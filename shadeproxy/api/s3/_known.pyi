@@ -1,0 +1,24 @@
+from collections.abc import Callable, Iterator
+
+from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.sender import Sender
+from shadeproxy.core.types import JobContext
+from shadeproxy.engine.base import Loan, Resident
+from shadeproxy.engine.notes import Notes
+
+class CompiledHits:
+    def __init__(
+        self,
+        known: KnownHits,
+        notes: Notes,
+        *,
+        otherwise: Callable[[bytes, Sender], Asked | bool | None],
+        take: Callable[[Resident, JobContext | None, float], memoryview | None],
+        numbers: Iterator[int],
+        check_time: Callable[[str, float], None],
+        new_loan: type[Loan],
+        copy_bytes: int,
+        lend_bytes: int,
+    ) -> None: ...
+    def answer(self, raw: bytes, out: Sender) -> Asked | bool | None: ...

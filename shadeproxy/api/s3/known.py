@@ -1,0 +1,251 @@
+"""Hits of known objects for known clients: parsed, proven, looked up and sent in one plain call.
+
+Laws: nothing is decided here. What is remembered are results of the functions that the general lane uses
+(``Gate.identify``, ``answer_read``, ``with_own``), under the exact bytes that led to them; whoever is signed
+is verified each time (signed.py). What is not known is left untouched: nothing is written, nothing noted.
+``_known.pyx`` is ``KnownHits.answer`` of whole pages once more, compiled: what is changed here is changed
+there.
+"""
+
+from typing import NamedTuple, Protocol
+
+from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.head import Head
+from shadeproxy.api.s3.remembered import PartHead, part_head, whole_heads
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.response import http_date
+from shadeproxy.api.s3.semantics import answer_read
+from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.memo import Memo
+from shadeproxy.core.ranges import parse_range
+from shadeproxy.core.sigv4 import encode_path
+from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.engine.base import NO_CONDITIONS, Loan, ReadsNow, Resident
+from shadeproxy.engine.hot import COPY_BYTES
+
+_MOST_TARGETS = 32_768
+_MOST_PLANS = 1024
+# What is remembered is bounded by number; so that it is also by bytes, only ordinary sizes are.
+_MOST_BLOCK_BYTES = 2048
+_MOST_TARGET_BYTES = 1200
+_TOUCH_EVERY_S = 1.0
+
+
+class Writer(Protocol):
+    """What the lane needs of a connection (sender.py)."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
+
+    def send(self, head: bytes, *loans: Loan) -> None: ...
+
+
+class JobObserver(Protocol):
+    """Told that a job reads, at most about once a second."""
+
+    def on_job(self, job: JobContext) -> None: ...
+
+
+class Known(NamedTuple):
+    """An object under one request target. ``resident``: a ticket for all of it, if it is one page, and
+    ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
+    """
+
+    ref: ObjectRef
+    canonical_path: bytes
+    resident: Resident | None
+    heads: tuple[bytes, bytes]
+
+
+class KnownHits:
+    """For all connections of a listener. Whoever remembers asks ``identify`` first."""
+
+    def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
+        self._engine = engine
+        self._take = engine.take
+        self._lend = engine.lend
+        self.now_s = clock.now_s
+        self._jobs = jobs
+        self._touched: dict[str, float] = {}
+        self._tails_until_s = 0
+        self._tails: dict[Source, bytes] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Who may read what, or how long the cache may answer, changed."""
+        self.templates = Templates()
+        self.targets: Memo[bytes, Known] = Memo(_MOST_TARGETS)
+        self.plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
+        self._parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
+
+    def answer(self, raw: bytes, out: Writer) -> bool:
+        """Answer the request whose whole head is ``raw``; False: nothing happened."""
+        if not raw.startswith(b"GET /"):
+            return False
+        end = raw.find(b" HTTP/1.1\r\n")
+        target = raw[4:end]
+        known = self.targets.get(target)
+        return known is not None and self._answer(known, target, raw[end + 11 :], out)
+
+    def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
+        """Whose the header block is, if that is known. One that is signed never comes twice."""
+        plan = None
+        if len(block) in self.templates.by_length:
+            plan = self.templates.plan(block, path, range_value, now_s)
+        return plan or self.plans.get(block)
+
+    def tail(self, source: Source, now_s: float) -> bytes:
+        """What follows the request id in this second."""
+        second = int(now_s)
+        if second + 1 != self._tails_until_s:
+            self._tails.clear()
+            self._tails_until_s = second + 1
+        tail = self._tails.get(source)
+        if tail is None:
+            tail = self._tails[source] = (
+                f"\r\nDate: {http_date(second)}\r\nx-shade-cache: {source}\r\n\r\n".encode()
+            )
+        return tail
+
+    def touch(self, job: JobContext, now_s: float) -> None:
+        """``job`` reads."""
+        if now_s - self._touched.get(job.job, 0.0) >= _TOUCH_EVERY_S:
+            if len(self._touched) >= _MOST_PLANS:
+                self._touched.clear()
+            self._touched[job.job] = now_s
+            self._jobs.on_job(job)
+
+    # ------------------------------------------------------------------ what is remembered
+
+    def remember_target(self, request: S3Request, *, whole: bool) -> None:
+        """Of a plain GET that was answered: its object, whole or not."""
+        target = request.wire_path.encode()
+        if len(target) > _MOST_TARGET_BYTES:
+            return
+        ticket = self._engine.ticket(request.ref, 0, self.now_s()) if whole else None
+        heads = whole_heads(ticket.meta) if ticket is not None and ticket.whole else None
+        if heads is not None or self.targets.get(target) is None:
+            path = encode_path(request.wire_path).encode()
+            resident = None if heads is None else ticket
+            self.targets.put(target, Known(request.ref, path, resident, heads or (b"", b"")))
+
+    def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
+        """Of a request that was identified: its header block, if it is a plain GET. Whether it is."""
+        plan = plain_plan(head, call)
+        if plan is not None:
+            self._remember(raw, call, plan)
+        return plan is not None
+
+    def _remember(self, raw: bytes, call: Call, plan: Plan) -> None:
+        request = call.request
+        block = raw[raw.index(b"\r\n") + 2 :]
+        cut = cut_range(block)
+        if cut is not None:
+            block = cut[0]
+        elif "range" in request.fields:
+            return  # not cut out, so it would be remembered as part of the block
+        if len(block) > _MOST_BLOCK_BYTES:
+            return
+        if not request.fields.keys() & CHANGING:
+            self.plans.put(block, plan)
+            return
+        path, range_value = encode_path(request.wire_path).encode(), "" if cut is None else cut[1]
+        if self.templates.plan(block, path, range_value, self.now_s()) is None:
+            self.templates.learn(block, call, plan)
+
+    # ------------------------------------------------------------------ answers
+
+    def _answer(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
+        """Answer a GET of ``known`` by a client that is known too; False: nothing happened."""
+        now_s = self.now_s()
+        plan = self.plan(block, known.canonical_path, "", now_s)
+        if plan is None:
+            cut = cut_range(block)
+            return cut is not None and self._answer_range(known, target, *cut, out)
+        resident = known.resident
+        if resident is None:
+            return False
+        start = known.heads[plan.checksums]
+        head = b"".join((start, next_request_id().encode(), self.tail(resident.source, now_s)))
+        if self._send(out, head, resident, plan.job, now_s=now_s):
+            return True
+        self.targets.drop(target)
+        return False
+
+    def _answer_range(self, known: Known, target: bytes, block: bytes, range_value: str, out: Writer) -> bool:
+        """As ``_answer``, for a GET whose Range was cut out of ``block``."""
+        now_s = self.now_s()
+        plan = self.plan(block, known.canonical_path, range_value, now_s)
+        found = self._find_span(known.ref, range_value, now_s)
+        if plan is None or found is None:
+            return False
+        ticket, span = found
+        part = self._part_head(target, ticket.meta, range_value)
+        if part is None:
+            return False
+        head = part.of(span, next_request_id()) + self.tail(ticket.source, now_s)
+        if ticket.holds(span):
+            return self._send(out, head, ticket, plan.job, now_s=now_s, span=span)
+        loans = self._engine.lend_across(ticket, plan.job, now_s, span)
+        if loans is None:
+            return False
+        out.send(head, *loans)
+        if plan.job is not None:
+            self.touch(plan.job, now_s)
+        return True
+
+    def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[Resident, Span] | None:
+        """What of ``ref`` is asked for, and a ticket for the page that it begins in."""
+        spec = parse_range(range_value)
+        ticket = None if spec is None else self._engine.ticket(ref, spec.first or 0, now_s)
+        if spec is None or ticket is None:
+            return None
+        try:
+            span = spec.resolve(ticket.meta.size)
+            if spec.first is None:  # the last bytes: which page they begin in was not known before
+                ticket = self._engine.ticket(ref, span.start, now_s)
+                if ticket is None or spec.resolve(ticket.meta.size) != span:
+                    return None
+        except ShadeProxyError:
+            return None
+        return ticket, span
+
+    def _part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
+        """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
+        part = self._parts.get(target)
+        if part is None or (part.meta is not meta and part.meta != meta):
+            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+            part = part_head(answer, meta)
+            if part is not None:
+                self._parts.put(target, part)
+        return part
+
+    def _send(
+        self,
+        out: Writer,
+        head: bytes,
+        ticket: Resident,
+        job: JobContext | None,
+        *,
+        now_s: float,
+        span: Span | None = None,
+    ) -> bool:
+        """Send ``head`` and the bytes of ``ticket``; False, and nothing sent, when it is no longer good."""
+        loan = None if ticket.lender is None else self._lend(ticket, job, now_s, span)
+        if loan is not None:
+            out.send(head, loan)
+        else:
+            body = self._take(ticket, job, now_s, span)
+            if body is None:
+                return False
+            if ticket.stop - ticket.start <= COPY_BYTES:
+                out.write(b"".join((head, body)))
+            else:
+                out.writelines((head, body))
+        if job is not None:
+            self.touch(job, now_s)
+        return True
