@@ -7,11 +7,12 @@ from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ClientKey, Right
 from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, RequestObserver
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.lane import COMPILED, FastLane
 
 __all__ = [
     "ALL_RIGHTS",
     "CLIENT_CLOSED",
+    "COMPILED",
     "Authenticator",
     "ClientKey",
     "FastLane",

@@ -13,7 +13,7 @@ import uvloop
 from aiohttp import web
 from botocore.config import Config
 
-from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
+from shadeproxy.api.s3 import COMPILED, Authenticator, ClientKey, FastLane, S3Handler, S3Server
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
@@ -145,10 +145,13 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = 1 << 20,
         lane: type[FastLane] = FastLane,
+        compiled: bool = False,
         page_size: int = PAGE,
         ram: Path | None = None,
     ) -> Proxy:
-        """``ram``: a directory of its own for the RAM tier, which may then lend."""
+        """``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
+        answered by the compiled form.
+        """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
         directory = tmp_path / f"ram{len(made)}" if ram is None else ram
@@ -176,7 +179,8 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             base_domains=base_domains,
             trailed_budget_bytes=trailed_budget_bytes,
         )
-        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen)
+        notes = engine.notes if compiled else None
+        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, notes=notes)
         server = S3Server(handler, fast)
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
@@ -193,6 +197,14 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         proxy.engine.assert_quiescent()
         assert proxy.handler.held_bytes == 0, "a held upload was not given back"
         await asyncio.to_thread(cache.close)
+
+
+@pytest.fixture(params=[False, True], ids=["interpreted", "compiled"])
+def compiled(request: pytest.FixtureRequest) -> bool:
+    """Both forms of the fast lane, where there are both."""
+    if request.param and not COMPILED:
+        pytest.skip("the lane was not compiled when it was installed")
+    return request.param
 
 
 @pytest.fixture

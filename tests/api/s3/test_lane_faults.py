@@ -109,7 +109,7 @@ async def test_what_is_remembered_is_bounded_in_bytes(two):
     long = "x" * 4000
     for number in range(3):
         await talk(two.port, request("/b/page", f"User-Agent: {number}{long}", close=False), count=1)
-    assert len(two.lane._plans) == 1
+    assert len(two.lane._memory.plans) == 1
 
 
 async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one(proxy, monkeypatch):

@@ -26,8 +26,8 @@ def tmpfs():
 
 
 @pytest.fixture
-async def proxy(tmpfs, make_proxy):
-    proxy = await make_proxy(lane=Watched, page_size=1 << 20, ram=tmpfs / "ram")
+async def proxy(tmpfs, make_proxy, compiled):
+    proxy = await make_proxy(lane=Watched, compiled=compiled, page_size=1 << 20, ram=tmpfs / "ram")
     proxy.bodies = {key: os.urandom(size) for key, size in (("k", SIZE), ("small", 20_000))}
     for key, body in proxy.bodies.items():
         proxy.origin.put("b", key, body)

@@ -36,9 +36,11 @@ def signed(target, *fields, key=ACCESS, secret=SECRET, token=None, now_s, payloa
 
 
 @pytest.fixture
-async def strict(make_proxy):
+async def strict(make_proxy, compiled):
     """A warm proxy that lets in only whom it knows."""
-    proxy = await make_proxy(anonymous=False, clients=CLIENTS, clock=ManualClock(), lane=Watched)
+    proxy = await make_proxy(
+        anonymous=False, clients=CLIENTS, clock=ManualClock(), lane=Watched, compiled=compiled
+    )
     for key in ("k", "other"):
         proxy.origin.put("b", key, key.encode() * 10)
         for _ in range(3):

@@ -10,8 +10,8 @@ from .conftest import ACCESS
 
 
 @pytest.fixture
-async def proxy(make_proxy):
-    proxy = await make_proxy(anonymous=False)
+async def proxy(make_proxy, compiled):
+    proxy = await make_proxy(anonymous=False, compiled=compiled)
     proxy.origin.put("b", "mine", b"mine")
     proxy.origin.put("b", "secret", b"not for the holder of the URL")
     return proxy

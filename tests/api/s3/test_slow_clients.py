@@ -78,9 +78,10 @@ async def reading_nothing(proxy, data):
 
 
 @pytest.mark.parametrize("how", ["lent", "copied", "forwarded", "cold"])
-async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, request, how):
+async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, compiled, request, how):
     options = {"ram": request.getfixturevalue("tmpfs") / "ram"} if how == "lent" else {}
-    proxy = await make_proxy(lane=Watched, page_size=SIZE if how == "lent" else 1 << 16, **options)
+    options |= {"page_size": SIZE if how == "lent" else 1 << 16, "compiled": compiled}
+    proxy = await make_proxy(lane=Watched, **options)
     proxy.server._keepalive_s = 0.3
     proxy.origin.put("b", "k", bytes(SIZE - 4096 if how == "lent" else SIZE))
     target = "/b/k?partNumber=1" if how == "forwarded" else "/b/k"
