@@ -1,0 +1,190 @@
+"""The compiled form of known hits: it says what the interpreted one says, or leaves the request alone."""
+
+import random
+import re
+
+import pytest
+
+from shadeproxy.api.s3 import COMPILED
+from shadeproxy.api.s3.auth.sigv4 import check_time
+from shadeproxy.api.s3.known import Known
+from shadeproxy.api.s3.signed import Plan, _Template
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.tracing import NUMBERS
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.base import Loan
+from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.engine.uses import Noted
+from shadeproxy.tiers.base import Lender
+
+from .test_lane import request, talk
+from .test_lane_lending import tmpfs
+from .test_lane_signed import CLIENTS, SDK, signed
+
+if COMPILED:
+    from shadeproxy.api.s3._known import CompiledHits
+else:
+    pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
+
+__all__ = ["tmpfs"]  # a fixture
+_ID = re.compile(rb"(?<=x-amz-request-id: )[0-9A-F]{16}")
+JOB = "x-shade-job: j;epoch=1;rank=0"
+
+
+class Sink:
+    """What was sent. As a Sender without a descriptor."""
+
+    descriptor = -1
+
+    def __init__(self):
+        self.sent = b""
+
+    @property
+    def transport(self):
+        return self
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def write(self, data):
+        self.sent += data
+
+    def writelines(self, pieces):
+        self.sent += b"".join(pieces)
+
+    def send(self, head, *loans):
+        self.writelines((head, *(loan.pin() for loan in loans)))
+
+
+class Both:
+    """Both forms of what one lane remembers."""
+
+    def __init__(self, proxy):
+        self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
+        self._compiled = CompiledHits(
+            self._memory,
+            self._notes,
+            otherwise=lambda *_: None,
+            take=proxy.engine.take,
+            numbers=NUMBERS,
+            check_time=check_time,
+            new_loan=Loan,
+            copy_bytes=COPY_BYTES,
+            lend_bytes=16 * 1024,
+        ).answer
+
+    def _tell(self, answer, raw):
+        self._notes.tell()
+        sink = Sink()
+        done = answer(raw, sink)
+        rows = bytes(self._notes.rows)
+        assert bool(done) == bool(sink.sent) == bool(rows)
+        return (_ID.sub(b"", sink.sent), rows) if done else None
+
+    def interpreted(self, raw):
+        return self._tell(self._memory.answer, raw)
+
+    def compiled(self, raw):
+        return self._tell(self._compiled, raw)
+
+
+@pytest.fixture(params=["copied", "lent"])
+async def warm(make_proxy, tmpfs, request):
+    """A proxy that knows a plain client, signed ones, and a few objects."""
+    ram = tmpfs / "ram" if request.param == "lent" else None
+    proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 20, ram=ram)
+    for key, size in (("k", 4000), ("big", 100_000), ("empty", 0), ("a%20b", 10)):
+        proxy.origin.put("b", key.replace("%20", " "), bytes(i * 7 % 251 for i in range(size)))
+    for raw in heads(proxy):
+        for _ in range(3):
+            await talk(proxy.port, raw, count=1)
+    return proxy
+
+
+def heads(proxy):
+    now_s = proxy.clock.now_s()
+    for key in ("k", "big", "a%20b"):
+        yield request(f"/b/{key}", close=False)
+        yield request(f"/b/{key}", *SDK, JOB, close=False)
+        yield request(f"/b/{key}", "x-amz-checksum-mode: ENABLED", close=False)
+        yield signed(f"/b/{key}", now_s=now_s)
+        yield signed(f"/b/{key}", key="temporary", secret="temporary-secret", token="a-token", now_s=now_s)
+
+
+async def test_both_forms_send_and_note_the_same(warm):
+    both = Both(warm)
+    for raw in heads(warm):
+        said = both.interpreted(raw)
+        assert said is not None, raw
+        assert both.compiled(raw) == said
+        warm.clock.advance(0.4)
+
+
+async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
+    """A byte of a name or of an invocation may differ; one of anything else makes another request."""
+    both, drawn, taken = Both(warm), random.Random(4), 0
+    for raw in heads(warm):
+        for place in range(len(raw)):
+            for other in (drawn.randrange(256), *b"\r\n :-0aA/"[:3], raw[place] ^ 1):
+                for changed in (
+                    raw[:place] + bytes([other]) + raw[place + 1 :],
+                    raw[:place] + bytes([other]) + raw[place:],
+                    raw[:place] + raw[place + 1 :],
+                ):
+                    said = both.compiled(changed)
+                    taken += said is not None
+                    assert said is None or said == both.interpreted(changed), changed
+    assert taken > 100  # of invocation ids
+
+
+async def test_heads_that_end_too_soon_or_too_late_are_left_alone(warm):
+    both = Both(warm)
+    for raw in heads(warm):
+        for stop in range(len(raw)):
+            assert both.compiled(raw[:stop]) is None
+        assert both.compiled(raw + raw) is None
+        assert both.compiled(raw + b"x") is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda raw, _: raw.replace(b"Signature=", b"Signature=0")[:-1], id="longer"),
+        pytest.param(lambda raw, _: re.sub(rb"(Signature=).", rb"\1x", raw), id="no hex"),
+        pytest.param(lambda raw, _: re.sub(rb"(?<=invocation-id: ).{36}", b"-" * 36, raw), id="dashes"),
+        pytest.param(lambda raw, _: raw.replace(b"/b/k ", b"/b/big "), id="another object"),
+        pytest.param(lambda raw, proxy: proxy.clock.advance(16 * 60) or raw, id="too late"),
+        pytest.param(lambda raw, proxy: proxy.clock.advance(2 * 3600) or raw, id="not fresh"),
+    ],
+)
+async def test_who_is_not_right_is_left_to_the_others(warm, changed):
+    both, raw = Both(warm), signed("/b/k", now_s=warm.clock.now_s())
+    assert both.compiled(raw) is not None
+    raw = changed(raw, warm)
+    assert both.compiled(raw) is None
+    assert both.interpreted(raw) is None
+
+
+async def test_a_page_that_went_is_not_sent(warm):
+    both, raw = Both(warm), request("/b/k", close=False)
+    assert both.compiled(raw) is not None
+    warm.engine.cache.drop_object(ObjectRef("b", "k"), "test")
+    assert both.compiled(raw) is None
+
+
+async def test_what_is_forgotten_is_forgotten_by_both(warm):
+    both, raw = Both(warm), request("/b/k", close=False)
+    warm.lane.forget(remembers=True)
+    assert both.compiled(raw) is None
+
+
+def test_named_tuples_are_read_by_these_positions():
+    """As the enum at the top of _known.pyx has them."""
+    assert Known._fields.index("canonical_path") == 1
+    assert Known._fields.index("resident") == 2
+    assert Known._fields.index("heads") == 3
+    assert Plan._fields.index("job") == 0
+    assert Plan._fields.index("checksums") == 2
+    assert _Template._fields == ("fixed", "time", "signature", "invocation", "date", "signing", "plan")
+    assert Noted._fields == ("job", "kinds", "kind", "row")
+    assert Lender._fields == ("file", "start", "stop")
