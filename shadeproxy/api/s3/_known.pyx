@@ -11,7 +11,6 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
-from libc.errno cimport EIO, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -254,7 +253,7 @@ cdef class CompiledHits:
     ) except -1:
         """engine/hits.py ``_loan``, and ``Sender.send`` of it as far as the client takes it at once."""
         cdef Py_ssize_t first, last, lead_bytes
-        cdef int descriptor = out.descriptor, source, problem = 0
+        cdef int descriptor = out.descriptor, source
         cdef int64_t position
         cdef ssize_t sent
         cdef const char* text
@@ -273,20 +272,12 @@ cdef class CompiledHits:
         position = first
         with nogil:
             sent = c_send(descriptor, text, lead_bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent < 0:
-                problem = errno
-            elif sent == lead_bytes:
-                while position < last:
-                    sent = c_sendfile(descriptor, source, &position, last - position)
-                    if sent < 0:
-                        problem = errno
-                    if sent == 0:
-                        problem = EIO
-                    if problem:
-                        break
-                sent = lead_bytes
+            if sent == lead_bytes:
+                while position < last and c_sendfile(descriptor, source, &position, last - position) > 0:
+                    pass
         if sent != lead_bytes or position < last:
-            out.go_on(loan, head[max(sent, 0):], position, problem)
+            # Whatever it was: who goes on meets it again.
+            out.go_on(loan, head[max(sent, 0):], position)
         return 0
 
 

@@ -113,20 +113,19 @@ class Sender:
             self._send_rest(direct)
         self._wait(direct)
 
-    def go_on(self, loan: Loan, lead: bytes, position: int, error: int) -> None:
-        """For who began as ``send`` does: ``lead`` is left of the head and what is copied, and the file from
-        ``position`` on. ``error``: the errno of the last call, 0 when it took a part.
+    def go_on(self, loan: Loan, lead: bytes, position: int) -> None:
+        """For who began as ``send`` does, and could not go on: ``lead`` is left of the head and of what is
+        copied, and the file from ``position`` on.
         """
         direct = self._direct
         assert direct is not None, "who has a descriptor has a socket"
-        if error not in {0, errno.EAGAIN, errno.EINTR}:
-            self._cut(OSError(error, os.strerror(error)))
-        elif lead:
+        if lead:
             self.transport.writelines((lead, loan.pin()[loan.first - loan.start :]))
-        else:
-            self.loan, self._rest, self._position = loan, (), position
-            self._sent += position - loan.first
-            self._wait(direct)
+            return
+        self.loan, self._rest, self._position = loan, (), position
+        self._sent += position - loan.first
+        self._send_on(direct, loan)
+        self._wait(direct)
 
     def _wait(self, direct: socket.socket) -> None:
         """For the client, if there is more to send."""
