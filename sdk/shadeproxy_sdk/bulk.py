@@ -51,7 +51,8 @@ class Request:
     """Samples ``ids`` of ``manifest`` on their way into ``landing``.
 
     ``lengths``: of each by the manifest, UNKNOWN for whole objects; ``promised``: the same, i64[k], None when
-    all are whole objects. ``by_id``: how they are named. Raises IndexError.
+    all are whole objects. ``by_id``: how they are named; ``known_as``: name and digest by which the proxy
+    took the manifest, None where it did not. Raises IndexError.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], landing: Landing) -> None:
@@ -61,7 +62,7 @@ class Request:
         self.guess = manifest.guess
         self.tag = manifest.tag
         self.by_id = False
-        self.can_go_by_id = manifest.registered is not None
+        self.known_as = None if manifest.registered is None else (manifest.name, manifest.registered)
         self._manifest = manifest
         self._ids = ids
 
@@ -70,8 +71,9 @@ class Request:
         fields: dict[str, str | int] = {} if order is None else {"order": order}
         if self.tag is not None:
             fields |= {"job": self.tag.job, "epoch": self.tag.epoch.value, "rank": self.tag.rank}
-        if self.by_id:
-            fields |= {"dataset": self._manifest.name, "digest": self._manifest.registered or ""}
+        if self.by_id and self.known_as is not None:
+            dataset, digest = self.known_as
+            fields |= {"dataset": dataset, "digest": digest}
             ids = np.array(self._ids, "<u4")[np.array(positions)]
             return f"?{urlencode(fields)}", _IDS_TYPE, ids.tobytes()
         items = b",".join(self._manifest.items_json([self._ids[position] for position in positions]))
@@ -132,7 +134,8 @@ class BulkReads:
         timeout_s = probe_timeout_s(passage, self.timeout_s)
         try:
             offers = self._offers(timeout_s)
-            named = ways.by_id.ask() if request.can_go_by_id else Passage.SHUT
+            known_as = request.known_as
+            named = Passage.SHUT if known_as is None else ways.by_id.ask(known_as)
             request.by_id = named is not Passage.SHUT
             if offers.locate:
                 self._locate(request, allocate, timeout_s)
@@ -141,9 +144,9 @@ class BulkReads:
             if offers.batch:
                 self._batch(request, timeout_s)
             if named is not Passage.SHUT and not request.by_id:
-                ways.by_id.failed(named, "the proxy does not know these samples by id")
+                ways.by_id.failed(known_as, named, "the proxy does not know these samples by id")
             elif request.by_id:
-                ways.by_id.succeeded()
+                ways.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
             ways.offers = None  # What listens there next may be another version, with another socket.

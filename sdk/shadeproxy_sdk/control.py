@@ -34,7 +34,11 @@ class Control:
             )
         self.url = url.rstrip("/")
         self.host = parts.hostname
-        self._token = token
+        self._token = None if token is None else token.strip()
+        if self._token and not self._token.isprintable():
+            raise ConfigError(
+                "the token has a line end or control character: give Client(token=...) it alone"
+            )
 
     def __repr__(self) -> str:
         return f"Control({self.url!r})"
@@ -49,7 +53,8 @@ class Control:
         """What every call carries."""
         headers = {"accept-encoding": "identity"}
         if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
+            # Text of a header leaves as Latin-1, and the listener reads UTF-8.
+            headers["authorization"] = f"Bearer {self._token}".encode().decode("latin-1")
         return headers
 
     def call(

@@ -6,8 +6,10 @@ So a dead proxy costs training one failed request a pause, not one a sample.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum, auto
+
+_MOST_GATES = 256
 
 
 class Passage(Enum):
@@ -66,3 +68,43 @@ class Gate:
         with self._lock:
             self._reopens_at = None
             self._pause_s = self._first_pause_s
+
+
+class Gates:
+    """A gate for each of many names. Thread-safe.
+
+    Only gates that are shut are kept, at most ``most``; beyond it the one that was shut first opens.
+    """
+
+    def __init__(
+        self, pause_s: float, *, most: int = _MOST_GATES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pause_s = pause_s
+        self._most = most
+        self._clock = clock
+        self._shut: dict[Hashable, Gate] = {}  # oldest first
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._shut)
+
+    def ask(self, name: Hashable) -> Passage:
+        """As ``Gate.ask``."""
+        with self._lock:
+            gate = self._shut.get(name)
+        return Passage.OPEN if gate is None else gate.ask()
+
+    def failed(self, name: Hashable, passage: Passage, reason: str) -> None:
+        """As ``Gate.failed``."""
+        with self._lock:
+            gate = self._shut.get(name)
+            if gate is None:
+                gate = self._shut[name] = Gate(self._pause_s, clock=self._clock)
+            if len(self._shut) > self._most:
+                del self._shut[next(iter(self._shut))]
+        gate.failed(passage, reason)
+
+    def succeeded(self, name: Hashable) -> None:
+        """As ``Gate.succeeded``."""
+        with self._lock:
+            self._shut.pop(name, None)

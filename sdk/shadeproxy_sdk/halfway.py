@@ -4,6 +4,7 @@ Law: the moment is counted in reported samples, never in time, so the same repor
 fast anybody was. Not thread-safe, no I/O.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,15 @@ class Known(NamedTuple):
 
     weights: NDArray[np.float32]
     mean_loss: float | None
+
+    @classmethod
+    def told(cls, column: bytes, mean_loss: str | None) -> "Known":
+        """What the proxy answered: the column's bytes, and the header field, which may be no number."""
+        try:
+            value = float(mean_loss or "nan")
+        except ValueError:
+            value = math.nan
+        return cls(np.frombuffer(column, dtype="<f4"), value if math.isfinite(value) else None)
 
 
 class Halfway:

@@ -7,7 +7,6 @@ board's lock is the background's and the samplers'; no network under it.
 """
 
 import logging
-import math
 import os
 import threading
 from collections import deque
@@ -28,7 +27,6 @@ from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
 from shadeproxy_sdk.stall import StallMeter
-from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.waiting import LoaderWatch
 
 if TYPE_CHECKING:
@@ -71,17 +69,21 @@ class Job:
         self._halfway = Halfway()
         self._ahead: Callable[[], None] | None = None
         self._orders: Announcements | None = Announcements()
-        self._orders_entered = self._announced = 0
+        self._orders_entered = self._scores_entered = self._announced = 0
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated)
-        body = {"dataset": manifest.name, "world_size": world_size, "weight": weight}
-        self._proxy = Registration(client, name, manifest, body)
+        body = {"world_size": world_size, "weight": weight}
+        self._proxy = Registration(client, name, manifest, rank=rank, body=body)
         self._proxy.enter()
-        self.name = self._proxy.name
-        self._tag = manifest.tag = JobTag(self.name, rank)
+        self._tag = manifest.tag = self._proxy.tag
         self._pid = os.getpid()
         OPEN_JOBS.add(self)
         self._courier = Courier(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
+
+    @property
+    def name(self) -> str:
+        """What the proxy knows it by: another one than was asked for, where another run has that."""
+        return self._proxy.name
 
     # ------------------------------------------------------------------ the training loop
 
@@ -239,7 +241,7 @@ class Job:
         answer = self._proxy.fetch(f"/scores?epoch={epoch}&mean_loss={own.mean_loss!r}")
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
-        return Known(np.frombuffer(answer.body, dtype="<f4"), _number(answer.headers.get(_MEAN_LOSS)))
+        return Known.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Which samples the proxy holds, bool (samples,); None without a proxy."""
@@ -363,6 +365,9 @@ class Job:
     def _send_scores(self) -> bool:
         while True:
             with self._board_lock:
+                if self._scores_entered not in {0, self._proxy.entered}:
+                    self._board.again()
+                self._scores_entered = self._proxy.entered
                 ids, scores = self._board.take(_SCORES_PER_POST)
             if not ids.size:
                 return True
@@ -388,12 +393,3 @@ class Job:
             _LOG.warning(
                 "Job %s: a report was not used, and more such will only be counted: %s", self.name, error
             )
-
-
-def _number(text: str | None) -> float | None:
-    """The finite number in a header field, else None."""
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

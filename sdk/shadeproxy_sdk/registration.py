@@ -3,7 +3,8 @@ wait.
 
 A proxy that is away, restarted, or forgot an expired job is normal here; only a refusal at the start is
 raised, because it is a mistake that somebody can mend. A name that is taken is none: a run that was killed
-keeps its names until it expires, and the next one must not wait for that.
+keeps its names until it expires, and the next one must not wait for that; nor does one that was silent for so
+long that another run has its name.
 """
 
 import json
@@ -19,6 +20,7 @@ from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.names import other_name
+from shadeproxy_sdk.tag import JobTag
 
 if TYPE_CHECKING:
     from shadeproxy_sdk.client import Client
@@ -30,6 +32,7 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 _NO_SUCH_CALL = frozenset({404, 405, 501})
 _NOT_FOUND = 404
 _CONFLICT = 409
+_NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
 _MARK_LENGTH = 8
 
 
@@ -49,14 +52,23 @@ class Registration:
     more means that the proxy had forgotten what it was told before.
     """
 
-    def __init__(self, client: "Client", name: str, manifest: Manifest, body: dict[str, Any]) -> None:
+    def __init__(
+        self, client: "Client", name: str, manifest: Manifest, *, rank: int, body: dict[str, Any]
+    ) -> None:
         self.failures = self.entered = 0
-        self.name = name
+        # All ranks find the same names: they are made of the manifest's digest.
+        self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
+        self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._client = client
         self._manifest = manifest
-        self._body = body
+        self._body = {"dataset": manifest.name, **body}
         self._registered = False
         self._complained = False
+
+    @property
+    def name(self) -> str:
+        """What the proxy knows it by: another one than was asked for, where that was taken."""
+        return self.tag.job
 
     @property
     def _path(self) -> str:
@@ -67,13 +79,19 @@ class Registration:
         when the proxy refuses.
         """
         try:
-            self._guard(lambda _: self._register_somehow())
+            self._guard(lambda _: self._register())
         except Unreachable as error:
             self.failures += 1
             self._client.once.warn(
                 f"{self._client!r}: the proxy does not answer ({error}); training goes on, and scores wait "
                 "until it does"
             )
+        except ControlError as error:
+            if error.status != _CONFLICT:
+                raise
+            # There is no room for it: it goes on without, as without a proxy, and asks again.
+            self.failures += 1
+            self._complain(error)
 
     def post(self, path: str, body: bytes | dict[str, Any], content_type: str = "application/json") -> Sent:
         """POST to the job's ``path``. Never raises."""
@@ -85,7 +103,7 @@ class Registration:
 
     def delete(self, path: str) -> bool:
         """DELETE the job's ``path``; whether nothing is there now. Never raises, and registers nothing: a job
-        that is forgotten has nothing to delete.
+        that is forgotten has nothing to delete, nor one whose name is another run's by now.
         """
         url = self._path + path
         try:
@@ -95,7 +113,7 @@ class Registration:
             _LOG.debug("%s: %s", url, error)
             return False
         except (ControlError, ConfigError) as error:
-            if not isinstance(error, ControlError) or error.status not in _NO_SUCH_CALL:
+            if not isinstance(error, ControlError) or error.status not in _NOTHING_THERE:
                 self.failures += 1
                 self._complain(error)
         return True
@@ -141,22 +159,35 @@ class Registration:
         body: bytes | dict[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Answer:
-        """A call about the job, which is registered first, and again when the proxy has forgotten it."""
+        """A call about the job, which is registered first, and again when the proxy has forgotten it or knows
+        another run by its name.
+        """
 
         def call(timeout_s: float) -> Answer:
-            url = self._path + path
             fresh = not self._registered
             if fresh:
                 self._register()
+            asked = self.name
             try:
-                return self._ask(method, url, body, content_type, timeout_s)
+                return self._ask(method, self._path + path, body, content_type, timeout_s)
             except ControlError as error:
-                if error.status != 404 or fresh:
+                if fresh or not self._is_gone(error, asked):
                     raise
-            self._register()
-            return self._ask(method, url, body, content_type, timeout_s)
+            if self.name == asked:  # else another thread has found out, too
+                self._register()
+            return self._ask(method, self._path + path, body, content_type, timeout_s)
 
         return self._guard(call)
+
+    def _is_gone(self, error: ControlError, name: str) -> bool:
+        """Whether ``error`` came because the proxy knows nobody by ``name``, or a run on other samples."""
+        if error.status != _CONFLICT:
+            return error.status == _NOT_FOUND
+        try:
+            answer = self._client.call("GET", f"/v1/jobs/{quote(name)}")
+        except ControlError as looking:
+            return looking.status == _NOT_FOUND
+        return bool(json.loads(answer.body).get("digest") != self._manifest.digest)
 
     def _ask(
         self,
@@ -193,37 +224,27 @@ class Registration:
         gate.succeeded()
         return result
 
-    def _register_somehow(self) -> None:
-        """All ranks find the same names: they are made of the manifest's digest."""
-        asked, mark = self.name, self._manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
-        register = self._register_job
+    def _register(self) -> None:
+        """The dataset, then the job, each by another name where its own is taken. Raises ControlError."""
+        self._registered = False
         try:
             self._register_dataset()
         except ControlError as error:
-            if error.status != _CONFLICT:
+            if error.status != _CONFLICT or self._manifest.name.endswith(f".{self._mark}"):
                 raise
-            self._manifest.name = self._body["dataset"] = other_name(self._manifest.name, mark)
-            register = self._register
+            self._manifest.name = self._body["dataset"] = other_name(self._manifest.name, self._mark)
+            self._register_dataset()
+        asked, other = self.name, self.tag.other
         try:
-            register()
+            self._register_job(asked)
         except ControlError as error:
-            if error.status != _CONFLICT:
+            if error.status != _CONFLICT or other is None:
                 raise
-            self._rename(asked, other_name(asked, mark), error)
-
-    def _rename(self, asked: str, name: str, reason: ControlError) -> None:
-        self.name = name
-        try:
-            self._register()
-        except ControlError as error:
-            if error.status != _CONFLICT:
-                raise
-            # There is no room for it: it goes on without, as without a proxy, and asks again.
-            self.name = asked
-            self.failures += 1
-            self._complain(error)
-        else:
-            _LOG.warning("%s. This run goes on as job %r, not %r", reason, name, asked)
+            self._register_job(other)
+            self.tag.rename()
+            _LOG.warning("%s. This run goes on as job %r, not %r", error, other, asked)
+        self._registered = True
+        self.entered += 1
 
     def _register_dataset(self) -> None:
         """PUT the manifest, id by id, where the proxy lacks it or numbers it otherwise. Before the job: a job
@@ -239,22 +260,15 @@ class Registration:
                 raise
         self._client.register(self._manifest)
 
-    def _register(self) -> None:
-        self._registered = False
-        self._register_dataset()
-        self._register_job()
-
-    def _register_job(self) -> None:
-        answer = self._client.call("PUT", self._path, self._body)
+    def _register_job(self, name: str) -> None:
+        answer = self._client.call("PUT", f"/v1/jobs/{quote(name)}", self._body)
         if json.loads(answer.body).get("digest") != self._manifest.digest:
             raise ControlError(
                 _CONFLICT,
                 "conflict",
-                f"dataset {self._manifest.name!r} changed while job {self.name!r} was registered: two runs "
+                f"dataset {self._manifest.name!r} changed while job {name!r} was registered: two runs "
                 "register it differently",
             )
-        self._registered = True
-        self.entered += 1
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:

@@ -76,6 +76,10 @@ class Scoreboard:
         """What was taken did not arrive."""
         self._unsent[ids] = True
 
+    def again(self) -> None:
+        """The proxy has forgotten them: all that are known are unsent."""
+        self._unsent |= np.isfinite(self.weights)
+
     def state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
         """Copies of the weights and of the loss sums (epoch: sum, count)."""
         return self.weights.copy(), dict(self._losses)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shadeproxy_sdk.channel import Channels
-from shadeproxy_sdk.gate import Gate
+from shadeproxy_sdk.gate import Gate, Gates
 from shadeproxy_sdk.segments import Segments
 
 
@@ -18,13 +18,13 @@ class Offers:
 
 class Ways:
     """One per process. ``proven``: located files could be read from here the last time. ``by_id``: whether
-    the proxy knows samples by the ids of their manifest.
+    the proxy knows samples by the ids of their manifest, for each manifest by name and digest.
     """
 
     def __init__(self, pause_s: float) -> None:
         self.batch = Gate(pause_s)
         self.locate = Gate(pause_s)
-        self.by_id = Gate(pause_s)
+        self.by_id = Gates(pause_s)
         self.channels = Channels()
         self.segments = Segments()
         self.offers: Offers | None = None

@@ -19,6 +19,7 @@ from aiohttp import web
 from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.door import Door
@@ -188,7 +189,7 @@ class Proxy:
             context=context,
             pins=pins,
         )
-        control = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=_CONTROL_DRAIN_S)
+        control = ControlRunner(make_control_app(context), shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
         self.control_address = await listen("control.listen", control, settings.control.listen, None)
         if (path := await self._open_socket(control)) is not None:

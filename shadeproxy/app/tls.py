@@ -83,4 +83,7 @@ class ServerTls:
         return context
 
     def _unusable(self, error: Exception) -> ConfigError:
-        return ConfigError(f"s3.tls: cannot use {self._cert} and {self._key}: {error}")
+        return ConfigError(
+            f"s3.tls: cannot use {self._cert} and {self._key}: {error};"
+            " set s3.tls.cert and s3.tls.key to PEM files of a certificate and its key"
+        )

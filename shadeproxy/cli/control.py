@@ -2,8 +2,9 @@
 
 import http.client
 import json
+import ssl
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, UnknownName
 
@@ -16,12 +17,13 @@ class ControlClient:
     """One request a connection. ``token`` is sent as the bearer token and never shown."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts = _split(url)
+        if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
         self.url = url.rstrip("/")
         self._parts = parts
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Bytes: of text http.client sends Latin-1, and the listener reads UTF-8.
+        self._headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
         """The JSON object at ``path``. Raises UnknownName, and other errors that say what to change."""
@@ -40,13 +42,18 @@ class ControlClient:
     ) -> dict[str, Any]:
         https = self._parts.scheme == "https"
         connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
-        headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
+        headers = self._headers | ({"Content-Type": b"application/json"} if body is not None else {})
         connection = connect(self._parts.netloc, timeout=timeout_s)
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body=body, headers=headers)
             response = connection.getresponse()
             text = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except ssl.SSLError as error:
+            raise NoListener(
+                f"{self.url} does not speak TLS as it should ({error.reason}); the control listener itself"
+                " speaks plain HTTP: write --url http://..."
+            ) from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
             raise NoListener(
                 f"no control listener answers at {self.url} ({reason});"
@@ -61,7 +68,8 @@ class ControlClient:
             answer = json.loads(text)
         except ValueError:
             answer = None
-        if not isinstance(answer, dict):
+        told = answer.get("error") if isinstance(answer, dict) else None
+        if not isinstance(answer, dict) or (status >= 400 and not isinstance(told, dict)):
             raise ShadeProxyError(
                 f"{self.url} answered {status}, but not as a control listener does;"
                 " name the control listener with --url (by default port 9001, S3 is 9000)"
@@ -72,11 +80,20 @@ class ControlClient:
                 ' for example --set control.token="env:NAME"'
             )
         if status >= 400:
-            error = answer.get("error", {})
-            hint = error.get("hint")
+            error = told or {}
+            hint, message = error.get("hint"), error.get("message", f"status {status}")
             if error.get("code") == "unknown_name":
-                raise UnknownName(error["message"], hint=hint or "")
-            raise ShadeProxyError(
-                f"{error.get('message', f'status {status}')}" + (f"; {hint}" if hint else "")
-            )
+                raise UnknownName(message, hint=hint or "")
+            raise ShadeProxyError(f"{message}; {hint}" if hint else message)
         return answer
+
+
+def _split(url: str) -> SplitResult | None:
+    """Its parts; None when a listener cannot be named so."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and url.isprintable():
+            return None if " " in url else parts
+    except ValueError:  # brackets that do not close, a port that is none
+        pass
+    return None

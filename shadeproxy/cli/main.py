@@ -68,8 +68,9 @@ _DEMO_NEEDS = {
 
 @app.command()
 def serve(config: ConfigOption = None, override: SetOption = None) -> None:
-    """Run the proxy until SIGTERM or Ctrl-C; requests under way are finished. SIGHUP reads the configuration
-    again.
+    """Run the proxy until SIGTERM or Ctrl-C.
+
+    Requests under way are finished then. SIGHUP reads the configuration again.
     """
     settings = Settings.load(config, override or ())
     from shadeproxy import app as composition  # noqa: PLC0415  the servers are not loaded for other commands
@@ -220,7 +221,7 @@ def warm(
 @app.command()
 def pin(
     uri: Annotated[
-        str, typer.Argument(metavar="[s3://BUCKET/PREFIX]", help="What to keep; without it, list the pins.")
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to keep; without it, list the pins.")
     ] = "",
     *,
     config: ConfigOption = None,
@@ -281,6 +282,8 @@ def bench(
     from shadeproxy.bench.run import run_bench  # noqa: PLC0415  brings what it measures
 
     names = [name.strip() for name in suite.split(",") if name.strip()]
+    if suite and not names:
+        raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
     # Where nobody says how wide a line is, the table of spreads needs more than 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     results = run_bench(names, quick=quick, out=None if quick else out, console=console)

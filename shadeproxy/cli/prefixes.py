@@ -56,6 +56,8 @@ def warm_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool
         typer.echo(json.dumps(operation, indent=2))
     elif operation["state"] == "done":
         typer.echo(_told(operation))
+        if not operation["total"]:
+            typer.echo(f"note: the origin has nothing below {uri}: check bucket and prefix", err=True)
     _raise_for(operation)
 
 
@@ -135,6 +137,12 @@ def _told(operation: Answer) -> str:
 
 
 def _raise_for(operation: Answer) -> None:
+    if operation["state"] == "failed" and not operation["failed"]:
+        bucket = operation["uri"].removeprefix("s3://").partition("/")[0]
+        raise ShadeProxyError(
+            f"{operation['uri']} cannot be listed: {operation['error'].rstrip('.')};"
+            f" `shadeproxy check --bucket {bucket}` says what to change"
+        )
     if operation["state"] == "failed":
         raise ShadeProxyError(f"{operation['uri']} was not warmed: {operation['error']}; {_told(operation)}")
     if operation["state"] == "cancelled":

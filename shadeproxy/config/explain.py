@@ -25,7 +25,6 @@ _WRITE = {
     "less_than_equal": "write {le} or less",
     "string_type": 'write text in quotes, as in "text"',
     "path_type": 'write text in quotes, as in "text"',
-    "model_type": "is a table: write its keys below a [section] line",
     "missing": "is missing: write it",
 }
 _TABLES = {"rules": ("prefix", "data/"), "auth.clients": ("access_key", "trainer")}
@@ -53,6 +52,8 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
         return _message(detail)
     if detail["type"] == "tuple_type":
         return f"{where}{dotted(key)}{_shown(detail)}: {_list_form(dotted(key), place)}"
+    if detail["type"] == "model_type":
+        return f"{where}{dotted(key)}{_shown(detail)}: {_table_form(dotted(key), place)}"
     if detail["type"] == "extra_forbidden":
         return f"{where}{dotted(key)}: unknown key; {_suggestion(key, model)}"
     return f"{where}{dotted(key)}{_shown(detail)}: {_message(detail)}"
@@ -74,6 +75,15 @@ def _list_form(key: str, place: str) -> str:
     if place.startswith("--set"):
         return f'write a list of tables in TOML, as in [{{{name} = "{value}"}}]'
     return f'write each as a table of its own: a line [[{key}]], and below it {name} = "{value}"'
+
+
+def _table_form(key: str, place: str) -> str:
+    """How a table is written in that place."""
+    if place.startswith("environment"):
+        return f"is a table: set its keys, as in SHADEPROXY__{key.replace('.', '__').upper()}__KEY=VALUE"
+    if place.startswith("--set"):
+        return f"is a table: set its keys, as in --set {key}.KEY=VALUE"
+    return f"is a table: write its keys below a line [{key}]"
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:

@@ -52,7 +52,7 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
         if name.upper().startswith(ENV_PREFIX):
             section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
             if section not in settings.model_fields:
-                values[section] = {key: ""}
+                values[section] = {key: ""} if key else ""
     return Layer(f"environment variable {ENV_PREFIX}{{env}}", values)
 
 

@@ -18,6 +18,7 @@ from shadeproxy.core.sigv4 import Credentials
 _LITERALS = frozenset(
     {"secret", "secret_key", "secret_access_key", "aws_secret_access_key", "password", "session_token"}
 )
+_CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
@@ -33,20 +34,30 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
 
     Raises ConfigError that names ``what`` and the reference.
     """
+    secret, place = _read(what, env, file)
+    if not _CONTROL.isdisjoint(secret):
+        raise ConfigError(
+            f"{what}: {place} has a line end or control character; it must hold the secret alone"
+        )
+    return secret
+
+
+def _read(what: str, env: str, file: str) -> tuple[str, str]:
+    """What stands there, stripped, and the place in words. Raises ConfigError."""
     if env:
-        secret, place = os.environ.get(env), f"the environment variable {env}"
-        if secret is None:
+        text, place = os.environ.get(env), f"the environment variable {env}"
+        if text is None:
             raise ConfigError(f"{what}: {place} is not set; set it to the secret")
     else:
         place = f"the file {file}"
         try:
-            secret = Path(file).expanduser().read_text(encoding="utf-8")
+            text = Path(file).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(f"{what}: cannot read {place}: {reason}") from None
-    if not secret.strip():
+    if not text.strip():
         raise ConfigError(f"{what}: {place} is empty; it must hold the secret")
-    return secret.strip()
+    return text.strip(), place
 
 
 class UpstreamCredentials(Section):
@@ -179,7 +190,7 @@ class SecretReference(Section):
 
 
 def _read_credentials_file(file: str, profile: str) -> Credentials:
-    text = read_secret("origin.credentials.file", file=file)
+    text, _ = _read("origin.credentials.file", "", file)
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)

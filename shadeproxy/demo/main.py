@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from rich.console import Console
 
+from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import SHARED
 from shadeproxy.core.units import format_size
 from shadeproxy.demo.images import Photo, Photographer, held_out
@@ -56,7 +57,12 @@ def run_demo(
     """
     console = console or Console()
     started = time.monotonic()
-    report_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        report_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--report-dir {report_dir}: {error.strerror}; name a directory that can be made and written"
+        ) from None
     with (
         termination_as_interrupt(),
         TemporaryDirectory(prefix="shadeproxy-demo-", dir=work_dir) as temporary,

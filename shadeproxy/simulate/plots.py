@@ -74,3 +74,7 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise ShadeProxyError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
+    except ValueError:  # matplotlib goes by the end of the name
+        raise ShadeProxyError(
+            f"the plot cannot be written to {path}: write a name that ends in .png, .svg or .pdf"
+        ) from None

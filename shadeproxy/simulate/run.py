@@ -144,7 +144,7 @@ def _cache(text: str, trace: Trace) -> Cache:
             share = -1.0
         if not 0 < share <= 1:
             raise ConfigError(f"--cache: {text!r} is not a share of the data; write 0.1% to 100%")
-        return Cache(text, share, round(share * trace.total_bytes))
+        return _some(Cache(text, share, round(share * trace.total_bytes)))
     if trace.sizes is None:
         raise ConfigError(
             f"--cache: {text!r}: this trace tells no sizes, so only a share of the data can be named, as 20%"
@@ -153,7 +153,16 @@ def _cache(text: str, trace: Trace) -> Cache:
         capacity = parse_size(text)
     except ValueError:
         raise ConfigError(f'--cache: {text!r} is no size; write a share as 20%, or "8 GiB"') from None
-    return Cache(text, capacity / trace.total_bytes, capacity)
+    return _some(Cache(text, capacity / trace.total_bytes, capacity))
+
+
+def _some(cache: Cache) -> Cache:
+    """Raises ConfigError where nothing would fit."""
+    if not cache.capacity_bytes:
+        raise ConfigError(
+            f"--cache: {cache.text!r} of this trace holds nothing; write a larger one, or take more --objects"
+        )
+    return cache
 
 
 def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:

@@ -124,3 +124,12 @@ async def test_state_is_saved_before_the_drain_ends(proxy, client, monkeypatch):
         assert not stopping.done()
         await client.reader.readexactly(len(BODY))
         await stopping
+
+
+async def test_the_control_listener_answers_bytes_that_are_no_http_as_any_mistake(proxy):
+    connection = await Connection.open(proxy.control_address)
+    connection.writer.write(b"BAD\r\n\r\n")
+    head = await connection.reader.readuntil(b"\r\n\r\n")
+    await connection.close()
+    assert b"400 Bad Request" in head
+    assert b"Content-Type: application/json" in head

@@ -78,7 +78,8 @@ async def test_files_that_do_not_fit_leave_the_old_certificate_serving(tmp_path)
         await asyncio.to_thread(tls.changed)
     assert await shown(tls) == first
     new.key.unlink()
-    with pytest.raises(ConfigError, match="No such file"):
+    to_change = "set s3.tls.cert and s3.tls.key to PEM files of a certificate and its key"
+    with pytest.raises(ConfigError, match=f"No such file.*; {to_change}$"):
         await asyncio.to_thread(tls.changed)
     new.key.write_bytes(fitting)
     assert await asyncio.to_thread(tls.changed)

@@ -126,6 +126,12 @@ def test_demo_wants_endpoint_and_bucket_together(shade):
     assert result.stderr == "error: --endpoint and --bucket belong together: write both or neither\n"
 
 
+def test_bench_with_a_list_of_no_suites_measures_nothing(shade):
+    result = shade("bench", "--suite", ",")
+    assert result.exit_code == 2
+    assert result.stderr == "error: --suite ',' names none; leave it out for all of them\n"
+
+
 def test_the_console_script_ends_with_the_status():
     def status(*arguments):
         code = "import sys; sys.argv[0] = 'shadeproxy'; from shadeproxy.cli.main import run; run()"

@@ -116,7 +116,19 @@ def test_nobody_listens(shade, taken_port):
     )
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:9001", "ftp://h", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:9001",
+        "ftp://h",
+        "http://",
+        "http://h:port",
+        "http://h:99999",
+        "http://h:0",
+        "http://[::1",
+        "http://h h:1",
+    ],
+)
 def test_a_url_that_is_none(shade, url):
     result = shade("stats", "--url", url)
     assert result.exit_code == 2
@@ -140,7 +152,12 @@ def test_a_url_that_is_none(shade, url):
             "no dataset d; PUT it",
         ),
         ((500, '{"error": {"code": "x", "message": "broken"}}'), "error: broken\n"),
-        ((500, "{}"), "error: status 500\n"),
+        ((500, '{"error": {}}'), "error: status 500\n"),
+        # other services that speak JSON
+        ((500, "{}"), "answered 500, but not as a control listener does"),
+        ((404, '{"error": "no such page"}'), "answered 404, but not as a control listener does"),
+        ((404, '{"detail": "Not Found"}'), "answered 404, but not as a control listener does"),
+        ((404, '{"error": {"code": "unknown_name"}}'), "error: status 404\n"),
     ],
 )
 def test_what_the_listener_refuses_is_told(shade, control, answer, text):
@@ -154,3 +171,32 @@ def test_watch_and_json_exclude_each_other(shade):
     result = shade("stats", "--watch", "--json")
     assert result.exit_code == 2
     assert result.stderr == "error: --watch and --json do not go together: poll GET /v1/stats instead\n"
+
+
+def test_a_listener_that_speaks_no_tls(shade, control):
+    url = control.url.replace("http:", "https:")
+    result = shade("stats", "--url", url)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {url} does not speak TLS as it should (")
+    assert result.stderr.endswith(
+        "); the control listener itself speaks plain HTTP: write --url http://...\n"
+    )
+
+
+def test_a_token_of_any_letters_is_sent_as_the_listener_reads_it(shade, control, monkeypatch):
+    monkeypatch.setenv("CONTROL_TOKEN", "clé ❤")
+    control.answer = (200, json.dumps(Stats().snapshot()))
+    result = shade("stats", "--url", control.url, "--set", "control.token=env:CONTROL_TOKEN")
+    assert result.exit_code == 0
+    ((_, _, sent, _),) = control.requests
+    assert sent.encode("latin-1").decode() == "Bearer clé ❤"
+
+
+def test_a_token_that_no_header_can_carry_is_named(shade, monkeypatch):
+    monkeypatch.setenv("CONTROL_TOKEN", "two\nlines")
+    result = shade("stats", "--set", "control.token=env:CONTROL_TOKEN")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: control.token: the environment variable CONTROL_TOKEN has a line end or control character;"
+        " it must hold the secret alone\n"
+    )

@@ -74,6 +74,14 @@ def test_warm_as_json_prints_the_end_and_nothing_else(shade, control, answering)
     assert result.stderr == ""
 
 
+def test_a_warm_that_finds_nothing_says_so(shade, control, answering):
+    answering({"done": 0, "total": 0, "bytes": 0})
+    result = shade("warm", "s3://b/d/", "--url", control.url)
+    assert result.exit_code == 0
+    assert result.stdout == "s3://b/d/: 0 of 0 objects, read 0 B\n"
+    assert result.stderr.endswith("note: the origin has nothing below s3://b/d/: check bucket and prefix\n")
+
+
 def test_who_interrupts_a_warm_ends_it(shade, control, answering, monkeypatch):
     answering({"state": "running", "done": 7})
 
@@ -93,14 +101,21 @@ def test_who_interrupts_a_warm_ends_it(shade, control, answering, monkeypatch):
         (
             {
                 "state": "failed",
-                "error": "404 NoSuchBucket: there is none",
+                "error": "404 NoSuchBucket: There is none.",
                 "done": 0,
                 "total": 0,
                 "bytes": 0,
             },
             (
-                "s3://b/d/ was not warmed: 404 NoSuchBucket: there is none;"
-                " s3://b/d/: 0 of 0 objects, read 0 B\n"
+                "s3://b/d/ cannot be listed: 404 NoSuchBucket: There is none;"
+                " `shadeproxy check --bucket b` says what to change\n"
+            ),
+        ),
+        (
+            {"state": "failed", "error": "16 reads in a row failed", "done": 20, "failed": 16},
+            (
+                "s3://b/d/ was not warmed: 16 reads in a row failed;"
+                " s3://b/d/: 20 of 1,200 objects, read 3.0 MiB, 16 failed\n"
             ),
         ),
         (

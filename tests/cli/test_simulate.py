@@ -76,6 +76,10 @@ def test_a_trace_file_and_what_is_announced(shade, here):
             ["--sampler", "uniform", "--announce", "x"],
             "--announce: 'x' is none of none, epoch, next-half, all",
         ),
+        (
+            ["--sampler", "shards", "--objects", "1"],
+            "--cache: '5%' of this trace holds nothing; write a larger one, or take more --objects",
+        ),
         (["--sampler", "lagged", "--ranks", "2"], "--ranks does not go with --sampler lagged"),
         (["--sampler", "shards", "--jobs", "2"], "--jobs does not go with --sampler shards"),
         (["--sampler", "uniform", "--objects", "3", "--ranks", "4"], "--ranks: 4 ranks of 3 objects"),
@@ -102,4 +106,14 @@ def test_without_matplotlib_the_numbers_come_all_the_same(shade, monkeypatch, he
     assert result.exit_code == 1
     assert result.stderr.startswith(
         "error: the plot needs matplotlib; install with: pip install 'shadeproxy[demo]'"
+    )
+
+
+def test_a_picture_of_no_known_kind_is_told_and_the_numbers_are_there(shade, here):
+    asked = ["simulate", "--sampler", "uniform", "--objects", "50", "--policy", "lru"]
+    result = shade(*asked, "--plot", "picture.foo")
+    assert result.exit_code == 1
+    assert "lru" in result.stdout
+    assert result.stderr.endswith(
+        "error: the plot cannot be written to picture.foo: write a name that ends in .png, .svg or .pdf\n"
     )

@@ -110,7 +110,7 @@ UNREADABLE = [
     ('[s3]\ndomains = "a"', '{file}: s3.domains = "a": write a list, as in ["a", "b"]'),
     ('rules = "a"', '{file}: rules = "a": write each as a table of its own: a line [[rules]], and below it'),
     ('[s3.tls]\ncert = "a"', "{file}: s3.tls: write both cert and key, or neither"),
-    ("s3 = 3", "{file}: s3 = 3: is a table: write its keys below a [section] line"),
+    ("s3 = 3", "{file}: s3 = 3: is a table: write its keys below a line [s3]"),
     (
         '[policy]\nname = "lur"',
         "{file}: policy.name = \"lur\": no policy is called 'lur'; choose one of default, lru",
@@ -153,6 +153,11 @@ def test_bad_environment_names_the_variable(monkeypatch):
     assert text("SHADEPROXY__CACHE__RAMM__X", "1").startswith(
         f"{variable}CACHE__RAMM__X: cache.ramm: unknown key"
     )
+    assert text("SHADEPROXY__BOGUS", "1").startswith(f"{variable}BOGUS: bogus: unknown key; known here: s3,")
+    assert text("SHADEPROXY__CACHE__RAM", "1") == (
+        f"{variable}CACHE__RAM: cache.ram = 1: is a table:"
+        " set its keys, as in SHADEPROXY__CACHE__RAM__KEY=VALUE"
+    )
     wanted = 'write a list of tables in JSON, as in [{"prefix": "data/"}]'
     toml = '[{prefix = "data/"}]'
     assert text("SHADEPROXY__RULES", "x") == f'{variable}RULES: rules = "x": {wanted}'
@@ -165,6 +170,7 @@ def test_bad_environment_names_the_variable(monkeypatch):
     ("override", "expected"),
     [
         ("cache.ram.capacity", "--set cache.ram.capacity: write it as --set section.key=value"),
+        ("s3=3", "--set s3: s3 = 3: is a table: set its keys, as in --set s3.KEY=VALUE"),
         ("=3", "--set : write it as --set section.key=value"),
         ("cache..x=3", "--set cache..x: write it as --set section.key=value"),
         ("policy.nmae=lru", "--set policy.nmae: policy.nmae: unknown key; did you mean name?"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.main import run_demo
 from shadeproxy.demo.runs import DIRECT, SHADE
 from shadeproxy.demo.servers import serving
@@ -103,6 +103,16 @@ def test_a_bucket_that_is_not_there_is_named(tmp_path, console, keys):
         pytest.raises(ShadeProxyError, match=r"cannot use bucket 'other' .*create the bucket first"),
     ):
         run_demo(tmp_path / "r", server.s3_url, "other", objects=8, work_dir=tmp_path, console=console)
+
+
+def test_a_report_directory_that_cannot_be_made_is_named(tmp_path, console):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError) as caught:
+        run_demo(file, objects=8, work_dir=tmp_path, console=console)
+    assert str(caught.value) == (
+        f"--report-dir {file}: File exists; name a directory that can be made and written"
+    )
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path):

@@ -234,7 +234,7 @@ class FakeProxy(FakeStore):
 
     def of_job(self, method, name, rest, query, body):
         if not rest:
-            return self.register_job(name, json.loads(body))
+            return self.register_job(name, json.loads(body)) if method == "PUT" else self.look(name)
         if name not in self.jobs:
             return None
         if rest[0] == "ranks":
@@ -268,6 +268,9 @@ class FakeProxy(FakeStore):
             for bucket, key, offset, length in self.datasets[name]
         )
         return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    def look(self, name):
+        return {"job": name, "digest": self.digest(self.jobs[name]["dataset"])} if name in self.jobs else None
 
     def register_job(self, name, spec):
         if spec["dataset"] not in self.datasets:

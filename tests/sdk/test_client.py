@@ -262,3 +262,17 @@ def test_reads_from_the_origin_are_told_also_where_the_job_said_that_the_proxy_i
     assert "training goes on, and scores wait" in away
     assert "reading from the origin" in fallen
     job.close(0)
+
+
+def test_a_token_as_a_file_gives_it_is_sent_without_its_line_end(make_client, proxy):
+    make_client(proxy, token="clé ❤\n").call("GET", "/v1/info")
+    sent = next(value for name, value in proxy.calls[-1][2].items() if name.lower() == "authorization")
+    assert sent.encode("latin-1").decode() == "Bearer clé ❤"
+
+
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown():
+    with pytest.raises(shade.ConfigError) as caught:
+        shade.Client("http://127.0.0.1:1", token="top\nsecret")
+    assert str(caught.value) == (
+        "the token has a line end or control character: give Client(token=...) it alone"
+    )

@@ -162,26 +162,6 @@ def test_scores_that_the_proxy_refuses_are_not_sent_again(make_job, proxy, caplo
     assert "told so" in caplog.text
 
 
-def test_a_run_whose_job_is_another_ones_by_now_says_nothing_of_its_samples(
-    make_job, manifest, proxy, caplog
-):
-    job = make_job()
-    job.report([1], [1.0])
-    assert job.flush()
-    before, steps = dict(proxy.scores["run"]), list(proxy.progress)
-    proxy.datasets[manifest.name].reverse()  # while this one was silent
-    job.report([2], [1.0])
-    job.progress(8, 0.5)
-    assert job.flush()
-    job.report([3], [1.0])
-    assert job.close()
-    assert proxy.scores["run"] == before
-    assert proxy.progress == steps
-    assert "run" not in proxy.ended
-    warnings = [record for record in caplog.records if "another manifest" in record.getMessage()]
-    assert len(warnings) == 1
-
-
 def test_refused_registration_is_raised_at_once(make_job, proxy):
     proxy.refuse["jobs"] = 401
     with pytest.raises(shade.ControlError, match="told so"):

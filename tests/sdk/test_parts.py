@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.gate import Gate, Passage
+from shadeproxy_sdk.gate import Gate, Gates, Passage
 from shadeproxy_sdk.progress import Progress
 
 
@@ -45,6 +45,25 @@ def test_requests_that_fail_together_shut_the_gate_once():
     gate.failed(Passage.OPEN, "")
     clock.now = 1.0
     assert gate.ask() is Passage.PROBE
+
+
+def test_gates_of_many_names_are_shut_one_by_one_and_kept_while_they_are():
+    clock = Clock()
+    gates = Gates(1.0, most=2, clock=clock)
+    gates.failed("a", Passage.OPEN, "refused")
+    assert [gates.ask(name) for name in "ab"] == [Passage.SHUT, Passage.OPEN]
+    clock.now = 1.0
+    assert [gates.ask("a") for _ in range(2)] == [Passage.PROBE, Passage.SHUT]
+    gates.failed("a", Passage.PROBE, "refused")
+    clock.now = 2.5  # the pause has grown
+    assert gates.ask("a") is Passage.SHUT
+    gates.succeeded("a")
+    gates.succeeded("b")
+    assert (gates.ask("a"), len(gates)) == (Passage.OPEN, 0)
+    for name in "abc":
+        gates.failed(name, Passage.OPEN, "refused")
+    assert [gates.ask(name) for name in "abc"] == [Passage.OPEN, Passage.SHUT, Passage.SHUT]
+    assert len(gates) == 2
 
 
 def test_furthest_count_is_believed_from_the_start_of_the_epoch():

@@ -52,5 +52,5 @@ def _summary(operation: Operation) -> OperationSummary:
         resident=progress.resident,
         not_stored=progress.not_stored,
         failed=progress.failed,
-        error=operation.error or progress.error,
+        error=operation.first_error,
     )

@@ -46,6 +46,11 @@ class Operation:
     ended_s: float = 0.0
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    @property
+    def first_error(self) -> str:
+        """Why it failed, else the first object that did, else ""."""
+        return self.error or self.work.progress.error
+
 
 class Operations:
     """Of one control listener. Event loop only."""
@@ -126,8 +131,9 @@ class Operations:
             )
             if not isinstance(error, ShadeProxyError):
                 _log.error("operation failed", kind=operation.work.kind, exc_info=error)
+        why = {"error": operation.first_error} if operation.first_error else {}
         _log.info("operation ended", id=operation.id, kind=operation.work.kind, uri=operation.work.uri,
-                  state=operation.state, error=operation.error)  # fmt: skip
+                  state=operation.state, **why)  # fmt: skip
 
     def _forget_old(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from shadeproxy.api.control.running import KEPT_S, MOST_ENDED, MOST_RUNNING
 from shadeproxy.core.errors import OriginAnswer, ShuttingDown
@@ -112,6 +113,29 @@ async def test_the_first_object_that_failed_is_told(backend, begin, state):
     backend.work[0].go_on.set()
     told = await state(begun)
     assert (told["state"], told["error"]) == ("done", "s3://b/d/1: 403 AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ((None, ""), {"state": "done"}),
+        ((None, "s3://b/d/1: 403"), {"state": "done", "error": "s3://b/d/1: 403"}),
+        (
+            (OriginAnswer(404, "NoSuchBucket", "none"), ""),
+            {"state": "failed", "error": "404 NoSuchBucket: none"},
+        ),
+    ],
+)
+async def test_the_log_says_how_it_ended_and_an_error_only_where_there_was_one(
+    backend, begin, state, errors, told
+):
+    with capture_logs() as logs:
+        begun = await begin()
+        backend.work[0].error, backend.work[0].progress.error = errors
+        backend.work[0].go_on.set()
+        await state(begun)
+    fields = {"event": "operation ended", "log_level": "info", "kind": "warm", "uri": "s3://b/d/"}
+    assert logs == [{**fields, "id": begun["id"], **told}]
 
 
 @pytest.mark.parametrize("method", ["get", "delete"])

@@ -258,3 +258,15 @@ def test_where_ids_are_refused_samples_go_by_key(make_client, near, what):
     by_id = ["dataset" in call for call in (*near.locates, *near.batches)]
     assert by_id[0]
     assert not any(by_id[1:])  # and it is not asked again for every batch
+
+
+def test_another_data_set_goes_by_id_where_one_is_refused(make_client, near):
+    client = make_client(near.proxy, retry_s=3600.0)
+    refused, other = client.manifest(bucket="train"), client.manifest(bucket="train", name="other")
+    near.keep_all()
+    near.proxy.datasets[refused.name].reverse()
+    assert client.read_many(refused, IDS) == near.bodies
+    assert client.read_many(other, IDS) == near.bodies
+    assert near.locates[-1].get("dataset") == "other"
+    assert client.read_many(refused, IDS) == near.bodies
+    assert "dataset" not in near.locates[-1]

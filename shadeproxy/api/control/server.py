@@ -1,0 +1,67 @@
+"""The control listener's connections: what aiohttp would answer by itself is told in the one form of error.
+
+Law: whatever arrives, what leaves is JSON of errors.py. aiohttp refuses bytes that are no HTTP before there
+is a request to route, and an ``Expect`` it does not know before it calls any middleware; both end here.
+Nothing here knows the calls.
+"""
+
+import asyncio
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from shadeproxy.api.control.errors import answer_error, translate_errors
+from shadeproxy.core.errors import InvalidRequest
+
+_log = structlog.get_logger("shadeproxy.control")
+_MOST_REASON = 160
+_HINT = "send HTTP/1.1 to http://, not https://; lines have up to 8190 bytes, heads up to 128 fields"
+
+
+class ControlRunner(web.AppRunner):
+    """An AppRunner whose connections answer as the rest of the control side does."""
+
+    async def _make_server(self) -> web.Server:
+        return _ControlServer(await super()._make_server())
+
+
+class _ControlServer(web.Server):
+    """What ``made`` serves, over connections of our own."""
+
+    def __init__(self, made: web.Server) -> None:
+        serve = made.request_handler
+
+        async def handle(request: Any) -> web.StreamResponse:
+            return await translate_errors(request, serve)
+
+        super().__init__(handle, request_factory=made.request_factory)
+
+    def __call__(self) -> web.RequestHandler:
+        return _ControlProtocol(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
+        )
+
+
+class _ControlProtocol(web.RequestHandler):
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What aiohttp asks for when parsing fails (400); the application itself raises nothing."""
+        if request.writer.output_size > 0 or status != 400:
+            raise ConnectionResetError(message or "the connection cannot go on") from exc
+        # Its first line: those that follow show the bytes, however many they are.
+        reason = (message or "").partition("\n")[0].rstrip(":")[:_MOST_REASON]
+        reason = reason.encode("ascii", "backslashreplace").decode()
+        _log.debug("not HTTP", reason=reason)
+        answer = answer_error(InvalidRequest(f"the request is not valid HTTP/1.1: {reason}", hint=_HINT))
+        answer.force_close()
+        return answer

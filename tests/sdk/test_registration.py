@@ -1,0 +1,178 @@
+"""A run that was silent while another one took its name: it goes on by a name of its own."""
+
+import logging
+import multiprocessing
+
+import numpy as np
+import pytest
+
+import shadeproxy_sdk as shade
+from shadeproxy_sdk.tag import JobTag
+
+ORDER = np.arange(40, dtype=np.uint32)
+
+
+@pytest.fixture
+def take(proxy):
+    """Another run registers itself as ``name``, on other samples."""
+
+    def take(name="run"):
+        proxy.datasets["theirs"] = [("train", "0/000", 0, None)]
+        proxy.jobs[name] = {"dataset": "theirs", "world_size": 1}
+        proxy.scores[name] = {0: 0.5}
+        proxy.ended.pop(name, None)
+        for known in [known for known in proxy.orders if known[0] == name]:
+            del proxy.orders[known]
+
+    return take
+
+
+@pytest.fixture
+def warnings(caplog):
+    """What was said so far."""
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def other(job):
+    """The name that a job "run" goes on by."""
+    return f"run.{job.manifest.digest[7:15]}"
+
+
+def test_a_run_whose_name_was_taken_goes_on_by_another_and_says_so_once(
+    make_job, proxy, take, warnings, client
+):
+    job = make_job()
+    job.announce(0, ORDER)
+    job.report([1], [1.0])
+    assert job.flush()
+    take()
+    for sample in (2, 3):
+        job.report([sample], [1.0])
+        assert job.flush()
+    name = other(job)
+    assert job.name == name
+    assert proxy.jobs[name] == {"dataset": job.manifest.name, "world_size": 1, "weight": 1.0}
+    assert sorted(proxy.scores[name]) == [1, 2, 3]
+    assert proxy.orders == {(name, 0, 0): ORDER.tolist()}
+    assert proxy.scores["run"] == {0: 0.5}
+    (said,) = warnings()
+    assert said.endswith(f"This run goes on as job '{name}', not 'run'")
+    client.read(job.manifest[0], job.manifest.tag)
+    assert proxy.reads[-1][2]["x-shade-job"] == f"{name};epoch=0;rank=0"
+    assert job.close()
+    assert proxy.ended == {name: {0}}
+
+
+def test_so_does_one_whose_dataset_and_job_are_others_by_now(make_job, proxy, take, warnings):
+    job = make_job()
+    manifest = job.manifest
+    job.report([1], [1.0])
+    assert job.flush()
+    name, steps = manifest.name, list(proxy.progress)
+    take()
+    proxy.datasets[name] = [("train", "0/000", 0, None)]
+    proxy.jobs["run"]["dataset"] = name
+    job.progress(8, 0.5)
+    assert job.flush()
+    assert proxy.progress == [*steps, {"epoch": 0, "rank": 0, "position": 8, "stall_s": 0.5}]
+    assert proxy.jobs[other(job)]["dataset"] == f"{name}.{manifest.digest[7:15]}"
+    assert proxy.digest(proxy.jobs[other(job)]["dataset"]) == manifest.digest
+    assert len(proxy.datasets[name]) == 1
+    assert len(warnings()) == 1
+
+
+def test_all_ranks_find_the_same_name(make_client, make_job, proxy, take):
+    jobs = [make_job(rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
+    take()
+    for rank, job in enumerate(jobs):
+        job.report([rank], [1.0])
+        assert job.flush()
+    assert [job.name for job in jobs] == [other(jobs[0])] * 2
+    assert sorted(proxy.scores[other(jobs[0])]) == [0, 1]
+
+
+def test_a_name_that_is_free_again_is_kept(make_job, proxy, take, warnings):
+    job = make_job()
+    take()
+    proxy.ended["run"] = {0}
+    job.report([1], [1.0])
+    assert job.flush()
+    assert (job.name, sorted(proxy.scores["run"])) == ("run", [0, 1])
+    assert warnings() == []
+
+
+def test_there_is_one_other_name_and_training_goes_on_without(make_job, proxy, take, warnings):
+    job = make_job()
+    for name in ("run", other(job)):
+        take(name)
+        for sample in (1, 2):
+            job.report([sample], [1.0])
+            assert job.flush()
+    assert job.name == other(job)
+    assert proxy.scores[job.name] == {0: 0.5}
+    renamed, refused = warnings()
+    assert f"goes on as job '{job.name}'" in renamed
+    assert refused.endswith("and more such will only be counted")
+    assert job.stats().failures > 0
+
+
+def test_another_conflict_registers_nothing_anew(make_job, proxy, warnings):
+    job = make_job()
+    proxy.refuse["scores"] = 409
+    before = [call for call in proxy.calls if call[0] == "PUT"]
+    job.report([1], [1.0])
+    assert job.flush()
+    assert [call for call in proxy.calls if call[0] == "PUT"] == before
+    assert job.name == "run"
+    (said,) = warnings()
+    assert "told so" in said
+
+
+def test_one_that_ends_leaves_the_run_alone_that_has_its_name(make_job, proxy, take, warnings):
+    job = make_job()
+    job.report([1], [1.0])
+    assert job.flush()
+    take()
+    assert job.close()
+    assert proxy.ended == {}
+    assert set(proxy.jobs) == {"run"}
+    assert warnings() == []
+
+
+def test_one_that_began_without_a_proxy_finds_its_name_taken(make_client, make_job, proxy, take, warnings):
+    client = make_client(proxy, retry_s=0.0)
+    samples = client.manifest(bucket="train")
+    proxy.die()
+    job = make_job(client=client, dataset=samples)
+    take()
+    proxy.start()
+    job.report([1], [1.0])
+    assert job.flush()
+    assert job.name == other(job)
+    assert len([said for said in warnings() if "goes on as job" in said]) == 1
+
+
+def _tell(tag, pipe):
+    pipe.send(tag.headers())
+    pipe.recv()
+    pipe.send(tag.headers())
+
+
+def test_processes_that_run_already_follow_to_the_other_name():
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    tag = JobTag("run", "run.2", 3)
+    worker = context.Process(target=_tell, args=(tag, theirs))
+    worker.start()
+    assert ours.recv() == {"x-shade-job": "run;epoch=0;rank=3"}
+    tag.rename()
+    ours.send(None)
+    assert ours.recv() == {"x-shade-job": "run.2;epoch=0;rank=3"}
+    worker.join()
+
+
+def test_a_refusal_at_the_start_leaves_the_samples_without_a_job(make_job, manifest, proxy):
+    proxy.refuse["jobs"] = 401
+    with pytest.raises(shade.ControlError, match="told so"):
+        make_job()
+    assert manifest.tag is None
