@@ -52,7 +52,7 @@ def _compiled(source: Path, directory: Path) -> Path:
 
     # -g0: debug information about the generated C would be five times the rest.
     extension = Extension(_MODULE, [str(source)], extra_compile_args=["-O2", "-g0"])
-    modules = cythonize([extension], build_dir=str(directory), force=True, quiet=True)  # type: ignore[no-untyped-call]
+    modules = cythonize([extension], build_dir=str(directory), force=True, quiet=True)
     command = build_ext(Distribution({"ext_modules": modules}))
     command.build_lib = command.build_temp = str(directory)
     command.ensure_finalized()
