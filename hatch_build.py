@@ -8,6 +8,7 @@ an editable install, which runs from the tree, finds the module beside its sourc
 import shutil
 import sysconfig
 from pathlib import Path
+from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -61,7 +62,11 @@ def _compiled(source: Path, directory: Path) -> Path:
 
 
 def _explained(error: Exception) -> str:
-    reason = " ".join(str(error).split())
+    failed = error.__context__
+    if isinstance(failed, CalledProcessError):  # whose text is every argument; the compiler said why above
+        reason = f"{failed.cmd[0]!r} failed with exit code {failed.returncode}"
+    else:
+        reason = " ".join(str(error).split())
     headers = Path(sysconfig.get_path("include"), "Python.h")
     if not headers.is_file():
         reason += f"; {headers} is missing"
