@@ -25,6 +25,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
+from shadeproxy.engine.uses import Noted
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.tiers.base import Lender, Lent, Location, Place, Tier
 
@@ -73,12 +74,12 @@ class Resident:
     page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
     the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
     ``tier.is_hot`` first. ``lender``: the blocks of it that may be sent. ``place``: where a process on this
-    host finds it, once somebody asked.
+    host finds it, once somebody asked. ``noted``: how it was noted last (notes.py).
     """
 
     __slots__ = (
-        "can_wait", "first", "fresh_until_s", "lender", "location", "meta", "object_hash", "place", "ref",
-        "slot", "source", "stamp", "start", "stop", "tier", "window",
+        "can_wait", "first", "fresh_until_s", "lender", "location", "meta", "noted", "object_hash", "place",
+        "ref", "slot", "source", "stamp", "start", "stop", "tier", "window",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +116,7 @@ class Resident:
         self.stop = stop
         self.lender: Lender | None = None
         self.place: Place | None = None
+        self.noted: Noted | None = None
 
     @property
     def whole(self) -> bool:

@@ -13,7 +13,6 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import Intent, JobContext, Source
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.hits import Taken
 from shadeproxy.engine.knowledge.upcoming import NotesReads
 from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.telemetry.recording import Recording
@@ -53,33 +52,11 @@ class Counting:
             self._recording.note(object_hash(request.ref), size_bytes, job)
         self._stats.record_read(request.ref.bucket, source, size_bytes, job)
 
-    def count_many(self, taken: list[Taken]) -> None:
-        """Reads by ticket, oldest first."""
-        hashes = np.array([ticket.object_hash for ticket, _, _, _ in taken], dtype=np.uint64)
-        if self._orders.active:
-            firsts = np.array([first for _, _, first, _ in taken], dtype=np.int64)
-            jobs = [job for _, job, _, _ in taken]
-            self._orders.note_reads(hashes, firsts, jobs, self._clock.now_s())
-        names = self._jobs_of(hashes)
-        if self._recording is not None:
-            self._recording.note_many(
-                (ticket.object_hash, size_bytes, _whose(job, name))
-                for (ticket, job, _, size_bytes), name in zip(taken, names, strict=True)
-            )
-        sums: dict[tuple[str, Source, JobContext | None, str | None], list[int]] = {}
-        for (ticket, job, _, size_bytes), name in zip(taken, names, strict=True):
-            key = (ticket.ref[0], ticket.source, job, name)
-            total = sums.get(key)
-            if total is None:
-                total = sums[key] = [0, 0]
-            total[0] += 1
-            total[1] += size_bytes
-        for (bucket, source, job, name), (count, size_bytes) in sums.items():
-            self._stats.record_reads(bucket, source, count, size_bytes, _whose(job, name))
-
     def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Reads in columns, oldest first."""
         reads = uses[uses["reads"] > 0]
+        if not len(reads):
+            return
         if self._orders.active:
             jobs = [kinds[number].job for number in reads["kind"].tolist()]
             self._orders.note_reads(reads["object_hash"], reads["first"], jobs, self._clock.now_s())
@@ -95,11 +72,9 @@ class Counting:
                     strict=True,
                 )
             )
-        whose = sorted({name for name in names if name is not None})
+        whose = sorted(set(filter(None, names)))
         places = {name: place for place, name in enumerate((None, *whose))}
-        codes = reads["kind"] * len(places) + np.fromiter(
-            (places[name] for name in names), np.int64, len(names)
-        )
+        codes = reads["kind"] * len(places) + np.fromiter(map(places.get, names), np.int64, len(names))
         found, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, inverse, reads["size_bytes"])

@@ -25,6 +25,7 @@ from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.notes import Notes
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.sample_places import FoundSamples
@@ -93,11 +94,11 @@ class Engine:
             stats=stats,
             page_size=page_size,
         )
-        count, count_uses = self._counting.count_many, self._counting.count_uses
-        self._hits = Hits(cache, page_size, fresh=self._fresh, count=count, count_uses=count_uses)
-        cache.before_deciding = self._hits.flush_many
-        self._counting.before_recording = self._hits.tell
-        stats.before_showing = self._hits.flush
+        self.notes = Notes(cache, count=self._counting.count_uses)
+        self._hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
+        cache.before_deciding = self.notes.flush_many
+        self._counting.before_recording = self.notes.tell
+        stats.before_showing = self.notes.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
@@ -214,8 +215,7 @@ class Engine:
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Demand reads that a reader process answered (reader.py): used, and counted."""
-        self._hits.note(uses["slot"], uses["stamp"])
-        self._counting.count_uses(uses, kinds)
+        self.notes.add_others(uses, kinds)
 
     async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
         """A page of the origin's listing, with the proxy's own credentials."""
@@ -281,7 +281,7 @@ class Engine:
         await self._versions.aclose()
         self._filling.flights.cancel_unwatched()
         await self._filling.flights.drain()
-        self._hits.flush()
+        self.notes.flush()
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
@@ -289,7 +289,7 @@ class Engine:
         assert self.idle, (self._readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
-        self._hits.flush()
+        self.notes.flush()
         self.cache.assert_quiescent()
 
     # ------------------------------------------------------------------ inside

@@ -1,4 +1,4 @@
-"""Demand reads as columns, for who notes many at a time: reader processes, and located samples."""
+"""Demand reads as columns, as they are noted (notes.py), here or in a reader process."""
 
 from typing import NamedTuple
 
@@ -28,3 +28,15 @@ class Kind(NamedTuple):
     bucket: str
     source: Source
     job: JobContext | None
+
+
+class Noted(NamedTuple):
+    """How a read of all of one page by ``job`` is noted: ``row``, one of USE.
+
+    ``kind`` is its number among ``kinds``, which are replaced when they have become many.
+    """
+
+    job: JobContext | None
+    kinds: dict[Kind, int]
+    kind: int
+    row: bytes

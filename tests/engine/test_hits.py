@@ -149,5 +149,5 @@ async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_be
     await bench.get("other")
     await bench.settle()
     assert bench.cache.residents.pages_of(object_hash(ObjectRef("b", "other"))) == [slot]
-    bench.engine._hits.flush()
+    bench.engine.notes.flush()
     assert bench.cache.residents.uses[slot] == 1

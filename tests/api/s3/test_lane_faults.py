@@ -10,6 +10,7 @@ from email.utils import formatdate
 
 import pytest
 
+from shadeproxy.engine.uses import USE
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 
@@ -186,12 +187,12 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
 
 async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     """Noting may promote and evict; who reads has bytes that nothing holds yet."""
-    hits = proxy.engine._hits
-    hits.flush()
+    notes = proxy.engine.notes
+    notes.flush()
     noted = []
-    flush = hits.flush
-    monkeypatch.setattr(hits, "flush", lambda: noted.append(len(hits._taken)) or flush())
-    monkeypatch.setattr("shadeproxy.engine.hits._NOTED_TOGETHER", 4)
+    flush = notes.flush
+    monkeypatch.setattr(notes, "flush", lambda: noted.append(len(notes.rows) // USE.itemsize) or flush())
+    monkeypatch.setattr("shadeproxy.engine.notes._MOST_WAITING_BYTES", 4 * USE.itemsize)
     ticket = proxy.engine.ticket(("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):
         assert proxy.engine.lend(ticket, None, proxy.clock.now_s()) is not None

@@ -88,10 +88,10 @@ async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
 
 async def test_it_is_used_by_the_read(known):
     slot = known.cache.residents.first_page(object_hash(ObjectRef("b", "small")))
-    known.engine._hits.flush()
+    known.engine.notes.flush()
     before = known.cache.residents.uses[slot]
     await by_id(known, 0, 0)
-    known.engine._hits.flush()
+    known.engine.notes.flush()
     assert known.cache.residents.uses[slot] == before + 2
 
 
