@@ -12,7 +12,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 # torch is pinned there: without a pin pip may choose a build with gigabytes of CUDA libraries.
 INSTALL := $(PIP) install --constraint constraints.txt
-CODE := shadeproxy sdk tests bench
+CODE := shadeproxy sdk tests bench hatch_build.py
+# What an install compiles, and what does it; pip keeps to itself why it could not.
+COMPILED := hatch_build.py shadeproxy/api/s3/_known.pyx
+LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; COMPILED or print("the fast lane is not compiled, \
+which takes gcc and the Python headers: all works, hits cost more CPU; see docs/operations.md")'
 # RUNLEVEL=1: the package must not start a service.
 REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
   echo "installing nginx-light and wrk ..."; export DEBIAN_FRONTEND=noninteractive; \
@@ -37,6 +41,7 @@ check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)
 	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary hatch_build.py
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 	@echo "check: format, lint, types and layers are right"
 
@@ -100,6 +105,7 @@ lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy 
 clean: ## Remove .venv, caches and reports
 	@rm -rf $(VENV) demo-report soak-report chaos-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find shadeproxy -name '*.so' -delete
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -110,9 +116,10 @@ $(VENV)/.made:
 	@$(PIP) install --upgrade "pip>=25.1"
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt
+$(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt $(COMPILED)
 	@echo "installing ShadeProxy, its SDK and what the demo trains with; this takes a few minutes, once ..."
 	@$(INSTALL) --editable sdk --editable ".[demo]"
+	@$(LANE)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo

@@ -20,6 +20,7 @@ from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.server import ControlRunner
+from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.door import Door
@@ -219,6 +220,7 @@ class Proxy:
             s3=info["s3_endpoint"],
             control=f"http://{self.control_address}",
             pages=len(engine.cache.residents),
+            lane="compiled" if COMPILED else "interpreted",
         )
         look = asyncio.create_task(checkup.watch(), name="probe")
         self._stack.callback(look.cancel)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shadeproxy import __version__
+from shadeproxy.api.s3 import COMPILED
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
@@ -66,6 +67,8 @@ def warnings() -> tuple[str, ...]:
         )
     if cpus < 2:
         found.append("one CPU: servers and clients take it from each other")
+    if not COMPILED:
+        found.append("the fast lane was interpreted, so hits cost more CPU (docs/operations.md)")
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -21,6 +22,11 @@ from shadeproxy.core.units import format_size
 
 _CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+)
+
+_INTERPRETED = (
+    "interpreted; hits cost less CPU once a C compiler and the Python headers are there "
+    "and shadeproxy is installed again"
 )
 
 
@@ -37,6 +43,7 @@ class CheckRow:
 def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     """Every check in turn; a failure does not stop the others."""
     yield CheckRow("configuration", ok=True, detail="understood")
+    yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
     yield _check_secrets(settings)
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)

@@ -1,9 +1,10 @@
-"""A proxy that stops: says so, finishes what is under way, and ends in time."""
+"""A proxy that starts says how; one that stops says so, finishes what is under way, and ends in time."""
 
 import asyncio
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from shadeproxy.app import proxy as module
 from shadeproxy.app.proxy import Proxy
@@ -13,11 +14,11 @@ BODY = bytes(range(256)) * (64 << 10)  # more than socket buffers hold
 
 
 @pytest.fixture
-async def proxy(tmp_path):
+def settings(tmp_path):
     bucket = tmp_path / "buckets" / "data"
     bucket.mkdir(parents=True)
     (bucket / "big").write_bytes(BODY)
-    settings = Settings.load(
+    return Settings.load(
         None,
         [
             "s3.listen=127.0.0.1:0",
@@ -30,6 +31,10 @@ async def proxy(tmp_path):
             f"state.path={tmp_path}/state",
         ],
     )
+
+
+@pytest.fixture
+async def proxy(settings):
     proxy = Proxy(settings)
     await proxy.start()
     yield proxy
@@ -73,6 +78,16 @@ async def readiness(proxy: Proxy) -> tuple[int, str]:
     url = f"http://{proxy.control_address}/readyz"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status, (await answer.json())["status"]
+
+
+@pytest.mark.parametrize(("compiled", "lane"), [(True, "compiled"), (False, "interpreted")])
+async def test_when_it_is_ready_it_says_whether_the_lane_is_compiled(settings, monkeypatch, compiled, lane):
+    monkeypatch.setattr(module, "COMPILED", compiled)
+    proxy = Proxy(settings)
+    with capture_logs() as logs:
+        await proxy.start()
+    await proxy.stop()
+    assert [line["lane"] for line in logs if line["event"] == "ready"] == [lane]
 
 
 async def test_while_it_drains_it_says_so_and_finishes_what_is_under_way(proxy, client):

@@ -161,12 +161,15 @@ def test_the_command_fails_when_a_row_did(suites, tmp_path, monkeypatch):
     assert CliRunner().invoke(app, ["bench", "--suite", "none"]).exit_code == 2
 
 
-def test_a_busy_machine_is_said(monkeypatch):
+def test_a_busy_machine_and_an_interpreted_lane_are_said(monkeypatch):
+    monkeypatch.setattr(machine, "COMPILED", True)
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (9.0, 0.0, 0.0))
     assert "the machine was busy when the run began: load average 9.00" in machine.warnings()[0]
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
     assert machine.warnings() == ()
+    monkeypatch.setattr(machine, "COMPILED", False)
+    assert machine.warnings()[0].startswith("the fast lane was interpreted")
 
 
 def test_the_cpu_of_descendants_counts():

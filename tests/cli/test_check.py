@@ -64,6 +64,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
     names = [line.removeprefix("ok      ").partition(":")[0] for line in result.stdout.splitlines()]
     assert names == [
         "configuration",
+        "lane",
         "secrets",
         "cache.ram.path",
         "cache.disk.path",
@@ -76,6 +77,18 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
     assert "origin: 2 buckets at http://origin" in result.stdout
     assert check.origin.closed
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("compiled", "detail"),
+    [
+        (True, "compiled\n"),
+        (False, "interpreted; hits cost less CPU once a C compiler and the Python headers"),
+    ],
+)
+def test_it_says_whether_the_lane_is_compiled(check, monkeypatch, compiled, detail):
+    monkeypatch.setattr("shadeproxy.api.s3.COMPILED", compiled)
+    assert f"ok      lane: {detail}" in check.run().stdout
 
 
 @pytest.mark.parametrize(

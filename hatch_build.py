@@ -1,0 +1,77 @@
+"""Compiles the part of the package that is Cython; hatchling calls it when the package is built.
+
+Law: an install never fails for it. What is missing, or goes wrong, is one line on stderr, and the package is
+built without: shadeproxy/api/s3/known.py does the same work in Python. The tree stays as it was, except that
+an editable install, which runs from the tree, finds the module beside its source.
+"""
+
+import shutil
+import sysconfig
+from pathlib import Path
+from subprocess import CalledProcessError
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_MODULE = "shadeproxy.api.s3._known"
+_SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """One a wheel; an editable install is a wheel of version "editable"."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        self._directory = TemporaryDirectory(prefix="shadeproxy-build-")
+        root = Path(self.root)
+        module = _SOURCE.with_name(f"_known{sysconfig.get_config_var('EXT_SUFFIX')}")
+        try:
+            if version == "editable":
+                # An older one would be loaded beside sources that it does not fit.
+                (root / module).unlink(missing_ok=True)
+            built = _compiled(root / _SOURCE, Path(self._directory.name))
+            if version == "editable":
+                shutil.copy(built, root / module)
+        except Exception as error:  # noqa: BLE001 - tools that are missing and tools that fail raise anything
+            self.app.display_warning(_explained(error))
+            return
+        if version != "editable":
+            build_data["force_include"][str(built)] = str(module)
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        self._directory.cleanup()
+
+
+def _compiled(source: Path, directory: Path) -> Path:
+    """The module, made of ``source`` under ``directory``."""
+    # Imported here: without build isolation neither need be there.
+    from Cython.Build import cythonize  # noqa: PLC0415
+    from setuptools import Distribution, Extension  # noqa: PLC0415
+    from setuptools.command.build_ext import build_ext  # noqa: PLC0415
+
+    # -g0: debug information about the generated C would be five times the rest.
+    extension = Extension(_MODULE, [str(source)], extra_compile_args=["-O2", "-g0"])
+    modules = cythonize([extension], build_dir=str(directory), force=True, quiet=True)
+    command = build_ext(Distribution({"ext_modules": modules}))
+    command.build_lib = command.build_temp = str(directory)
+    command.ensure_finalized()
+    command.run()
+    return Path(command.get_ext_fullpath(_MODULE))
+
+
+def _explained(error: Exception) -> str:
+    failed = error.__context__
+    if isinstance(failed, CalledProcessError):  # whose text is every argument; the compiler said why above
+        reason = f"{failed.cmd[0]!r} failed with exit code {failed.returncode}"
+    else:
+        reason = " ".join(str(error).split())
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if not headers.is_file():
+        reason += f"; {headers} is missing"
+    return (
+        f"shadeproxy: {_SOURCE.name} is not compiled: {reason}. The proxy works without, hits cost more. "
+        "To have it, install a C compiler and the Python headers (Debian: gcc libc6-dev python3-dev), then "
+        "install the package again."
+    )

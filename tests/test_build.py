@@ -1,0 +1,106 @@
+"""Building the package: with a compiler one module is compiled, without one the build goes on as well."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+HEADERS = Path(sysconfig.get_path("include"), "Python.h")
+
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None or not HEADERS.is_file(), reason="needs a C compiler and the Python headers"
+)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """What the build reads, with a module that takes a moment to compile."""
+    for name in ("pyproject.toml", "hatch_build.py", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    package = tmp_path / "shadeproxy" / "api" / "s3"
+    package.mkdir(parents=True)
+    for parent in (package, *package.parents[:2]):
+        (parent / "__init__.py").touch()
+    (package / "_known.pyx").write_text("cpdef int twice(int one):\n    return 2 * one\n")
+    return tmp_path
+
+
+def build(tree, *, version="standard", **environment):
+    """The names in the wheel, its file name, what was said on stderr, and what is new in the tree."""
+    before = set(tree.rglob("*"))
+    script = (
+        "import sys\n"
+        "from hatchling.builders.wheel import WheelBuilder\n"
+        "print(*WheelBuilder('.').build(directory=sys.argv[1], versions=[sys.argv[2]]))\n"
+    )
+    out = tree.parent / f"{tree.name}-out"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, out, version],
+        cwd=tree,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    wheel = Path(ended.stdout.split()[-1])
+    new = {str(path.relative_to(tree)) for path in set(tree.rglob("*")) - before}
+    return set(zipfile.ZipFile(wheel).namelist()), wheel.name, ended.stderr, new
+
+
+@needs_compiler
+def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
+    older = tree / "shadeproxy" / "api" / "s3" / "_lane.cpython-27-other.so"
+    older.touch()
+    names, wheel, _, new = build(tree)
+    assert {name for name in names if "_known" in name} == {
+        "shadeproxy/api/s3/_known.pyx",
+        f"shadeproxy/api/s3/_known{SUFFIX}",
+    }
+    assert not wheel.endswith("-any.whl")
+    assert new == set()
+
+
+@needs_compiler
+def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled(tree):
+    module = tree / "shadeproxy" / "api" / "s3" / f"_known{SUFFIX}"
+    module.write_text("an older one")
+    _, _, _, new = build(tree, version="editable")
+    assert new == set()
+    said = subprocess.run(
+        [sys.executable, "-c", "from shadeproxy.api.s3 import _known; print(_known.twice(21))"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(said.stdout) == 42
+    _, _, stderr, _ = build(tree, version="editable", CC=shutil.which("false"))
+    assert "false' failed" in stderr
+    assert not module.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "compiler", "reason"),
+    [("", "/no/such/compiler", "/no/such/compiler"), ("cdef (\n", COMPILER or "cc", "_known.pyx")],
+    ids=["no compiler", "a source with an error"],
+)
+def test_what_cannot_be_compiled_is_one_line_and_a_wheel_without(tree, source, compiler, reason):
+    (tree / "shadeproxy" / "api" / "s3" / "_known.pyx").write_text(source)
+    names, wheel, stderr, new = build(tree, CC=compiler)
+    assert wheel.endswith("-py3-none-any.whl")
+    assert not [name for name in names if name.endswith((".so", ".c"))]
+    assert new == set()
+    (line,) = [line for line in stderr.splitlines() if line.startswith("shadeproxy: ")]
+    assert reason in line
+    assert "The proxy works without" in line
+    assert "install a C compiler and the Python headers (Debian: gcc libc6-dev python3-dev)" in line
