@@ -164,13 +164,14 @@ async def test_both_lanes_send_the_same_bytes(two, name, method):
             assert same(await talk(two.port, data)) == same(general), fields
 
 
-async def test_the_fast_lane_did_answer(two):
+async def test_the_fast_lane_did_answer(two, compiled):
     """Else the test above would compare the general lane with itself."""
     for name in ("one", "page", "two"):
         for _ in range(3):
             await talk(two.port, request(f"/b/{name}", close=False), count=1)
     assert two.lane.answered == 9
     assert two.lane.known == 4  # the second and third time, of what is one page
+    assert two.lane.compiled == (4 if compiled else 0)
     await talk(two.port, request("/b/many", "Range: bytes=1-5", close=False), count=1)
     await talk(two.port, request("/b/many", f"Range: bytes={PAGE}-{PAGE + 5}", close=False), count=1)
     assert two.lane.known == 5

@@ -1,0 +1,79 @@
+"""Reads by ticket, noted as rows: each counts once, for whom it was, whatever became of its page."""
+
+import pytest
+
+from shadeproxy.core.types import JobContext, ObjectRef, Span
+from shadeproxy.engine import notes as notes_module
+
+REF = ObjectRef("b", "k")
+BODY = bytes(range(200))
+
+
+@pytest.fixture
+async def bench(make_bench):
+    bench = await make_bench()
+    bench.origin.put("b", "k", BODY)
+    await bench.get("k")
+    await bench.settle()
+    return bench
+
+
+def ticket(bench):
+    return bench.engine.ticket(REF, 0, bench.clock.now_s())
+
+
+def take(bench, held, job=None, span=None):
+    assert bench.engine.take(held, job, bench.clock.now_s(), span) is not None
+
+
+def read_by(bench, job):
+    """Requests and bytes that statistics know of."""
+    bench.stats.before_showing()
+    reads = bench.stats.jobs[job].totals()
+    return reads.requests, reads.hit_bytes_ram
+
+
+async def test_each_read_counts_for_whom_it_was(bench):
+    held = ticket(bench)
+    one, other = JobContext("one", 1, 0), JobContext("other", 1, 0)
+    for _ in range(3):
+        take(bench, held, one)
+        take(bench, held, other)
+        take(bench, held, other, Span(10, 30))
+    assert read_by(bench, "one") == (3, 600)
+    assert read_by(bench, "other") == (6, 660)
+
+
+async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(bench, monkeypatch):
+    monkeypatch.setattr(notes_module, "_MOST_KINDS", 3)
+    held = ticket(bench)
+    for number in range(8):
+        for job in (JobContext(f"j{number}"), JobContext("always")):
+            take(bench, held, job)
+            bench.engine.notes.tell()
+    assert len(bench.engine.notes.kinds) <= 4
+    take(bench, held, JobContext("j0"))
+    assert [read_by(bench, f"j{number}") for number in range(8)] == [(2, 400), *[(1, 200)] * 7]
+    assert read_by(bench, "always") == (8, 1600)
+
+
+async def test_a_read_of_a_page_that_went_counts_and_is_no_use_of_the_page_in_its_place(bench):
+    held = ticket(bench)
+    take(bench, held, JobContext("j"))
+    bench.cache.drop_object(REF, "test")
+    bench.origin.put("b", "other", b"another")
+    await bench.get("other")
+    await bench.settle()
+    assert bench.cache.residents.uses[held.slot] == 1
+    assert read_by(bench, "j") == (1, 200)
+    assert bench.cache.residents.uses[held.slot] == 1
+
+
+async def test_a_use_is_told_once(bench):
+    held = ticket(bench)
+    before = bench.cache.residents.uses[held.slot]
+    take(bench, held)
+    bench.engine.notes.tell()
+    bench.engine.notes.flush()
+    bench.engine.notes.flush()
+    assert bench.cache.residents.uses[held.slot] == before + 1
