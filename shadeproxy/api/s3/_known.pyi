@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.api.s3.sender import Sender
-from shadeproxy.core.types import JobContext
+from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import Loan, Resident
 from shadeproxy.engine.notes import Notes
 
@@ -14,10 +14,13 @@ class CompiledHits:
         notes: Notes,
         *,
         otherwise: Callable[[bytes, Sender], Asked | bool | None],
-        take: Callable[[Resident, JobContext | None, float], memoryview | None],
+        ticket: Callable[[ObjectRef, int, float], Resident | None],
+        take: Callable[[Resident, JobContext | None, float, Span | None], memoryview | None],
+        lend_across: Callable[[Resident, JobContext | None, float, Span], tuple[Loan, ...] | None],
         numbers: Iterator[int],
         check_time: Callable[[str, float], None],
         new_loan: type[Loan],
+        new_span: type[Span],
         copy_bytes: int,
         lend_bytes: int,
     ) -> None: ...

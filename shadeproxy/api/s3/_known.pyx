@@ -1,5 +1,5 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
-"""``KnownHits.answer`` (known.py) for whole pages, compiled: the same decisions, a third of the time.
+"""``KnownHits.answer`` (known.py) compiled: the same decisions in a third of the time.
 
 Laws: nothing is decided here that known.py does not decide, and in the same order: what is not a plain GET of
 a known page by a known client, to the byte, goes on untouched. Signatures are verified by the
@@ -16,6 +16,10 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from hmac import compare_digest
 
+cdef extern from "<string.h>" nogil:
+    # GNU's; Python.h, which comes before, asks for it.
+    void* memmem(const void* text, size_t text_bytes, const void* part, size_t part_bytes)
+
 cdef extern from "Python.h":
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
     bint PyMemoryView_Check(object view)
@@ -30,14 +34,23 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 cdef const char* DIGITS = b"0123456789ABCDEF"
 cdef const char* VERSION = b" HTTP/1.1\r\n"
+cdef const char* NAMES = b"\r\nRange: bytes=\r\nrange: bytes="
 cdef enum:
     VERSION_BYTES = 11
     ID_BYTES = 16
     PARTS_WITHOUT_RANGE = 3
-    # Positions in named tuples: Known, Plan, _Template, Noted, Lender.
+    PARTS_WITH_RANGE = 4
+    NAME_BYTES = 13
+    MOST_DIGITS = 15
+    # Positions in named tuples: Known, PartHead, Plan, _Template, Noted, Lender.
+    KNOWN_REF = 0
     KNOWN_PATH = 1
     KNOWN_RESIDENT = 2
     KNOWN_HEADS = 3
+    PART_META = 0
+    PART_BEFORE = 1
+    PART_BETWEEN = 2
+    PART_AFTER = 3
     PLAN_JOB = 0
     PLAN_CHECKSUMS = 2
     TEMPLATE_FIXED = 0
@@ -52,26 +65,37 @@ cdef enum:
     NOTED_ROW = 3
 
 
+cdef struct Cut:
+    # A Range: its line with the end, in it "bytes=...", and what that says.
+    Py_ssize_t start
+    Py_ssize_t value_start
+    Py_ssize_t stop
+    int64_t first
+    int64_t last
+
+
 cdef class CompiledHits:
-    """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py) and ``take``
-    (ReadsNow): of the pages that tickets of ``known`` are for. ``numbers``: of requests. ``check_time``: as in
-    signed.py. ``new_loan``: Loan. ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent
+    """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
+    ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for. ``numbers``: of requests. ``check_time``: as in
+    signed.py. ``new_loan``: Loan. ``new_span``: Span. ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent
     from so many on.
     """
 
     cdef object known
-    cdef object otherwise, notes, residents, take, numbers, now_s, check_time, new_loan
+    cdef object otherwise, notes, residents, ticket, take, lend_across, numbers, now_s, check_time
+    cdef object new_loan, new_span
     cdef Py_ssize_t copy_bytes, lend_bytes, most_waiting_bytes
     cdef object source
     cdef bytes source_tail
     cdef int64_t tail_second
 
     def __init__(
-        self, known, notes, *, otherwise, take, numbers, check_time, new_loan,
+        self, known, notes, *, otherwise, ticket, take, lend_across, numbers, check_time, new_loan, new_span,
         Py_ssize_t copy_bytes, Py_ssize_t lend_bytes,
     ):
         self.known, self.otherwise = known, otherwise
-        self.notes, self.residents, self.take = notes, notes.residents, take
+        self.notes, self.residents = notes, notes.residents
+        self.ticket, self.take, self.lend_across, self.new_span = ticket, take, lend_across, new_span
         self.numbers, self.now_s, self.check_time, self.new_loan = numbers, known.now_s, check_time, new_loan
         self.copy_bytes, self.lend_bytes = copy_bytes, lend_bytes
         self.most_waiting_bytes = notes.most_waiting_bytes
@@ -88,6 +112,8 @@ cdef class CompiledHits:
         cdef Py_ssize_t begin
         cdef double now_s
         cdef PyObject* found
+        cdef bytes target
+        cdef Cut cut
         if size < 5 or memcmp(text, b"GET /", 5) != 0:
             return False
         space = <const char*>memchr(text + 4, c" ", size - 4)
@@ -96,29 +122,67 @@ cdef class CompiledHits:
         begin = space - text + VERSION_BYTES
         if begin > size or memcmp(space, VERSION, VERSION_BYTES) != 0:
             return False
-        found = PyDict_GetItemWithError(
-            self.known.targets.young, PyBytes_FromStringAndSize(text + 4, space - text - 4)
-        )
+        target = PyBytes_FromStringAndSize(text + 4, space - text - 4)
+        found = PyDict_GetItemWithError(self.known.targets.young, target)
         if found == NULL:
             return False
         known = <tuple><object>found
+        now_s = self.now_s()
+        if find_range(text + begin, size - begin, &cut):
+            return self.find_part(out, known, target, text + begin, size - begin, cut, now_s)
         resident = known[KNOWN_RESIDENT]
         if resident is None:
             return False
-        now_s = self.now_s()
-        plan = self.plan(text + begin, size - begin, known[KNOWN_PATH], now_s)
+        plan = self.plan(text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
         if plan is None:
             return False
         head = known[KNOWN_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
-        return self.send(out, head, resident, (<tuple>plan)[PLAN_JOB], now_s)
+        return self.send(out, head, resident, (<tuple>plan)[PLAN_JOB], now_s, None)
 
-    cdef object plan(self, const char* block, Py_ssize_t size, bytes path, double now_s):
-        """``KnownHits.plan`` of a block without a Range."""
+    cdef bint find_part(
+        self, out, tuple known, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
+    ) except -1:
+        """``KnownHits._answer_range``, of a range with both ends."""
+        cdef bytes rest, value
+        cdef int64_t total, stop
+        rest = PyBytes_FromStringAndSize(NULL, size - (cut.stop - cut.start))
+        memcpy(PyBytes_AS_STRING(rest), block, cut.start)
+        memcpy(PyBytes_AS_STRING(rest) + cut.start, block + cut.stop, size - cut.stop)
+        value = PyBytes_FromStringAndSize(block + cut.value_start, cut.stop - 2 - cut.value_start)
+        plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
+        ticket = None if plan is None else self.ticket(known[KNOWN_REF], cut.first, now_s)
+        if ticket is None:
+            return False
+        meta = ticket.meta
+        total = meta.size
+        stop = min(cut.last + 1, total)
+        if cut.first >= stop:
+            return False
+        part = self.known.part_head(target, meta, value.decode())
+        if part is None:
+            return False
+        head = (
+            (<tuple>part)[PART_BEFORE] + b"%d" % (stop - cut.first) + (<tuple>part)[PART_BETWEEN]
+            + b"bytes %d-%d/%d" % (cut.first, stop - 1, total) + (<tuple>part)[PART_AFTER]
+        )
+        span, job = self.new_span(cut.first, stop), (<tuple>plan)[PLAN_JOB]
+        if ticket.holds(span):
+            return self.send(out, head, ticket, job, now_s, span)
+        loans = self.lend_across(ticket, job, now_s, span)
+        if loans is None:
+            return False
+        out.send(self.render(head, self.tail(ticket.source, now_s), NULL, 0), *loans)
+        if job is not None:
+            self.known.touch(job, now_s)
+        return True
+
+    cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
+        """``KnownHits.plan``."""
         cdef PyObject* found = PyDict_GetItemWithError(self.known.templates.by_length, size)
         if found != NULL:
             for template in <list><object>found:
                 if self.matches((<tuple>template)[TEMPLATE_FIXED], block, size):
-                    if self.holds(<tuple>template, block, path, now_s):
+                    if self.holds(<tuple>template, block, path, range_value, now_s):
                         return (<tuple>template)[TEMPLATE_PLAN]
                     return None
         found = PyDict_GetItemWithError(self.known.plans.young, PyBytes_FromStringAndSize(block, size))
@@ -133,7 +197,9 @@ cdef class CompiledHits:
                 return False
         return True
 
-    cdef bint holds(self, tuple template, const char* block, bytes path, double now_s) except -1:
+    cdef bint holds(
+        self, tuple template, const char* block, bytes path, bytes range_value, double now_s
+    ) except -1:
         """signed.py ``_holds``; the template is one of a block as long as this."""
         cdef bytes amz_date, signature
         cdef tuple parts
@@ -145,11 +211,14 @@ cdef class CompiledHits:
         if template[TEMPLATE_SIGNING] is None:
             return False  # for known.py
         signer, parts = <tuple>template[TEMPLATE_SIGNING]
-        if len(parts) != PARTS_WITHOUT_RANGE:
-            return False
         amz_date = date + piece(block, template[TEMPLATE_TIME])
         signature = piece(block, template[TEMPLATE_SIGNATURE])
-        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
+        if len(parts) == PARTS_WITHOUT_RANGE:
+            canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
+        elif len(parts) == PARTS_WITH_RANGE:
+            canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
+        else:
+            return False
         if not compare_digest(signer.sign(amz_date, canonical).encode(), signature):
             return False
         try:
@@ -179,15 +248,15 @@ cdef class CompiledHits:
             self.source, self.source_tail, self.tail_second = source, self.known.tail(source, now_s), second
         return self.source_tail
 
-    cdef bint send(self, out, bytes start_of_head, resident, job, double now_s) except -1:
-        """``KnownHits._send`` of all of a page, and what it asks of engine/hits.py."""
-        cdef Py_ssize_t start = resident.start, stop = resident.stop
-        cdef Py_ssize_t size = stop - start
+    cdef bint send(self, out, bytes start_of_head, resident, job, double now_s, span) except -1:
+        """``KnownHits._send``, and what it asks of engine/hits.py. ``span``: within the page; None: all of it."""
+        cdef Py_ssize_t start = resident.start, stop = resident.stop, first
+        cdef bint is_short = stop - start <= self.copy_bytes
         cdef const char* text
         cdef bytes head, tail
         lender = resident.lender
-        if lender is None and size > self.copy_bytes:
-            body = self.take(resident, job, now_s)  # it has to be pinned
+        if lender is None and not is_short:
+            body = self.take(resident, job, now_s, span)  # it has to be pinned
             if body is None:
                 return False
             head = self.render(start_of_head, self.tail(resident.source, now_s), NULL, 0)
@@ -197,14 +266,17 @@ cdef class CompiledHits:
                 return False
             if resident.can_wait and not resident.tier.is_hot(resident.location):
                 return False
+            if span is not None:
+                first = start - <Py_ssize_t>resident.first
+                start, stop = first + <Py_ssize_t>span[0], first + <Py_ssize_t>span[1]
             view = resident.window
-            if start < 0 or size < 0 or stop > <Py_ssize_t>view.nbytes or not PyMemoryView_Check(view):
+            if start < 0 or stop < start or stop > <Py_ssize_t>view.nbytes or not PyMemoryView_Check(view):
                 return False
             text = <const char*>PyMemoryView_GET_BUFFER(view).buf
             tail = self.tail(resident.source, now_s)
-            self.note(resident, job)
+            self.note(resident, job, span)
             if lender is None:
-                out.transport.write(self.render(start_of_head, tail, text + start, size))
+                out.transport.write(self.render(start_of_head, tail, text + start, stop - start))
             else:
                 head = self.render(start_of_head, tail, NULL, 0)
                 self.lend(out, head, resident, <tuple>lender, start, stop, text)
@@ -230,15 +302,18 @@ cdef class CompiledHits:
             memcpy(to + after, body, body_bytes)
         return data
 
-    cdef int note(self, resident, job) except -1:
-        """``Notes.add`` of the whole page."""
+    cdef int note(self, resident, job, span) except -1:
+        """``Notes.add``."""
         cdef Py_ssize_t before
         cdef bytearray rows
         cdef bytes row
         notes = self.notes
         noted = resident.noted
-        if noted is None or (<tuple>noted)[NOTED_JOB] is not job or (<tuple>noted)[NOTED_KINDS] is not notes.kinds:
-            notes.add(resident, job)
+        if (
+            span is not None or noted is None
+            or (<tuple>noted)[NOTED_JOB] is not job or (<tuple>noted)[NOTED_KINDS] is not notes.kinds
+        ):
+            notes.add(resident, job, span)
             return 0
         rows, row = notes.rows, (<tuple>noted)[NOTED_ROW]
         before = PyByteArray_GET_SIZE(rows)
@@ -279,6 +354,47 @@ cdef class CompiledHits:
             # Whatever it was: who goes on meets it again.
             out.go_on(loan, head[max(sent, 0):], position)
         return 0
+
+
+cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
+    """signed.py ``cut_range``, of a range with both ends; of others False, though they stay in the block."""
+    cdef const char* line
+    cdef int name
+    for name in range(2):
+        line = NAMES + name * (NAME_BYTES + 2)
+        if size > NAME_BYTES and memcmp(block, line + 2, NAME_BYTES) == 0:
+            cut.start = 0
+        else:
+            line = <const char*>memmem(block, size, line, NAME_BYTES + 2)
+            if line == NULL:
+                continue
+            cut.start = line - block + 2
+        cut.value_start = cut.start + NAME_BYTES - 6
+        return find_ends(block, size, cut)
+    return False
+
+
+cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
+    cdef Py_ssize_t at = cut.start + NAME_BYTES, digits
+    cdef int64_t value
+    cdef int end
+    for end in range(2):
+        value = digits = 0
+        while at < size and c"0" <= block[at] <= c"9":
+            value, digits, at = value * 10 + (block[at] - c"0"), digits + 1, at + 1
+            if digits > MOST_DIGITS:
+                return False
+        if not digits:
+            return False
+        if end:
+            cut.last = value
+        else:
+            cut.first = value
+            if at >= size or block[at] != c"-":
+                return False
+            at += 1
+    cut.stop = at + 2
+    return cut.stop <= size and memcmp(block + at, b"\r\n", 2) == 0
 
 
 cdef bytes piece(const char* block, tuple hole):

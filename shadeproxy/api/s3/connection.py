@@ -266,7 +266,7 @@ class S3Protocol(web.RequestHandler):
     def _busy(self) -> bool:
         """Whether the next request has to wait: for an answer, or for a client that does not take one."""
         sender = self._sender
-        return self._paused or self._read_task is not None or (sender is not None and sender.busy)
+        return self._paused or self._read_task is not None or (sender is not None and sender.loan is not None)
 
     @property
     def _over(self) -> bool:

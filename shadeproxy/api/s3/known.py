@@ -3,8 +3,7 @@
 Laws: nothing is decided here. What is remembered are results of the functions that the general lane uses
 (``Gate.identify``, ``answer_read``, ``with_own``), under the exact bytes that led to them; whoever is signed
 is verified each time (signed.py). What is not known is left untouched: nothing is written, nothing noted.
-``_known.pyx`` is ``KnownHits.answer`` of whole pages once more, compiled: what is changed here is changed
-there.
+``_known.pyx`` is ``KnownHits.answer`` once more, compiled: what is changed here is changed there.
 """
 
 from typing import NamedTuple, Protocol
@@ -119,6 +118,16 @@ class KnownHits:
             self._touched[job.job] = now_s
             self._jobs.on_job(job)
 
+    def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
+        """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
+        part = self._parts.get(target)
+        if part is None or (part.meta is not meta and part.meta != meta):
+            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
+            part = part_head(answer, meta)
+            if part is not None:
+                self._parts.put(target, part)
+        return part
+
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, request: S3Request, *, whole: bool) -> None:
@@ -184,7 +193,7 @@ class KnownHits:
         if plan is None or found is None:
             return False
         ticket, span = found
-        part = self._part_head(target, ticket.meta, range_value)
+        part = self.part_head(target, ticket.meta, range_value)
         if part is None:
             return False
         head = part.of(span, next_request_id()) + self.tail(ticket.source, now_s)
@@ -213,16 +222,6 @@ class KnownHits:
         except ShadeProxyError:
             return None
         return ticket, span
-
-    def _part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
-        part = self._parts.get(target)
-        if part is None or (part.meta is not meta and part.meta != meta):
-            answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
-            part = part_head(answer, meta)
-            if part is not None:
-                self._parts.put(target, part)
-        return part
 
     def _send(
         self,

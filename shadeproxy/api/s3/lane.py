@@ -24,7 +24,7 @@ from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import NUMBERS, next_request_id
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import NO_HIT, Hit, Loan, ReadsNow
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.notes import Notes
@@ -78,10 +78,13 @@ class FastLane:
                 self._memory,
                 notes,
                 otherwise=self.answer,
+                ticket=engine.ticket,
                 take=engine.take,
+                lend_across=engine.lend_across,
                 numbers=NUMBERS,
                 check_time=check_time,
                 new_loan=Loan,
+                new_span=Span,
                 copy_bytes=COPY_BYTES,
                 lend_bytes=LEAST_BYTES,
             ).answer

@@ -8,10 +8,11 @@ import pytest
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.known import Known
+from shadeproxy.api.s3.remembered import PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.tracing import NUMBERS
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.base import Loan
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.uses import Noted
@@ -65,10 +66,13 @@ class Both:
             self._memory,
             self._notes,
             otherwise=lambda *_: None,
+            ticket=proxy.engine.ticket,
             take=proxy.engine.take,
+            lend_across=proxy.engine.lend_across,
             numbers=NUMBERS,
             check_time=check_time,
             new_loan=Loan,
+            new_span=Span,
             copy_bytes=COPY_BYTES,
             lend_bytes=16 * 1024,
         ).answer
@@ -92,9 +96,9 @@ class Both:
 async def warm(make_proxy, tmpfs, request):
     """A proxy that knows a plain client, signed ones, and a few objects."""
     ram = tmpfs / "ram" if request.param == "lent" else None
-    proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 20, ram=ram)
+    proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, ram=ram)
     sums = (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-meta-a", "b"))
-    for key, size in (("k", 4000), ("big", 100_000), ("a b", 10)):
+    for key, size in (("k", 4000), ("big", 60_000), ("a b", 10), ("two", 100_000)):
         proxy.origin.put("b", key, bytes(i * 7 % 251 for i in range(size)), headers=sums)
     for raw in heads(proxy):
         for _ in range(3):
@@ -102,31 +106,39 @@ async def warm(make_proxy, tmpfs, request):
     return proxy
 
 
-def heads(proxy):
+def heads(proxy, *keys):
     now_s = proxy.clock.now_s()
-    for key in ("k", "big", "a%20b"):
+    for key in keys or ("k", "big", "a%20b"):
         yield request(f"/b/{key}", close=False)
         yield request(f"/b/{key}", *SDK, JOB, close=False)
         yield request(f"/b/{key}", "x-amz-checksum-mode: ENABLED", close=False)
+        yield request(f"/b/{key}", "Range: bytes=3-7", close=False)
+        yield request(f"/b/{key}", *SDK, "range: bytes=2-500", JOB, close=False)
+        yield signed(f"/b/{key}", "Range: bytes=1-20000", now_s=now_s)
+        yield signed(f"/b/{key}", extra=(("range", "bytes=5-90000"),), now_s=now_s)
         yield signed(f"/b/{key}", now_s=now_s)
         yield signed(f"/b/{key}", key="temporary", secret="temporary-secret", token="a-token", now_s=now_s)
+    for value in ("0-0", "65530-65540", "65536-65536", "70000-200000"):
+        yield request("/b/two", f"Range: bytes={value}", JOB, close=False)
 
 
 async def test_both_forms_send_and_note_the_same(warm):
-    both = Both(warm)
+    both, answered = Both(warm), 0
     for raw in heads(warm):
         said = both.interpreted(raw)
-        assert said is not None, raw
-        assert both.compiled(raw) == said
+        assert both.compiled(raw) == said, raw
+        answered += said is not None
         warm.clock.advance(0.4)
+    # Two pages at once only by sendfile.
+    assert answered == 31 if warm.engine.ticket(ObjectRef("b", "big"), 0, warm.clock.now_s()).lender else 30
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
-    """A byte of a name or of an invocation may differ; one of anything else makes another request."""
+    """A byte of a name, a range or an invocation may differ; one of anything else makes another request."""
     both, drawn, taken = Both(warm), random.Random(4), 0
-    for raw in heads(warm):
+    for raw in heads(warm, "k"):
         for place in range(len(raw)):
-            for other in (drawn.randrange(256), *b"\r\n :-0aA/"[:3], raw[place] ^ 1):
+            for other in (drawn.randrange(256), drawn.choice(b"\r\n :-0aA/"), raw[place] ^ 1):
                 for changed in (
                     raw[:place] + bytes([other]) + raw[place + 1 :],
                     raw[:place] + bytes([other]) + raw[place:],
@@ -135,7 +147,35 @@ async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
                     said = both.compiled(changed)
                     taken += said is not None
                     assert said is None or said == both.interpreted(changed), changed
-    assert taken > 100  # of invocation ids
+    assert taken > 100  # of invocation ids and ranges
+
+
+@pytest.mark.parametrize("key", ["k", "two"])
+async def test_both_forms_read_a_range_alike(warm, key):
+    both, drawn, taken = Both(warm), random.Random(5), 0
+    for _ in range(1500):
+        ends = [str(drawn.randrange(10 ** drawn.randint(1, 6))) for _ in range(2)]
+        first, last = sorted(ends, key=int, reverse=drawn.random() < 0.1)
+        value = f"{first}-{last}"
+        odd = (
+            f"-{last}",
+            f"{first}-",
+            f"0{value}",
+            f"{value},5-6",
+            f"{value} ",
+            f"{value}{'0' * 20}",
+            "1--2",
+            "-",
+        )
+        value = drawn.choice((*(value,) * 8, *odd))
+        lines = [f"{drawn.choice(['Range', 'range', 'RANGE'])}: bytes={value}"]
+        lines += drawn.choice([[], [], [], ["Range: bytes=1-2"], ["range: bytes=3-4"]])
+        drawn.shuffle(lines)
+        raw = request(f"/b/{key}", *lines, close=False)
+        said = both.compiled(raw)
+        taken += said is not None
+        assert said is None or said == both.interpreted(raw), raw
+    assert taken > 100
 
 
 async def test_heads_that_end_too_soon_or_too_late_are_left_alone(warm):
@@ -188,9 +228,9 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
 
 def test_named_tuples_are_read_by_these_positions():
     """As the enum at the top of _known.pyx has them."""
-    assert Known._fields.index("canonical_path") == 1
-    assert Known._fields.index("resident") == 2
-    assert Known._fields.index("heads") == 3
+    assert Known._fields == ("ref", "canonical_path", "resident", "heads")
+    assert PartHead._fields == ("meta", "before", "between", "after")
+    assert Span._fields == ("start", "stop")
     assert Plan._fields.index("job") == 0
     assert Plan._fields.index("checksums") == 2
     assert _Template._fields == ("fixed", "time", "signature", "invocation", "date", "signing", "plan")
