@@ -89,11 +89,11 @@ class ControlClient:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Its parts; None when a listener cannot be named so."""
+    """Its parts; None when a listener cannot be named so. Port 0 is one that is not known yet."""
     try:
         parts = urlsplit(url)
-        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and url.isprintable():
-            return None if " " in url else parts
+        host, _ = parts.hostname, parts.port
     except ValueError:  # brackets that do not close, a port that is none
-        pass
-    return None
+        return None
+    is_plain = url.isprintable() and " " not in url
+    return parts if parts.scheme in {"http", "https"} and host and is_plain else None

@@ -124,7 +124,6 @@ def test_nobody_listens(shade, taken_port):
         "http://",
         "http://h:port",
         "http://h:99999",
-        "http://h:0",
         "http://[::1",
         "http://h h:1",
     ],

@@ -76,16 +76,14 @@ cdef struct Cut:
 
 cdef class CompiledHits:
     """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
-    ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for. ``numbers``: of requests. ``check_time``: as in
-    signed.py. ``new_loan``: Loan. ``new_span``: Span. ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent
-    from so many on.
+    ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for.
+    ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
+    ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
     """
 
-    cdef object known
-    cdef object otherwise, notes, residents, ticket, take, lend_across, numbers, now_s, check_time
-    cdef object new_loan, new_span
+    cdef object known, otherwise, notes, residents, ticket, take, lend_across
+    cdef object numbers, now_s, check_time, new_loan, new_span, source
     cdef Py_ssize_t copy_bytes, lend_bytes, most_waiting_bytes
-    cdef object source
     cdef bytes source_tail
     cdef int64_t tail_second
 
@@ -107,9 +105,8 @@ cdef class CompiledHits:
 
     cdef bint find(self, bytes raw, out) except -1:
         cdef const char* text = PyBytes_AS_STRING(raw)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(raw)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(raw), begin
         cdef const char* space
-        cdef Py_ssize_t begin
         cdef double now_s
         cdef PyObject* found
         cdef bytes target
