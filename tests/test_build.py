@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from shadeproxy.api.s3.compiled import is_made_of
+
 ROOT = Path(__file__).parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
@@ -76,14 +78,24 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
     _, _, _, new = build(tree, version="editable")
     assert new == set()
     said = subprocess.run(
-        [sys.executable, "-c", "from shadeproxy.api.s3 import _known; print(_known.twice(21))"],
+        [
+            sys.executable,
+            "-c",
+            "from shadeproxy.api.s3 import _known as one; print(one.twice(21), one.SOURCE)",
+        ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert int(said.stdout) == 42
+    answer, made_of = said.stdout.split()
+    assert int(answer) == 42
+    source = tree / "shadeproxy" / "api" / "s3" / "_known.pyx"
+    assert is_made_of(made_of, source)
+    source.write_text("")
+    assert not is_made_of(made_of, source)
+    assert not is_made_of(made_of, source.with_name("none"))
     _, _, stderr, _ = build(tree, version="editable", CC=shutil.which("false"))
     assert "false' failed" in stderr
     assert not module.exists()
@@ -104,3 +116,34 @@ def test_what_cannot_be_compiled_is_one_line_and_a_wheel_without(tree, source, c
     assert reason in line
     assert "The proxy works without" in line
     assert "install a C compiler and the Python headers (Debian: gcc libc6-dev python3-dev)" in line
+
+
+_LOADED = """
+import hashlib, sys, types
+from pathlib import Path
+module = sys.modules["shadeproxy.api.s3._known"] = types.ModuleType("_known")
+module.CompiledHits = object
+MADE_OF
+from shadeproxy.api.s3 import COMPILED
+print(COMPILED)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made_of", "used"),
+    [
+        (
+            "module.SOURCE = hashlib.sha256(Path('shadeproxy/api/s3/_known.pyx').read_bytes()).hexdigest()",
+            True,
+        ),
+        ("module.SOURCE = hashlib.sha256(b'an older one').hexdigest()", False),
+        ("", False),
+    ],
+    ids=["of this source", "of another", "of one that does not say"],
+)
+def test_a_module_that_was_compiled_of_another_source_is_not_used(made_of, used):
+    script = _LOADED.replace("MADE_OF", made_of)
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.split() == [str(used)]

@@ -1,6 +1,7 @@
 """What the repository promises about itself."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_the_threat_model_names_tests_that_exist():
     there = {str(path.relative_to(ROOT)) for path in SOURCES} | {path.name for path in SOURCES}
     assert len(names) > 20
     assert [name for name in names if name not in there] == []
+
+
+def test_nothing_that_is_built_is_kept():
+    def listed(*options):
+        try:
+            told = subprocess.run(["git", "ls-files", *options], cwd=ROOT, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("not a checkout that git reads")
+        return told.stdout.decode().splitlines()
+
+    assert listed("--cached", "--ignored", "--exclude-standard") == []
+    assert [name for name in listed() if name.endswith((".c", ".so", ".pyc", ".whl"))] == []

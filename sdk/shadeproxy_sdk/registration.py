@@ -7,7 +7,6 @@ keeps its names until it expires, and the next one must not wait for that; nor d
 long that another run has its name.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection
 from enum import Enum, auto
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from shadeproxy_sdk.connections import Answer
-from shadeproxy_sdk.control import probe_timeout_s
+from shadeproxy_sdk.control import probe_timeout_s, read_json
 from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.manifest import Manifest
@@ -61,7 +60,7 @@ class Registration:
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._client = client
         self._manifest = manifest
-        self._body = {"dataset": manifest.name, **body}
+        self._body = body
         self._registered = False
         self._complained = False
 
@@ -187,7 +186,11 @@ class Registration:
             answer = self._client.call("GET", f"/v1/jobs/{quote(name)}")
         except ControlError as looking:
             return looking.status == _NOT_FOUND
-        return bool(json.loads(answer.body).get("digest") != self._manifest.digest)
+        return not self._is_ours(answer)
+
+    def _is_ours(self, answer: Answer) -> bool:
+        """Whether it tells of our samples. Raises ConfigError where it tells nothing that a proxy would."""
+        return bool(read_json(answer, repr(self._client)).get("digest") == self._manifest.digest)
 
     def _ask(
         self,
@@ -227,12 +230,13 @@ class Registration:
     def _register(self) -> None:
         """The dataset, then the job, each by another name where its own is taken. Raises ControlError."""
         self._registered = False
+        dataset = self._manifest.name  # another thread, or another job on it, may rename it meanwhile
         try:
             self._register_dataset()
         except ControlError as error:
-            if error.status != _CONFLICT or self._manifest.name.endswith(f".{self._mark}"):
+            if error.status != _CONFLICT or dataset.endswith(f".{self._mark}"):
                 raise
-            self._manifest.name = self._body["dataset"] = other_name(self._manifest.name, self._mark)
+            self._manifest.name = other_name(dataset, self._mark)
             self._register_dataset()
         asked, other = self.name, self.tag.other
         try:
@@ -252,7 +256,7 @@ class Registration:
         """
         try:
             answer = self._client.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
-            if json.loads(answer.body).get("digest") == self._manifest.digest:
+            if self._is_ours(answer):
                 self._manifest.registered = self._manifest.digest
                 return
         except ControlError as error:
@@ -261,8 +265,8 @@ class Registration:
         self._client.register(self._manifest)
 
     def _register_job(self, name: str) -> None:
-        answer = self._client.call("PUT", f"/v1/jobs/{quote(name)}", self._body)
-        if json.loads(answer.body).get("digest") != self._manifest.digest:
+        body = {"dataset": self._manifest.name, **self._body}
+        if not self._is_ours(self._client.call("PUT", f"/v1/jobs/{quote(name)}", body)):
             raise ControlError(
                 _CONFLICT,
                 "conflict",

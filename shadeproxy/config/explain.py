@@ -29,7 +29,7 @@ _WRITE = {
 }
 _TABLES = {"rules": ("prefix", "data/"), "auth.clients": ("access_key", "trainer")}
 """Keys that are lists of tables, and what an example of one says."""
-_SECRETIVE = ("token", "secret", "password")
+_SECRETIVE = ("token", "secret", "password", "credentials")
 _USER_INFO = re.compile("//[^/]*@")
 
 
@@ -60,9 +60,11 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 
 def _shown(detail: ErrorDetails) -> str:
-    value, name = detail["input"], str(detail["loc"][-1]).lower()
-    showable = isinstance(value, str | int | float) and not any(word in name for word in _SECRETIVE)
-    return f" = {_toml_like(value)}" if showable else ""
+    value, key = detail["input"], dotted(detail["loc"]).lower()
+    # Text where a table belongs may be the very secret that its keys refer to.
+    for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
+    hidden = for_table or any(word in key for word in _SECRETIVE)
+    return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""
 
 
 def _list_form(key: str, place: str) -> str:

@@ -35,6 +35,10 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
     Raises ConfigError that names ``what`` and the reference.
     """
     secret, place = _read(what, env, file)
+    try:
+        secret.encode()
+    except UnicodeEncodeError:  # how Python keeps bytes of the environment that are none
+        raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(
             f"{what}: {place} has a line end or control character; it must hold the secret alone"

@@ -191,11 +191,15 @@ def test_a_token_of_any_letters_is_sent_as_the_listener_reads_it(shade, control,
     assert sent.encode("latin-1").decode() == "Bearer clé ❤"
 
 
-def test_a_token_that_no_header_can_carry_is_named(shade, monkeypatch):
-    monkeypatch.setenv("CONTROL_TOKEN", "two\nlines")
+@pytest.mark.parametrize(
+    ("token", "fault"),
+    [("two\nlines", "has a line end or control character"), ("a\udcff", "is not UTF-8 text")],
+)
+def test_a_token_that_no_header_can_carry_is_named(shade, monkeypatch, token, fault):
+    monkeypatch.setenv("CONTROL_TOKEN", token)
     result = shade("stats", "--set", "control.token=env:CONTROL_TOKEN")
     assert result.exit_code == 2
     assert result.stderr == (
-        "error: control.token: the environment variable CONTROL_TOKEN has a line end or control character;"
+        f"error: control.token: the environment variable CONTROL_TOKEN {fault};"
         " it must hold the secret alone\n"
     )

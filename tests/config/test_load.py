@@ -178,7 +178,7 @@ def test_bad_environment_names_the_variable(monkeypatch):
             'rules=[{"prefix": "data/"}]',
             '--set rules: rules = "[{"prefix": "data/"}]": write a list of tables in TOML, as in',
         ),
-        ("auth.clients=x", '--set auth.clients: auth.clients = "x": write a list of tables in TOML, as in'),
+        ("auth.clients=x", "--set auth.clients: auth.clients: write a list of tables in TOML, as in"),
         ("policy.name=x", "--set policy.name: policy.name = \"x\": no policy is called 'x'"),
     ],
 )

@@ -127,6 +127,15 @@ def test_unsafe_binds_are_refused_with_the_reason(overrides, expected):
     assert explained(lambda: Settings.load(None, overrides)).startswith(expected)
 
 
+@pytest.mark.parametrize("key", ["auth", "auth.clients", "control", "origin.credentials", "s3.tls"])
+def test_text_in_the_place_of_a_table_that_may_hold_secrets_is_not_shown(key, monkeypatch):
+    overridden = explained(lambda: Settings.load(None, [f"{key}=hunter2"]))
+    monkeypatch.setenv(f"SHADEPROXY__{key.replace('.', '__').upper()}", "hunter2")
+    for told in (overridden, explained(Settings.load)):
+        assert key in told
+        assert "hunter2" not in told
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:9000", "127.8.8.8:1", "[::1]:9000", "localhost:9000"])
 def test_loopback_needs_no_authentication(listen):
     assert str(Settings.load(None, [f"s3.listen={listen}"]).s3.listen) == listen

@@ -176,3 +176,50 @@ def test_a_refusal_at_the_start_leaves_the_samples_without_a_job(make_job, manif
     with pytest.raises(shade.ControlError, match="told so"):
         make_job()
     assert manifest.tag is None
+
+
+def test_jobs_on_the_same_samples_both_follow_to_its_other_name(make_job, proxy, take):
+    jobs = {name: make_job(name) for name in ("run", "walk")}
+    manifest = jobs["run"].manifest
+    for name in jobs:
+        take(name)
+        proxy.jobs[name]["dataset"] = manifest.name
+    proxy.datasets[manifest.name] = [("train", "0/000", 0, None)]
+    for job in jobs.values():
+        job.report([1], [1.0])
+        assert job.flush()
+    assert [job.name for job in jobs.values()] == [f"{name}.{manifest.digest[7:15]}" for name in jobs]
+    assert [sorted(proxy.scores[job.name]) for job in jobs.values()] == [[1], [1]]
+
+
+def test_a_thread_that_finds_its_dataset_taken_after_another_one_did_goes_on(make_job, proxy, take, warnings):
+    job = make_job()
+    manifest = job.manifest
+    taken, other_dataset = manifest.name, f"{manifest.name}.{manifest.digest[7:15]}"
+    take()
+
+    def late(handler, _):
+        manifest.name = other_dataset
+        handler.reply(409, b'{"error": {"code": "conflict", "message": "in use", "hint": ""}}')
+
+    proxy.more[f"datasets/{taken}"] = late
+    assert job.residency() is None
+    assert job.name == other(job)
+    assert len(warnings()) == 1
+
+
+@pytest.mark.parametrize("there", [b"<html>", b"[]"])
+def test_another_server_in_the_proxys_place_raises_nothing(make_job, proxy, warnings, there):
+    job = make_job()
+    proxy.forget()
+    calls = ("jobs/run", f"datasets/{job.manifest.name}")
+    proxy.more = dict.fromkeys(calls, lambda handler, _: handler.reply(200, there))
+    assert job.residency() is None
+    job.report([1], [1.0])
+    assert job.flush()
+    (said,) = warnings()
+    assert "is not ShadeProxy's control side" in said
+    proxy.more = {}
+    job.report([2], [1.0])
+    assert job.flush()
+    assert sorted(proxy.scores["run"]) == [1, 2]

@@ -7,6 +7,9 @@ from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import Loan, Resident
 from shadeproxy.engine.notes import Notes
 
+SOURCE: str
+"""SHA-256 of the source it was made of; the build adds it."""
+
 class CompiledHits:
     def __init__(
         self,

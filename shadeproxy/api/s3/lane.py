@@ -7,9 +7,11 @@ nothing counted.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from shadeproxy.api.s3.auth.sigv4 import check_time
+from shadeproxy.api.s3.compiled import is_made_of
 from shadeproxy.api.s3.exchange import Asked, Call, with_own
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import HeadReader
@@ -30,11 +32,12 @@ from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.notes import Notes
 
 try:
-    from shadeproxy.api.s3._known import CompiledHits
+    from shadeproxy.api.s3._known import SOURCE, CompiledHits
 except ImportError:  # there was no compiler where it was installed
     COMPILED = False
 else:
-    COMPILED = True
+    # It reads fields by position: made of another version of the source it would answer wrongly.
+    COMPILED = is_made_of(SOURCE, Path(__file__).with_name("_known.pyx"))
 
 Outcome = Asked | bool | None
 """True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
