@@ -20,6 +20,8 @@ class ControlClient:
         parts = _split(url)
         if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
+        if "@" in parts.netloc:  # not shown: it is somebody's password
+            raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
         # Bytes: of text http.client sends Latin-1, and the listener reads UTF-8.
