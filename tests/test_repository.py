@@ -1,6 +1,8 @@
 """What the repository promises about itself."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,13 @@ def test_the_threat_model_names_tests_that_exist():
     there = {str(path.relative_to(ROOT)) for path in SOURCES} | {path.name for path in SOURCES}
     assert len(names) > 20
     assert [name for name in names if name not in there] == []
+
+
+def test_nothing_that_is_compiled_or_generated_is_kept():
+    """A stale module of one Python would be loaded beside sources that it does not fit."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=False, text=True)
+    if tracked.returncode:
+        pytest.skip(tracked.stderr)  # somebody else's checkout
+    assert [name for name in tracked.stdout.splitlines() if name.endswith((".so", ".c", ".pyc", ".o"))] == []
