@@ -50,6 +50,26 @@ class FixedClock(SystemClock):
         return NOW_S
 
 
+class WatchedLane(FastLane):
+    """Counts in ``known`` what it answered from memory."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.known, self._looked, entry = 0, False, self.entry
+
+        def watched(raw: Any, out: Any) -> Any:
+            self._looked = False
+            outcome = entry(raw, out)
+            self.known += outcome is True and not self._looked
+            return outcome
+
+        self.entry = watched
+
+    def _find(self, raw: bytes) -> Any:
+        self._looked = True
+        return super()._find(raw)
+
+
 class GeneralLane(FastLane):
     """Takes nothing, so that aiohttp answers everything."""
 
@@ -122,6 +142,7 @@ class Target:
     listeners: list[Listener] = field(default_factory=list)
     complaints: Complaints = field(default_factory=Complaints)
     observer: Observer = field(default_factory=Observer)
+    lanes: list[WatchedLane] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -152,9 +173,11 @@ async def running(directory: Path) -> AsyncIterator[Target]:
             target.listeners.append(made)
             return made
 
-        await listen("fast", MemoryOrigin(clock=clock), FastLane, anonymous=True, compiled=True)
+        await listen("fast", MemoryOrigin(clock=clock), WatchedLane, anonymous=True, compiled=True)
         await listen("general", MemoryOrigin(clock=clock), GeneralLane, anonymous=True)
-        strict = await listen("strict", MemoryOrigin(clock=clock), FastLane, anonymous=False, compiled=True)
+        strict = await listen(
+            "strict", MemoryOrigin(clock=clock), WatchedLane, anonymous=False, compiled=True
+        )
         before = S3Origin(
             f"http://127.0.0.1:{strict.port}",
             credentials={SHARED: StaticCredentials(GOOD)},
@@ -163,7 +186,7 @@ async def running(directory: Path) -> AsyncIterator[Target]:
             clock=clock,
         )
         stack.push_async_callback(before.aclose)
-        await listen("chained", before, FastLane, anonymous=True)
+        await listen("chained", before, WatchedLane, anonymous=True)
         yield target
 
 
@@ -208,6 +231,8 @@ async def _listen(
     stack.callback(_judge_handler, directory.name, handler, target)
     notes = engine.notes if compiled else None
     fast = lane(engine, handler, clock=clock, jobs=target.observer, notes=notes)
+    if isinstance(fast, WatchedLane):
+        target.lanes.append(fast)
     runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
