@@ -144,6 +144,8 @@ class Notes:
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
+            # Emptied as well: tickets that are not read again hold it.
+            self.kinds.clear()
             self.kinds = {}
         self._keep(uses["slot"], uses["stamp"])
         self._count(uses, kinds)

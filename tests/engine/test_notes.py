@@ -57,6 +57,19 @@ async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(
     assert read_by(bench, "always") == (8, 1600)
 
 
+async def test_kinds_that_were_replaced_are_not_kept_by_tickets_of_old(bench, monkeypatch):
+    monkeypatch.setattr(notes_module, "_MOST_KINDS", 3)
+    held = ticket(bench)
+    take(bench, held, JobContext("first"))
+    replaced = held.noted.kinds
+    for number in range(4):
+        bench.engine.notes.kind("b", held.source, JobContext(f"j{number}"))
+    bench.engine.notes.tell()
+    assert bench.engine.notes.kinds is not replaced
+    assert not replaced
+    assert read_by(bench, "first") == (1, 200)
+
+
 async def test_a_read_of_a_page_that_went_counts_and_is_no_use_of_the_page_in_its_place(bench):
     held = ticket(bench)
     take(bench, held, JobContext("j"))

@@ -9,6 +9,7 @@ import hmac
 import json
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials, Scope, signing_key
@@ -18,7 +19,10 @@ from .http import Request, quoted, transfer_chunks
 from .signing import AMZ_DATE, NOW_S, REGION, choose, seed_of, sign
 
 KEYS = ("a", "b/c", "ümlaut+%.bin", "a//b", "../up", "sp ace", "big", "pages", "empty", "k" * 900)
-SIZES = {"a": 10, "b/c": 4096, "big": 300_000, "pages": 40_000, "empty": 0}
+STILL = "still"
+"""Read again and again, and never written: only such are remembered."""
+
+SIZES = {STILL: 4000, "a": 10, "b/c": 4096, "big": 300_000, "pages": 40_000, "empty": 0}
 _SUB_RESOURCES = (
     "acl", "tagging", "versioning", "policy", "cors", "lifecycle", "location", "versions", "uploads",
     "retention", "legal-hold", "attributes", "torrent", "restore", "select", "website", "logging",
@@ -47,6 +51,15 @@ class Forms:
         return form()
 
     # ------------------------------------------------------------------ reads
+
+    def again(self) -> list[Request]:
+        """The same plain read a few times, as the fast lane remembers it."""
+        request = self._request("GET", STILL)
+        for name, value in (("x-shade-job", "job;epoch=1;rank=0"), ("x-amz-checksum-mode", "ENABLED")):
+            if self._random.random() < 0.2:
+                request.add(name, value)
+        self._settle(request, EMPTY_SHA256)
+        return [deepcopy(request) for _ in range(3)]
 
     def _get(self) -> Request:
         random = self._random

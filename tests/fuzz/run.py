@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from .answers import Unreadable
-from .forms import KEYS, SIZES, quoted_path
+from .forms import KEYS, SIZES, STILL, quoted_path
 from .session import Case, converse, draw, simple
 from .target import Listener, Target, open_descriptors, running
 
@@ -44,6 +44,8 @@ class Found:
     wanted: int = 0
     requests: int = 0
     connections: int = 0
+    known: int = 0
+    """Requests that the fast lane answered from memory."""
     answers: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
@@ -88,6 +90,7 @@ async def _ask(
         for client in clients[::CLIENTS_EACH]:
             await client.look()
         found.operations = target.observer.operations
+        found.known = sum(lane.known for lane in target.lanes)
     return target.complaints.found
 
 
@@ -111,11 +114,11 @@ class _Client:
         origin = self._listener.origin
         if not self._listener.anonymous:
             origin.put(self._bucket, "health", _HEALTH)
-            for key in KEYS:
+            for key in (*KEYS, STILL):
                 origin.put(self._bucket, key, b"o" * SIZES.get(key, 100))
             return
         await self._play(simple("PUT", f"/{self._bucket}"), "the preparation", count=False)
-        for key in KEYS:
+        for key in (*KEYS, STILL):
             path = f"/{self._bucket}/{quoted_path(key).decode()}"
             case = simple("PUT", path, b"o" * SIZES.get(key, 100))
             await self._play(case, "the preparation", count=False)

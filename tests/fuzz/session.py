@@ -44,6 +44,8 @@ def draw(random: Random, bucket: str) -> Case:
     """The next connection of a client."""
     forms, count = Forms(random, bucket), random.choice((1, 1, 1, 2, 3, 6))
     requests = [forms.draw() for _ in range(count)]
+    if random.random() < 0.25:
+        requests = [*forms.again(), *requests]
     sound = random.random() < 0.4
     if sound:
         requests[-1].add("Connection", "close")
@@ -54,7 +56,7 @@ def draw(random: Random, bucket: str) -> Case:
         data = b"".join(request.render() for request in requests)
         if random.random() < 0.4 or not any(request.damaged for request in requests):
             data = spoil(data, random)
-    return Case(_split(data, random), count, sound, hang_up=not sound and random.random() < 0.05)
+    return Case(_split(data, random), len(requests), sound, hang_up=not sound and random.random() < 0.05)
 
 
 def simple(method: str, path: str, body: bytes = b"") -> Case:

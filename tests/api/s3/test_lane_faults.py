@@ -137,6 +137,47 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
     assert ("answer cut", {"error": "[Errno 5] I/O error"}) in proxy.log.events
 
 
+class Short:
+    """Stands in for a segment's file: ``length`` bytes, or None where it is closed."""
+
+    def __init__(self, path, length):
+        path.write_bytes(bytes(length or 0))
+        self._file = path.open("rb")
+        self.descriptor = -1 if length is None else self._file.fileno()
+
+    def lend(self, start, stop):
+        pass
+
+    def close(self):
+        self._file.close()
+
+
+@pytest.mark.parametrize("length", [None, 0, 70_000])
+async def test_a_file_that_ends_too_soon_is_no_end_of_an_answer_and_no_next_one(proxy, tmp_path, length):
+    raw = request("/b/k", close=False)
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 22)
+        writer.write(raw)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(SIZE)
+        ticket = proxy.lane._memory.targets.young[b"/b/k"].resident
+        short = Short(tmp_path / "short", length)
+        ticket.lender = ticket.lender._replace(file=short)
+        writer.write(raw * 3)
+        received = bytearray()
+        try:
+            while piece := await reader.read(1 << 20):
+                received += piece
+        except ConnectionError:
+            pass
+        writer.close()
+    short.close()
+    assert received.count(b"HTTP/1.1 200") <= 1
+    assert len(received) < SIZE
+    ((_, fields),) = [event for event in proxy.log.events if event[0] == "answer cut"]
+    assert fields["error"].startswith("[Errno 9]" if length is None else "[Errno 5]")
+
+
 async def test_an_answer_that_the_origin_breaks_off_is_cut_and_logged(make_proxy):
     inner = MemoryOrigin()
     inner.put("b", "k", bytes(3 * PAGE))
