@@ -212,7 +212,7 @@ cdef class CompiledHits:
         signature = piece(block, template[TEMPLATE_SIGNATURE])
         if len(parts) == PARTS_WITHOUT_RANGE:
             canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
-        elif len(parts) == PARTS_WITH_RANGE:
+        elif len(parts) == PARTS_WITH_RANGE and range_value:
             canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
         else:
             return False

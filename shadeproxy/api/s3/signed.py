@@ -174,7 +174,9 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
         canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
     else:
         canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
-    if not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
+    # A field that is signed has to be there.
+    is_there = len(parts) == _PARTS_WITHOUT_RANGE or bool(range_value)
+    if not is_there or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
     try:
         sigv4.check_time(amz_date.decode("latin-1"), now_s)

@@ -115,6 +115,9 @@ ALTERATIONS = {
     "no range": lambda now_s: altered(
         signed("/b/k", extra=(("range", "bytes=0-1"),), now_s=now_s), b"range: bytes=0-1\r\n", b""
     ),
+    "no range, which was signed as empty": lambda now_s: altered(
+        signed("/b/k", extra=(("range", ""),), now_s=now_s), b"range: \r\n", b""
+    ),
     "an unsigned x-amz field": lambda now_s: signed("/b/k", "x-amz-meta-a: b", now_s=now_s),
     "another key's name": lambda now_s: signed("/b/k", key="narrow", secret=SECRET, now_s=now_s),
     "too early": lambda now_s: signed("/b/k", now_s=now_s + 16 * 60),
