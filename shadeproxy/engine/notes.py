@@ -7,7 +7,6 @@ counts in the statistics and nowhere else.
 """
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -17,9 +16,8 @@ from shadeproxy.core.types import JobContext, Source, Span
 from shadeproxy.engine.base import Resident
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.residents import Slots
-from shadeproxy.engine.uses import USE, Kind, Noted, Uses
+from shadeproxy.engine.uses import USE, Kind, Noted, Uses, pack_use
 
-_ROW = struct.Struct("=qqQqqii")  # as USE
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
 # Telling costs some 100 us, and ten times as much where nothing of it is in the processor's caches: for the
 # sake of fewer reads than these no decision waits for it.
@@ -63,22 +61,22 @@ class Notes:
         """One read by ticket, of ``span`` of the object; None: of the whole page."""
         noted = ticket.noted
         if noted is None or noted.job is not job or noted.kinds is not self.kinds:
-            noted = self.prepare(ticket, job)
+            noted = self._prepare(ticket, job)
         if span is None:
             self.rows += noted.row
         else:
-            self.rows += _ROW.pack(
+            self.rows += pack_use(
                 ticket.slot, ticket.stamp, ticket.object_hash, span.start, span.length, noted.kind, 1
             )
         # What ``soon`` would find out: the timer is set already, and for no later.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.soon((ticket.slot,))
 
-    def prepare(self, ticket: Resident, job: JobContext | None) -> Noted:
+    def _prepare(self, ticket: Resident, job: JobContext | None) -> Noted:
         """What ``add`` appends for a read of the whole page by ``job``; kept with the ticket."""
         kind = self.kind(ticket.ref.bucket, ticket.source, job)
         size_bytes = ticket.stop - ticket.start
-        row = _ROW.pack(ticket.slot, ticket.stamp, ticket.object_hash, ticket.first, size_bytes, kind, 1)
+        row = pack_use(ticket.slot, ticket.stamp, ticket.object_hash, ticket.first, size_bytes, kind, 1)
         noted = ticket.noted = Noted(job, self.kinds, kind, row)
         return noted
 
@@ -86,7 +84,7 @@ class Notes:
         """Reads, or parts of reads, that were counted already."""
         stamps = self.residents.stamps
         for slot in slots:
-            self.rows += _ROW.pack(slot, stamps[slot], 0, 0, 0, 0, 0)
+            self.rows += pack_use(slot, stamps[slot], 0, 0, 0, 0, 0)
         self.soon(slots)
 
     def add_many(self, uses: Uses) -> None:

@@ -22,7 +22,7 @@ from shadeproxy.engine.base import Hit, ReadRequest, Resident
 from shadeproxy.engine.columns import NO_TIER, Share
 from shadeproxy.engine.hits import MOST_PAGES
 from shadeproxy.engine.rules import Age, Rules
-from shadeproxy.engine.uses import USE, Kind, Uses
+from shadeproxy.engine.uses import USE, Kind, Uses, pack_use
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, unit_of, unpack
@@ -81,7 +81,7 @@ class Reader:
         self._noted = noted
         self._files: dict[tuple[int, int], int] = {}
         self._known: Memo[tuple[ObjectRef, int], Shown] = Memo(_MOST_KNOWN)
-        self._uses: list[tuple[int, int, int, int, int, int, int]] = []
+        self._uses = bytearray()
         self._kinds: dict[Kind, int] = {}
 
     def forget(self) -> None:
@@ -177,7 +177,7 @@ class Reader:
     def flush(self) -> None:
         """Hand over what was read since the last time."""
         if self._uses:
-            uses, self._uses = np.array(self._uses, USE), []
+            uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
             kinds, self._kinds = list(self._kinds), {}
             self._noted(uses, kinds)
 
@@ -192,7 +192,7 @@ class Reader:
         reads: int,
     ) -> None:
         kind = self._kinds.setdefault(Kind(shown.ref.bucket, source, job), len(self._kinds))
-        self._uses.append((shown.slot, shown.stamp, shown.object_hash, first, size_bytes, kind, reads))
+        self._uses += pack_use(shown.slot, shown.stamp, shown.object_hash, first, size_bytes, kind, reads)
 
     # ------------------------------------------------------------------ pages
 

@@ -1,5 +1,6 @@
 """Demand reads as columns, as they are noted (notes.py), here or in a reader process."""
 
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,10 @@ USE = np.dtype(
         ("reads", np.int32),  # 1, or 0 for the second page of a read
     ]
 )
+pack_use = struct.Struct("=qqQqqii").pack
+"""One USE as bytes: appended to a ``bytearray``, which costs less than a tuple in a list, read by
+``numpy.frombuffer``."""
+
 Uses = NDArray[np.void]
 """USE[n], oldest first."""
 

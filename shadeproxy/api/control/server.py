@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from shadeproxy.api.control.errors import answer_error, translate_errors
+from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.core.errors import InvalidRequest
 
 _log = structlog.get_logger("shadeproxy.control")
@@ -45,21 +46,13 @@ class _ControlServer(web.Server):
         )
 
 
-class _ControlProtocol(web.RequestHandler):
+class _ControlProtocol(RefusingHandler):
     __slots__ = ()
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """What aiohttp asks for when parsing fails (400); the application itself raises nothing."""
-        if request.writer.output_size > 0 or status != 400:
-            raise ConnectionResetError(message or "the connection cannot go on") from exc
+    def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
+        """See ``RefusingHandler``."""
         # Its first line: those that follow show the bytes, however many they are.
-        reason = (message or "").partition("\n")[0].rstrip(":")[:_MOST_REASON]
+        reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)
         answer = answer_error(InvalidRequest(f"the request is not valid HTTP/1.1: {reason}", hint=_HINT))

@@ -2,9 +2,9 @@
 """``KnownHits.answer`` (known.py) compiled: the same decisions in a third of the time.
 
 Laws: nothing is decided here that known.py does not decide, and in the same order: what is not a plain GET of
-a known page by a known client, to the byte, goes on untouched. Signatures are verified by the
-functions that verify them there. Nothing of shadeproxy is imported: objects come in, and their fields are
-read. Named tuples are read by position; tests/api/s3/test_compiled.py holds the positions.
+a known page by a known client, to the byte, goes on untouched. Signatures are verified by the functions that
+verify them there. Nothing of shadeproxy is imported: objects come in, and their fields are read. Named tuples are
+read by position; tests/api/s3/test_compiled.py holds the positions.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -16,8 +16,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from hmac import compare_digest
 
-cdef extern from "<string.h>" nogil:
-    # GNU's; Python.h, which comes before, asks for it.
+cdef extern from "<string.h>" nogil:  # GNU's, for which Python.h asks
     void* memmem(const void* text, size_t text_bytes, const void* part, size_t part_bytes)
 
 cdef extern from "Python.h":
@@ -47,7 +46,6 @@ cdef enum:
     KNOWN_PATH = 1
     KNOWN_RESIDENT = 2
     KNOWN_HEADS = 3
-    PART_META = 0
     PART_BEFORE = 1
     PART_BETWEEN = 2
     PART_AFTER = 3
@@ -326,6 +324,7 @@ cdef class CompiledHits:
         """engine/hits.py ``_loan``, and ``Sender.send`` of it as far as the client takes it at once."""
         cdef Py_ssize_t first, last, lead_bytes
         cdef int descriptor = out.descriptor, source
+        cdef bint is_lent
         cdef int64_t position
         cdef ssize_t sent
         cdef const char* text
@@ -335,7 +334,8 @@ cdef class CompiledHits:
         if first < last:
             file.lend(first, last)
         loan = self.new_loan(resident, file, start, first, last, stop)
-        if descriptor < 0 or last - first < self.lend_bytes or last != stop or out.transport.get_write_buffer_size():
+        is_lent = descriptor >= 0 and last == stop and last - first >= self.lend_bytes
+        if not is_lent or out.transport.get_write_buffer_size():
             out.send(head, loan)
             return 0
         if first != start:
@@ -349,7 +349,7 @@ cdef class CompiledHits:
                     pass
         if sent != lead_bytes or position < last:
             # Whatever it was: who goes on meets it again.
-            out.go_on(loan, head[max(sent, 0):], position)
+            out.go_on(head[max(sent, 0):], position, loan)
         return 0
 
 

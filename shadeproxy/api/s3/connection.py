@@ -14,6 +14,7 @@ from typing import cast
 
 from aiohttp import web
 
+from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
@@ -44,7 +45,7 @@ _GIVEN = 2
 """aiohttp has the connection until it ends."""
 
 
-class S3Protocol(web.RequestHandler):
+class S3Protocol(RefusingHandler):
     """One client connection."""
 
     __slots__ = (
@@ -177,16 +178,8 @@ class S3Protocol(web.RequestHandler):
 
     # ------------------------------------------------------------------ what aiohttp calls
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """What aiohttp asks for when parsing fails (400); S3Handler itself raises nothing."""
-        if request.writer.output_size > 0 or status != 400:
-            raise ConnectionResetError(message or "the connection cannot go on") from exc
+    def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
+        """See ``RefusingHandler``."""
         return self._s3.refuse_malformed(request)
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
@@ -266,7 +259,7 @@ class S3Protocol(web.RequestHandler):
     def _busy(self) -> bool:
         """Whether the next request has to wait: for an answer, or for a client that does not take one."""
         sender = self._sender
-        return self._paused or self._read_task is not None or (sender is not None and sender.loan is not None)
+        return self._paused or self._read_task is not None or (sender is not None and sender.busy)
 
     @property
     def _over(self) -> bool:

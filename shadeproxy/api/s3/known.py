@@ -70,7 +70,7 @@ class KnownHits:
         self.now_s = clock.now_s
         self._jobs = jobs
         self._touched: dict[str, float] = {}
-        self._tails_until_s = 0
+        self._tails_second = -1
         self._tails: dict[Source, bytes] = {}
         self.forget()
 
@@ -100,9 +100,9 @@ class KnownHits:
     def tail(self, source: Source, now_s: float) -> bytes:
         """What follows the request id in this second."""
         second = int(now_s)
-        if second + 1 != self._tails_until_s:
+        if second != self._tails_second:
             self._tails.clear()
-            self._tails_until_s = second + 1
+            self._tails_second = second
         tail = self._tails.get(source)
         if tail is None:
             tail = self._tails[source] = (

@@ -43,6 +43,8 @@ Outcome = Asked | bool | None
 """True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
 waiting. None: for aiohttp. In the last two cases nothing happened."""
 
+Entry = Callable[[bytes, Sender], Outcome]
+
 
 class Found(NamedTuple):
     """An answer that is all there."""
@@ -74,23 +76,10 @@ class FastLane:
         self._heads = HeadReader()
         self._remembers = remembers
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
-        self.entry: Callable[[bytes, Sender], Outcome] = self.answer
+        self.entry: Entry = self.answer
         """``answer``, compiled where it can be: for connections."""
         if COMPILED and notes is not None:
-            self.entry = CompiledHits(
-                self._memory,
-                notes,
-                otherwise=self.answer,
-                ticket=engine.ticket,
-                take=engine.take,
-                lend_across=engine.lend_across,
-                numbers=NUMBERS,
-                check_time=check_time,
-                new_loan=Loan,
-                new_span=Span,
-                copy_bytes=COPY_BYTES,
-                lend_bytes=LEAST_BYTES,
-            ).answer
+            self.entry = compiled(self._memory, engine, notes, otherwise=self.answer)
 
     def forget(self, *, remembers: bool) -> None:
         """Who may read what, or how long the cache may answer, changed: look at every request anew.
@@ -183,3 +172,21 @@ class FastLane:
             http_11=True,
         )
         return render_head(answer.status, fields)
+
+
+def compiled(memory: KnownHits, engine: ReadsNow, notes: Notes, *, otherwise: Entry) -> Entry:
+    """``otherwise``, asked only where what ``memory`` knows is no answer. Where the lane is COMPILED."""
+    return CompiledHits(
+        memory,
+        notes,
+        otherwise=otherwise,
+        ticket=engine.ticket,
+        take=engine.take,
+        lend_across=engine.lend_across,
+        numbers=NUMBERS,
+        check_time=check_time,
+        new_loan=Loan,
+        new_span=Span,
+        copy_bytes=COPY_BYTES,
+        lend_bytes=LEAST_BYTES,
+    ).answer

@@ -49,8 +49,8 @@ class Sender:
     """
 
     __slots__ = (
-        "_direct", "_keep", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_waiters", "descriptor",
-        "loan", "transport",
+        "_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_waiters",
+        "descriptor", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -62,8 +62,7 @@ class Sender:
         self._direct: socket.socket | None = None
         self.descriptor = -1
         """Of the socket, once a file was sent to it; -1 where none can be."""
-        self.loan: Loan | None = None
-        """Being sent, because the client did not take it at once."""
+        self._loan: Loan | None = None
         self._rest: tuple[Loan, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
@@ -72,7 +71,7 @@ class Sender:
     @property
     def busy(self) -> bool:
         """Whether a file is being sent that the client does not take fast enough."""
-        return self.loan is not None
+        return self._loan is not None
 
     @property
     def sent(self) -> int:
@@ -103,40 +102,31 @@ class Sender:
         except OSError as error:
             self._cut(error)
             return
-        if sent < len(lead):
-            tail = loan.pin()[first - loan.start :]
-            self.transport.writelines((lead[sent:], tail, *(one.pin() for one in rest)))
-            return
-        self.loan, self._rest, self._position = loan, rest, first
-        self._send_on(direct, loan)
-        if rest:
-            self._send_rest(direct)
-        self._wait(direct)
+        self.go_on(lead[sent:], first, loan, *rest)
 
-    def go_on(self, loan: Loan, lead: bytes, position: int) -> None:
-        """For who began as ``send`` does, and could not go on: ``lead`` is left of the head and of what is
-        copied, and the file from ``position`` on.
+    def go_on(self, lead: bytes, position: int, loan: Loan, *rest: Loan) -> None:
+        """What is left of an answer that was begun: ``lead``, of the head and of what is copied, then
+        ``loan`` from ``position`` of its file on, then ``rest``. For who has a ``descriptor``.
         """
         direct = self._direct
         assert direct is not None, "who has a descriptor has a socket"
         if lead:
-            self.transport.writelines((lead, loan.pin()[loan.first - loan.start :]))
+            tail = loan.pin()[position - loan.start :]
+            self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
             return
-        self.loan, self._rest, self._position = loan, (), position
         self._sent += position - loan.first
+        self._loan, self._rest, self._position = loan, rest, position
         self._send_on(direct, loan)
-        self._wait(direct)
-
-    def _wait(self, direct: socket.socket) -> None:
-        """For the client, if there is more to send."""
-        if self.loan is not None:
+        if rest:
+            self._send_rest(direct)
+        if self._loan is not None:
             # The pages must stay as they are until the kernel has taken the rest of them.
-            self._keep = [one.pin() for one in (self.loan, *self._rest)]
+            self._keep = [one.pin() for one in (self._loan, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     async def idle(self) -> None:
         """Wait until not ``busy``."""
-        if self.loan is not None:
+        if self._loan is not None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -189,20 +179,20 @@ class Sender:
         self._sent += position - begin
         self._position = position
         if position == stop:
-            self.loan = None
+            self._loan = None
 
     def _send_rest(self, direct: socket.socket) -> None:
         """The loans that follow, as far as the client takes them."""
-        while self.loan is None and self._rest:
+        while self._loan is None and self._rest:
             loan, self._rest = self._rest[0], self._rest[1:]
-            self.loan, self._position = loan, loan.start
+            self._loan, self._position = loan, loan.start
             self._send_on(direct, loan)
 
     def _continue(self, direct: socket.socket) -> None:
-        if self.loan is not None:
-            self._send_on(direct, self.loan)
+        if self._loan is not None:
+            self._send_on(direct, self._loan)
         self._send_rest(direct)
-        if self.loan is None:
+        if self._loan is None:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()
             self._on_idle()
@@ -214,7 +204,7 @@ class Sender:
         reset_on_close(self.transport)
 
     def _end(self) -> None:
-        self.loan, self._rest, self._keep = None, (), []
+        self._loan, self._rest, self._keep = None, (), []
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

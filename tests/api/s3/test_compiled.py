@@ -6,15 +6,12 @@ import re
 import pytest
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.known import Known
+from shadeproxy.api.s3.lane import compiled
 from shadeproxy.api.s3.remembered import PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import ObjectRef, Span
-from shadeproxy.engine.base import Loan
-from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.uses import Noted
 from shadeproxy.tiers.base import Lender
 
@@ -22,9 +19,7 @@ from .test_lane import request, talk
 from .test_lane_lending import tmpfs
 from .test_lane_signed import CLIENTS, SDK, signed
 
-if COMPILED:
-    from shadeproxy.api.s3._known import CompiledHits
-else:
+if not COMPILED:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
 
 __all__ = ["tmpfs"]  # a fixture
@@ -62,20 +57,7 @@ class Both:
 
     def __init__(self, proxy):
         self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
-        self._compiled = CompiledHits(
-            self._memory,
-            self._notes,
-            otherwise=lambda *_: None,
-            ticket=proxy.engine.ticket,
-            take=proxy.engine.take,
-            lend_across=proxy.engine.lend_across,
-            numbers=NUMBERS,
-            check_time=check_time,
-            new_loan=Loan,
-            new_span=Span,
-            copy_bytes=COPY_BYTES,
-            lend_bytes=16 * 1024,
-        ).answer
+        self._compiled = compiled(self._memory, proxy.engine, self._notes, otherwise=lambda *_: None)
 
     def _tell(self, answer, raw):
         self._notes.tell()
@@ -129,8 +111,8 @@ async def test_both_forms_send_and_note_the_same(warm):
         assert both.compiled(raw) == said, raw
         answered += said is not None
         warm.clock.advance(0.4)
-    # Two pages at once only by sendfile.
-    assert answered == 31 if warm.engine.ticket(ObjectRef("b", "big"), 0, warm.clock.now_s()).lender else 30
+    ticket = warm.engine.ticket(ObjectRef("b", "big"), 0, warm.clock.now_s())
+    assert answered == (31 if ticket.lender else 30)  # two pages at once only by sendfile
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):

@@ -45,9 +45,9 @@ class Watched(FastLane):
             asked = self._asked
             outcome = entry(raw, out)
             if self._asked == asked:
-                self.answered, self.known, self.compiled = (
-                    self.answered + 1, self.known + 1, self.compiled + 1
-                )  # fmt: skip
+                self.answered += 1
+                self.known += 1
+                self.compiled += 1
             return outcome
 
         self._memory.answer, self.entry = answer_known, enter
