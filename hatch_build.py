@@ -17,6 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _MODULE = "shadeproxy.api.s3._known"
 _SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
+_INCLUDED = ("_blocks.pxi",)
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -53,9 +54,12 @@ def _compiled(source: Path, directory: Path) -> Path:
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
     # It knows what it was made of: shadeproxy/api/s3/compiled.py asks when it is loaded.
-    text = source.read_bytes()
-    copy = directory / source.name
-    copy.write_bytes(text + f'\n\nSOURCE = "{sha256(text).hexdigest()}"\n'.encode())
+    names = (source.name, *_INCLUDED)
+    texts = [source.with_name(name).read_bytes() for name in names]
+    for name, text in zip(names, texts, strict=True):
+        (directory / name).write_bytes(text)
+    copy, digest = directory / source.name, sha256(b"".join(texts)).hexdigest()
+    copy.write_bytes(texts[0] + f'\n\nSOURCE, SOURCES = "{digest}", {names}\n'.encode())
     # -g0: debug information about the generated C would be five times the rest.
     extension = Extension(_MODULE, [str(copy)], extra_compile_args=["-O2", "-g0"])
     modules = cythonize([extension], build_dir=str(directory), force=True, quiet=True)

@@ -31,7 +31,10 @@ def tree(tmp_path):
     package.mkdir(parents=True)
     for parent in (package, *package.parents[:2]):
         (parent / "__init__.py").touch()
-    (package / "_known.pyx").write_text("cpdef int twice(int one):\n    return 2 * one\n")
+    (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
+    (package / "_known.pyx").write_text(
+        'include "_blocks.pxi"\n\ncpdef int twice(int one):\n    return TWO * one\n'
+    )
     return tmp_path
 
 
@@ -81,7 +84,7 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
         [
             sys.executable,
             "-c",
-            "from shadeproxy.api.s3 import _known as one; print(one.twice(21), one.SOURCE)",
+            "from shadeproxy.api.s3 import _known as m; print(m.twice(21), m.SOURCE, ','.join(m.SOURCES))",
         ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -89,13 +92,17 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
         text=True,
         check=True,
     )
-    answer, made_of = said.stdout.split()
+    answer, made_of, names = said.stdout.split()
     assert int(answer) == 42
-    source = tree / "shadeproxy" / "api" / "s3" / "_known.pyx"
-    assert is_made_of(made_of, source)
-    source.write_text("")
-    assert not is_made_of(made_of, source)
-    assert not is_made_of(made_of, source.with_name("none"))
+    sources = [module.with_name(name) for name in names.split(",")]
+    assert [source.name for source in sources] == ["_known.pyx", "_blocks.pxi"]
+    assert is_made_of(made_of, sources)
+    for source in sources:
+        text = source.read_text()
+        source.write_text("")
+        assert not is_made_of(made_of, sources)
+        source.write_text(text)
+    assert not is_made_of(made_of, [*sources, module.with_name("none")])
     _, _, stderr, _ = build(tree, version="editable", CC=shutil.which("false"))
     assert "false' failed" in stderr
     assert not module.exists()
@@ -122,7 +129,9 @@ _LOADED = """
 import hashlib, sys, types
 from pathlib import Path
 module = sys.modules["shadeproxy.api.s3._known"] = types.ModuleType("_known")
-module.CompiledHits = object
+module.CompiledHits = module.data_received = object
+module.SOURCES = ("_known.pyx", "_blocks.pxi")
+texts = b"".join(Path("shadeproxy/api/s3", name).read_bytes() for name in module.SOURCES)
 MADE_OF
 from shadeproxy.api.s3 import COMPILED
 print(COMPILED)
@@ -132,10 +141,7 @@ print(COMPILED)
 @pytest.mark.parametrize(
     ("made_of", "used"),
     [
-        (
-            "module.SOURCE = hashlib.sha256(Path('shadeproxy/api/s3/_known.pyx').read_bytes()).hexdigest()",
-            True,
-        ),
+        ("module.SOURCE = hashlib.sha256(texts).hexdigest()", True),
         ("module.SOURCE = hashlib.sha256(b'an older one').hexdigest()", False),
         ("", False),
     ],

@@ -74,12 +74,13 @@ class Resident:
     page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
     the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
     ``tier.is_hot`` first. ``lender``: the blocks of it that may be sent. ``place``: where a process on this
-    host finds it, once somebody asked. ``noted``: how it was noted last (notes.py).
+    host finds it, once somebody asked. ``noted``: how it was noted last (notes.py). ``lent``: whether all
+    that may be sent is marked as lent.
     """
 
     __slots__ = (
-        "can_wait", "first", "fresh_until_s", "lender", "location", "meta", "noted", "object_hash", "place",
-        "ref", "slot", "source", "stamp", "start", "stop", "tier", "window",
+        "can_wait", "first", "fresh_until_s", "lender", "lent", "location", "meta", "noted", "object_hash",
+        "place", "ref", "slot", "source", "stamp", "start", "stop", "tier", "window",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +116,7 @@ class Resident:
         self.start = start
         self.stop = stop
         self.lender: Lender | None = None
+        self.lent = False
         self.place: Place | None = None
         self.noted: Noted | None = None
 
@@ -132,11 +134,11 @@ class Loan(NamedTuple):
     """Bytes ``[start, stop)`` of a ticket's file, which are also those of its window.
 
     Of them ``[first, last)`` may be sent by sendfile, now; what is to leave later, or by another way, must be
-    of the view that ``pin`` makes.
+    of the view that ``pin`` makes. ``file``: None where nothing may.
     """
 
     ticket: Resident
-    file: Lent
+    file: Lent | None
     start: int
     first: int
     last: int

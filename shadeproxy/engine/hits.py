@@ -246,6 +246,7 @@ def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
     file, first, last = lender
     first = max(start, first)
     last = max(first, min(stop, last))
-    if first < last:
+    if first < last and not ticket.lent:
         file.lend(first, last)
+        ticket.lent = (first, last) == lender[1:]
     return Loan(ticket, file, start, first, last, stop)

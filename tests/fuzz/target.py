@@ -55,19 +55,18 @@ class WatchedLane(FastLane):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.known, self._looked, entry = 0, False, self.entry
+        self._answered, remembered = 0, self._memory.answer
 
         def watched(raw: Any, out: Any) -> Any:
-            self._looked = False
-            outcome = entry(raw, out)
-            self.known += outcome is True and not self._looked
-            return outcome
+            done = remembered(raw, out)
+            self._answered += done
+            return done
 
-        self.entry = watched
+        self._memory.answer = watched
 
-    def _find(self, raw: bytes) -> Any:
-        self._looked = True
-        return super()._find(raw)
+    @property
+    def known(self) -> int:
+        return self._answered + (0 if self.hits is None else self.hits.answered)
 
 
 class GeneralLane(FastLane):

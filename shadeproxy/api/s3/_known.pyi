@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 
+from shadeproxy.api.s3.connection import S3Protocol
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.api.s3.sender import Sender
@@ -8,7 +9,11 @@ from shadeproxy.engine.base import Loan, Resident
 from shadeproxy.engine.notes import Notes
 
 SOURCE: str
-"""SHA-256 of the source it was made of; the build adds it."""
+"""SHA-256 of the sources it was made of; the build adds it."""
+SOURCES: tuple[str, ...]
+"""Their names, likewise."""
+
+def data_received(protocol: S3Protocol, data: bytes) -> None: ...
 
 class CompiledHits:
     def __init__(
@@ -27,4 +32,6 @@ class CompiledHits:
         copy_bytes: int,
         lend_bytes: int,
     ) -> None: ...
+    @property
+    def answered(self) -> int: ...
     def answer(self, raw: bytes, out: Sender) -> Asked | bool | None: ...

@@ -1,5 +1,6 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
-"""``KnownHits.answer`` (known.py) compiled: the same decisions in a third of the time.
+"""``KnownHits.answer`` (known.py) compiled, from what the transport calls to what the kernel takes: the same
+decisions in a third of the time.
 
 Laws: nothing is decided here that known.py does not decide, and in the same order: what is not a plain GET of
 a known page by a known client, to the byte, goes on untouched. Signatures are verified by the functions that
@@ -7,12 +8,14 @@ verify them there. Nothing of shadeproxy is imported: objects come in, and their
 read by position; tests/api/s3/test_compiled.py holds the positions.
 """
 
+cimport cython
+
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from hmac import compare_digest
 
@@ -23,53 +26,82 @@ cdef extern from "Python.h":
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
     bint PyMemoryView_Check(object view)
 
+cdef extern from "<unistd.h>" nogil:
+    long sysconf(int name)
+    int _SC_PAGESIZE
+
+cdef extern from "<sys/mman.h>" nogil:
+    int mincore(void* address, size_t size, unsigned char* pages)
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+
 cdef extern from "<sys/socket.h>" nogil:
-    ssize_t c_send "send"(int descriptor, const void* data, size_t size, int flags)
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int descriptor, const msghdr* message, int flags)
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to, int descriptor, int64_t* offset, size_t size)
 
+include "_blocks.pxi"
+
 cdef const char* DIGITS = b"0123456789ABCDEF"
 cdef const char* VERSION = b" HTTP/1.1\r\n"
-cdef const char* NAMES = b"\r\nRange: bytes=\r\nrange: bytes="
+cdef uintptr_t PAGE_BYTES = sysconf(_SC_PAGESIZE)
 cdef enum:
+    MOST_PAGES = 8193  # 32 MiB, the longest page, at any offset
     VERSION_BYTES = 11
     ID_BYTES = 16
-    PARTS_WITHOUT_RANGE = 3
-    PARTS_WITH_RANGE = 4
-    NAME_BYTES = 13
-    MOST_DIGITS = 15
-    # Positions in named tuples: Known, PartHead, Plan, _Template, Noted, Lender.
+    # connection.py: whose a connection is. sender.py: that nobody asked for a descriptor yet.
+    OURS = 0
+    UNASKED = -1
+    # Where a USE (engine/uses.py) has "first" and "size_bytes", one after the other.
+    USE_FIRST = 24
+    # Of what a page holds all of it.
+    WHOLE = -1
+    # Positions in named tuples: Known, PartHead, Plan, Noted, Lender.
     KNOWN_REF = 0
     KNOWN_PATH = 1
     KNOWN_RESIDENT = 2
     KNOWN_HEADS = 3
+    PART_META = 0
     PART_BEFORE = 1
     PART_BETWEEN = 2
     PART_AFTER = 3
     PLAN_JOB = 0
     PLAN_CHECKSUMS = 2
-    TEMPLATE_FIXED = 0
-    TEMPLATE_TIME = 1
-    TEMPLATE_SIGNATURE = 2
-    TEMPLATE_INVOCATION = 3
-    TEMPLATE_DATE = 4
-    TEMPLATE_SIGNING = 5
-    TEMPLATE_PLAN = 6
     NOTED_JOB = 0
     NOTED_KINDS = 1
     NOTED_ROW = 3
 
 
-cdef struct Cut:
-    # A Range: its line with the end, in it "bytes=...", and what that says.
-    Py_ssize_t start
-    Py_ssize_t value_start
-    Py_ssize_t stop
-    int64_t first
-    int64_t last
+@cython.binding(True)
+def data_received(protocol, data):
+    """``S3Protocol.data_received`` of a connection between two requests: for one whole request, and no more.
+    ``receive`` is called for everything else.
+    """
+    cdef CompiledHits hits
+    transport, sender = protocol.transport, protocol._sender
+    if (
+        type(data) is bytes and protocol._lane == OURS and sender is not None and transport is not None
+        and not protocol._held and protocol._read_task is None and not protocol._refused and protocol._admitted
+        and not (protocol._ending or protocol._force_close or protocol._close or protocol._paused)
+        and sender._loan is None and not transport.is_closing()
+    ):
+        hits = protocol.hits
+        if hits.find(data, sender):
+            hits.answered += 1
+            protocol._begun += 1
+            protocol._active = True
+            return
+        hits.looked = data
+    protocol.receive(data)
 
 
 cdef class CompiledHits:
@@ -77,10 +109,13 @@ cdef class CompiledHits:
     ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for.
     ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
     ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
+    ``answered``: requests, by this form.
     """
 
     cdef object known, otherwise, notes, residents, ticket, take, lend_across
     cdef object numbers, now_s, check_time, new_loan, new_span, source
+    cdef readonly uint64_t answered
+    cdef object looked  # for, without an answer, just before
     cdef Py_ssize_t copy_bytes, lend_bytes, most_waiting_bytes
     cdef bytes source_tail
     cdef int64_t tail_second
@@ -95,11 +130,15 @@ cdef class CompiledHits:
         self.numbers, self.now_s, self.check_time, self.new_loan = numbers, known.now_s, check_time, new_loan
         self.copy_bytes, self.lend_bytes = copy_bytes, lend_bytes
         self.most_waiting_bytes = notes.most_waiting_bytes
-        self.source, self.source_tail, self.tail_second = None, b"", -1
+        self.source, self.source_tail, self.tail_second, self.looked = None, b"", -1, None
 
     def answer(self, bytes raw not None, out not None):
         """As ``FastLane.answer``."""
-        return True if self.find(raw, out) else self.otherwise(raw, out)
+        if raw is not self.looked and self.find(raw, out):
+            self.answered += 1
+            return True
+        self.looked = None
+        return self.otherwise(raw, out)
 
     cdef bint find(self, bytes raw, out) except -1:
         cdef const char* text = PyBytes_AS_STRING(raw)
@@ -109,7 +148,8 @@ cdef class CompiledHits:
         cdef PyObject* found
         cdef bytes target
         cdef Cut cut
-        if size < 5 or memcmp(text, b"GET /", 5) != 0:
+        # Known blocks are known to their end: of less, or of more requests than one, none is found.
+        if size < 5 or memcmp(text, b"GET /", 5) != 0 or memcmp(text + size - 4, b"\r\n\r\n", 4) != 0:
             return False
         space = <const char*>memchr(text + 4, c" ", size - 4)
         if space == NULL:
@@ -128,23 +168,23 @@ cdef class CompiledHits:
         resident = known[KNOWN_RESIDENT]
         if resident is None:
             return False
-        plan = self.plan(text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
+        plan = find_plan(self.known, self.check_time, text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
         if plan is None:
             return False
         head = known[KNOWN_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
-        return self.send(out, head, resident, (<tuple>plan)[PLAN_JOB], now_s, None)
+        return self.send(out, head, resident, (<tuple>plan)[PLAN_JOB], now_s, 0, WHOLE)
 
     cdef bint find_part(
         self, out, tuple known, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
     ) except -1:
         """``KnownHits._answer_range``, of a range with both ends."""
         cdef bytes rest, value
-        cdef int64_t total, stop
+        cdef int64_t total, stop, first
         rest = PyBytes_FromStringAndSize(NULL, size - (cut.stop - cut.start))
         memcpy(PyBytes_AS_STRING(rest), block, cut.start)
         memcpy(PyBytes_AS_STRING(rest) + cut.start, block + cut.stop, size - cut.stop)
         value = PyBytes_FromStringAndSize(block + cut.value_start, cut.stop - 2 - cut.value_start)
-        plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
+        plan = find_plan(self.known, self.check_time, PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
         ticket = None if plan is None else self.ticket(known[KNOWN_REF], cut.first, now_s)
         if ticket is None:
             return False
@@ -153,17 +193,17 @@ cdef class CompiledHits:
         stop = min(cut.last + 1, total)
         if cut.first >= stop:
             return False
-        part = self.known.part_head(target, meta, value.decode())
+        part = self.part_head(target, meta, value)
         if part is None:
             return False
         head = (
             (<tuple>part)[PART_BEFORE] + b"%d" % (stop - cut.first) + (<tuple>part)[PART_BETWEEN]
             + b"bytes %d-%d/%d" % (cut.first, stop - 1, total) + (<tuple>part)[PART_AFTER]
         )
-        span, job = self.new_span(cut.first, stop), (<tuple>plan)[PLAN_JOB]
-        if ticket.holds(span):
-            return self.send(out, head, ticket, job, now_s, span)
-        loans = self.lend_across(ticket, job, now_s, span)
+        job, first = (<tuple>plan)[PLAN_JOB], ticket.first
+        if first <= cut.first and stop - first <= <int64_t>ticket.stop - <int64_t>ticket.start:
+            return self.send(out, head, ticket, job, now_s, cut.first, stop)
+        loans = self.lend_across(ticket, job, now_s, self.new_span(cut.first, stop))
         if loans is None:
             return False
         out.send(self.render(head, self.tail(ticket.source, now_s), NULL, 0), *loans)
@@ -171,70 +211,12 @@ cdef class CompiledHits:
             self.known.touch(job, now_s)
         return True
 
-    cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
-        """``KnownHits.plan``."""
-        cdef PyObject* found = PyDict_GetItemWithError(self.known.templates.by_length, size)
-        if found != NULL:
-            for template in <list><object>found:
-                if self.matches((<tuple>template)[TEMPLATE_FIXED], block, size):
-                    if self.holds(<tuple>template, block, path, range_value, now_s):
-                        return (<tuple>template)[TEMPLATE_PLAN]
-                    return None
-        found = PyDict_GetItemWithError(self.known.plans.young, PyBytes_FromStringAndSize(block, size))
-        return None if found == NULL else <object>found
-
-    cdef bint matches(self, tuple fixed, const char* block, Py_ssize_t size) except -1:
-        cdef Py_ssize_t start, length
-        cdef bytes text
-        for start, text in fixed:
-            length = PyBytes_GET_SIZE(text)
-            if start < 0 or start + length > size or memcmp(block + start, PyBytes_AS_STRING(text), length) != 0:
-                return False
-        return True
-
-    cdef bint holds(
-        self, tuple template, const char* block, bytes path, bytes range_value, double now_s
-    ) except -1:
-        """signed.py ``_holds``; the template is one of a block as long as this."""
-        cdef bytes amz_date, signature
-        cdef tuple parts
-        if not self.is_invocation(template[TEMPLATE_INVOCATION], block):
-            return False
-        date = template[TEMPLATE_DATE]
-        if not date:
-            return True
-        if template[TEMPLATE_SIGNING] is None:
-            return False  # for known.py
-        signer, parts = <tuple>template[TEMPLATE_SIGNING]
-        amz_date = date + piece(block, template[TEMPLATE_TIME])
-        signature = piece(block, template[TEMPLATE_SIGNATURE])
-        if len(parts) == PARTS_WITHOUT_RANGE:
-            canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
-        elif len(parts) == PARTS_WITH_RANGE and range_value:
-            canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
-        else:
-            return False
-        if not compare_digest(signer.sign(amz_date, canonical).encode(), signature):
-            return False
-        try:
-            self.check_time(amz_date.decode("latin-1"), now_s)
-        except Exception:
-            return False  # known.py meets it again
-        return True
-
-    cdef bint is_invocation(self, tuple hole, const char* block) except -1:
-        """Whether it holds ASCII letters, digits and dashes, and not dashes alone; or there is none."""
-        cdef Py_ssize_t start, stop, index
-        cdef bint any_other = False
-        cdef char at
-        start, stop = hole
-        for index in range(start, stop):
-            at = block[index]
-            if c"0" <= at <= c"9" or c"a" <= at <= c"z" or c"A" <= at <= c"Z":
-                any_other = True
-            elif at != c"-":
-                return False
-        return any_other or not stop
+    cdef object part_head(self, bytes target, meta, bytes range_value):
+        """``KnownHits.part_head``."""
+        cdef PyObject* found = PyDict_GetItemWithError(self.known.parts.young, target)
+        if found != NULL and (<tuple><object>found)[PART_META] is meta:
+            return <object>found
+        return self.known.part_head(target, meta, range_value.decode())
 
     cdef bytes tail(self, source, double now_s):
         """``KnownHits.tail``, remembered for the source that was asked for last."""
@@ -243,14 +225,22 @@ cdef class CompiledHits:
             self.source, self.source_tail, self.tail_second = source, self.known.tail(source, now_s), second
         return self.source_tail
 
-    cdef bint send(self, out, bytes start_of_head, resident, job, double now_s, span) except -1:
-        """``KnownHits._send``, and what it asks of engine/hits.py. ``span``: within the page; None: all of it."""
+    cdef bint send(
+        self, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
+    ) except -1:
+        """``KnownHits._send``, and what it asks of engine/hits.py, of the object's bytes ``[begin, end)``, which
+        are within the page. ``end``: WHOLE for all of the page.
+        """
         cdef Py_ssize_t start = resident.start, stop = resident.stop, first
         cdef bint is_short = stop - start <= self.copy_bytes
-        cdef const char* text
+        cdef const char* window
         cdef bytes head, tail
+        cdef int descriptor = -1
         lender = resident.lender
-        if lender is None and not is_short:
+        if not is_short:
+            descriptor = ready(out)
+        if lender is None and not is_short and descriptor < 0:
+            span = None if end == WHOLE else self.new_span(begin, end)
             body = self.take(resident, job, now_s, span)  # it has to be pinned
             if body is None:
                 return False
@@ -259,22 +249,22 @@ cdef class CompiledHits:
         else:
             if self.residents.stamps[resident.slot] != resident.stamp or now_s >= <double>resident.fresh_until_s:
                 return False
-            if resident.can_wait and not resident.tier.is_hot(resident.location):
-                return False
-            if span is not None:
+            if end != WHOLE:
                 first = start - <Py_ssize_t>resident.first
-                start, stop = first + <Py_ssize_t>span[0], first + <Py_ssize_t>span[1]
+                start, stop = first + begin, first + end
             view = resident.window
             if start < 0 or stop < start or stop > <Py_ssize_t>view.nbytes or not PyMemoryView_Check(view):
                 return False
-            text = <const char*>PyMemoryView_GET_BUFFER(view).buf
+            window = <const char*>PyMemoryView_GET_BUFFER(view).buf
+            if resident.can_wait and not is_hot(window + start, stop - start):
+                return False
             tail = self.tail(resident.source, now_s)
-            self.note(resident, job, span)
-            if lender is None:
-                out.transport.write(self.render(start_of_head, tail, text + start, stop - start))
+            self.note(resident, job, begin, end)
+            if is_short:
+                out.transport.write(self.render(start_of_head, tail, window + start, stop - start))
             else:
                 head = self.render(start_of_head, tail, NULL, 0)
-                self.lend(out, head, resident, <tuple>lender, start, stop, text)
+                self.lend(out, descriptor, head, resident, start, stop, window)
         if job is not None:
             self.known.touch(job, now_s)
         return True
@@ -297,104 +287,107 @@ cdef class CompiledHits:
             memcpy(to + after, body, body_bytes)
         return data
 
-    cdef int note(self, resident, job, span) except -1:
+    cdef int note(self, resident, job, int64_t begin, int64_t end) except -1:
         """``Notes.add``."""
         cdef Py_ssize_t before
+        cdef int64_t[2] part
         cdef bytearray rows
         cdef bytes row
         notes = self.notes
         noted = resident.noted
         if (
-            span is not None or noted is None
-            or (<tuple>noted)[NOTED_JOB] is not job or (<tuple>noted)[NOTED_KINDS] is not notes.kinds
+            noted is None or (<tuple>noted)[NOTED_JOB] is not job
+            or (<tuple>noted)[NOTED_KINDS] is not notes.kinds
         ):
-            notes.add(resident, job, span)
+            notes.add(resident, job, None if end == WHOLE else self.new_span(begin, end))
             return 0
         rows, row = notes.rows, (<tuple>noted)[NOTED_ROW]
         before = PyByteArray_GET_SIZE(rows)
         PyByteArray_Resize(rows, before + PyBytes_GET_SIZE(row))
         memcpy(PyByteArray_AS_STRING(rows) + before, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
+        if end != WHOLE:
+            part[0], part[1] = begin, end - begin
+            memcpy(PyByteArray_AS_STRING(rows) + before + USE_FIRST, part, sizeof(part))
         if notes.timer is None or <set>notes.unread or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes:
             notes.soon((resident.slot,))
         return 0
 
     cdef int lend(
-        self, out, bytes head, resident, tuple lender, Py_ssize_t start, Py_ssize_t stop, const char* window
+        self, out, int descriptor, bytes head, resident, Py_ssize_t start, Py_ssize_t stop, const char* window
     ) except -1:
-        """engine/hits.py ``_loan``, and ``Sender.send`` of it as far as the client takes it at once."""
-        cdef Py_ssize_t first, last, lead_bytes
-        cdef int descriptor = out.descriptor, source
-        cdef bint is_lent
-        cdef int64_t position
+        """engine/hits.py ``_loan``, and ``Sender.send`` of it, as far as the client takes it at once; of what may
+        not be lent the bytes themselves.
+        """
+        cdef Py_ssize_t first = stop, last = stop, head_bytes = PyBytes_GET_SIZE(head), position = start
+        cdef int file_descriptor = -1
+        cdef int64_t offset
         cdef ssize_t sent
-        cdef const char* text
-        file = lender[0]
-        first, last = max(start, <Py_ssize_t>lender[1]), min(stop, <Py_ssize_t>lender[2])
-        last = max(first, last)
-        if first < last:
-            file.lend(first, last)
-        loan = self.new_loan(resident, file, start, first, last, stop)
-        is_lent = descriptor >= 0 and last == stop and last - first >= self.lend_bytes
-        if not is_lent or out.transport.get_write_buffer_size():
-            out.send(head, loan)
-            return 0
-        if first != start:
-            head = head + PyBytes_FromStringAndSize(window + start, first - start)
-        source, text, lead_bytes = file.descriptor, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head)
-        position = first
+        cdef iovec[2] pieces
+        cdef msghdr message
+        file, lender = None, resident.lender
+        if lender is not None:
+            file = lender[0]
+            first, last = max(start, <Py_ssize_t>lender[1]), min(stop, <Py_ssize_t>lender[2])
+            last = max(first, last)
+            if first < last and not resident.lent:
+                file.lend(first, last)
+                resident.lent = first == lender[1] and last == lender[2]
+            if descriptor < 0 or last - first < self.lend_bytes or last != stop:
+                out.send(head, self.new_loan(resident, file, start, first, last, stop))
+                return 0
+            file_descriptor = file.descriptor
+        memset(&message, 0, sizeof(message))
+        message.msg_iov, message.msg_iovlen = pieces, 2 if start < first else 1
+        pieces[0].iov_base, pieces[0].iov_len = PyBytes_AS_STRING(head), head_bytes
+        pieces[1].iov_base, pieces[1].iov_len = <char*>window + start, first - start
         with nogil:
-            sent = c_send(descriptor, text, lead_bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent == lead_bytes:
-                while position < last and c_sendfile(descriptor, source, &position, last - position) > 0:
+            sent = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent >= head_bytes:
+                position = start + sent - head_bytes
+            if sent >= head_bytes and position == first:
+                offset = first
+                while offset < last and c_sendfile(descriptor, file_descriptor, &offset, last - offset) > 0:
                     pass
-        if sent != lead_bytes or position < last:
+                position = offset
+        if sent < head_bytes or position < stop:
             # Whatever it was: who goes on meets it again.
-            out.go_on(head[max(sent, 0):], position, loan)
+            head = head[max(sent, 0):]
+            loan = self.new_loan(resident, file, start, first, last, stop)
+            if lender is None and not can_pin(resident, loan):
+                out.transport.write(head + PyBytes_FromStringAndSize(window + position, stop - position))
+            else:
+                out.go_on(head, position, loan)
         return 0
 
 
-cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
-    """signed.py ``cut_range``, of a range with both ends; of others False, though they stay in the block."""
-    cdef const char* line
-    cdef int name
-    for name in range(2):
-        line = NAMES + name * (NAME_BYTES + 2)
-        if size > NAME_BYTES and memcmp(block, line + 2, NAME_BYTES) == 0:
-            cut.start = 0
-        else:
-            line = <const char*>memmem(block, size, line, NAME_BYTES + 2)
-            if line == NULL:
-                continue
-            cut.start = line - block + 2
-        cut.value_start = cut.start + NAME_BYTES - 6
-        return find_ends(block, size, cut)
-    return False
+cdef int ready(out) except? -2:
+    """The descriptor that bytes may be sent to now, past the transport; -1: none."""
+    cdef int descriptor = out.descriptor
+    if descriptor == UNASKED:
+        descriptor = out.open()
+    return descriptor if descriptor >= 0 and not out.transport.get_write_buffer_size() else -1
 
 
-cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
-    cdef Py_ssize_t at = cut.start + NAME_BYTES, digits
-    cdef int64_t value
-    cdef int end
-    for end in range(2):
-        value = digits = 0
-        while at < size and c"0" <= block[at] <= c"9":
-            value, digits, at = value * 10 + (block[at] - c"0"), digits + 1, at + 1
-            if digits > MOST_DIGITS:
-                return False
-        if not digits:
+cdef bint can_pin(resident, loan) except -1:
+    """Whether the rest can be kept as it is: that reads the record's header, for which ``is_hot`` did not ask."""
+    if resident.can_wait and not resident.tier.is_hot(resident.location):
+        return False
+    try:
+        loan.pin()
+    except Exception:
+        return False  # damaged: who reads the page as a whole finds it so
+    return True
+
+
+cdef bint is_hot(const char* start, Py_ssize_t size):
+    """Whether mapped bytes are in the page cache: only what is sent is asked for, not the record's header."""
+    cdef unsigned char[MOST_PAGES] pages
+    cdef uintptr_t first = <uintptr_t>start // PAGE_BYTES * PAGE_BYTES
+    cdef uintptr_t length = <uintptr_t>start + size - first
+    cdef Py_ssize_t page, count = (length + PAGE_BYTES - 1) // PAGE_BYTES
+    if count > MOST_PAGES or mincore(<void*>first, length, pages) != 0:
+        return False
+    for page in range(count):
+        if not pages[page] & 1:
             return False
-        if end:
-            cut.last = value
-        else:
-            cut.first = value
-            if at >= size or block[at] != c"-":
-                return False
-            at += 1
-    cut.stop = at + 2
-    return cut.stop <= size and memcmp(block + at, b"\r\n", 2) == 0
-
-
-cdef bytes piece(const char* block, tuple hole):
-    cdef Py_ssize_t start, stop
-    start, stop = hole
-    return PyBytes_FromStringAndSize(block + start, stop - start)
+    return True

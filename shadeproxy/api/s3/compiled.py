@@ -1,16 +1,75 @@
-"""Whether a compiled module belongs to the source beside it.
+"""The compiled form of known hits (_known.pyx), where it is there and fits.
 
-Law: what was compiled of another version is not used. After a checkout of other sources the module of the
-last install is still there; the proxy then runs as if nothing had been compiled.
+Law: what was compiled of another version of the sources is not used. After a checkout of other sources the
+module of the last install is still there; the proxy then runs as if nothing had been compiled.
 """
 
 import hashlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import web
+
+from shadeproxy.api.s3.auth.sigv4 import check_time
+from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
+from shadeproxy.core.tracing import NUMBERS
+from shadeproxy.core.types import Span
+from shadeproxy.engine.base import Loan, ReadsNow
+from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.engine.notes import Notes
 
 
-def is_made_of(digest: str, source: Path) -> bool:
-    """Whether ``digest``, which the build writes into the module, is the SHA-256 of ``source``."""
+def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
+    """Whether ``digest``, which the build writes into the module, is the SHA-256 of ``sources``."""
+    found = hashlib.sha256()
     try:
-        return hashlib.sha256(source.read_bytes()).hexdigest() == digest
+        for source in sources:
+            found.update(source.read_bytes())
     except OSError:
         return False
+    return found.hexdigest() == digest
+
+
+try:
+    from shadeproxy.api.s3._known import SOURCE, SOURCES, CompiledHits, data_received
+except ImportError:  # there was no compiler where it was installed
+    COMPILED = False
+else:
+    # It reads fields by position: made of another version of the source it would answer wrongly.
+    COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
+
+Protocol = TypeVar("Protocol", bound=web.RequestHandler)
+
+
+def compiled_hits(
+    memory: KnownHits,
+    engine: ReadsNow,
+    notes: Notes,
+    *,
+    otherwise: Callable[[bytes, Sender], Asked | bool | None],
+) -> "CompiledHits | None":
+    """``otherwise``, asked only where what ``memory`` knows is no answer; None: nothing is compiled."""
+    if not COMPILED:
+        return None
+    return CompiledHits(
+        memory,
+        notes,
+        otherwise=otherwise,
+        ticket=engine.ticket,
+        take=engine.take,
+        lend_across=engine.lend_across,
+        numbers=NUMBERS,
+        check_time=check_time,
+        new_loan=Loan,
+        new_span=Span,
+        copy_bytes=COPY_BYTES,
+        lend_bytes=LEAST_BYTES,
+    )
+
+
+def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
+    """``base`` (connection.py), whose transport asks ``hits`` first, without a step of the interpreter."""
+    return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

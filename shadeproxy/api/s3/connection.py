@@ -15,6 +15,7 @@ from typing import cast
 from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
+from shadeproxy.api.s3.compiled import compiled_protocol
 from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
@@ -86,7 +87,7 @@ class S3Protocol(RefusingHandler):
             lingering_time=_LINGER_S,
         )
         self._s3 = s3
-        self._answer = fast.entry
+        self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._door = door
         self._admitted = True
         self._lane = _OURS
@@ -113,7 +114,7 @@ class S3Protocol(RefusingHandler):
 
     # ------------------------------------------------------------------ what the transport calls
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
         if not self._admitted or self._refused:
             self._drop(data)
@@ -130,6 +131,8 @@ class S3Protocol(RefusingHandler):
             self._watch_head(data)
             if not self._refused:
                 super().data_received(data)
+
+    data_received = receive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -377,9 +380,10 @@ class S3Server(web.Server):
         self._fast = fast
         self._keepalive_s = keepalive_s
         self._door = door or Door(sys.maxsize, clock=SystemClock())
+        self._protocol = S3Protocol if fast.hits is None else compiled_protocol(S3Protocol, fast.hits)
 
     def __call__(self) -> S3Protocol:
-        return S3Protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
+        return self._protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
 
 
 def body_bytes(raw: bytes) -> int | None:

@@ -79,7 +79,7 @@ class KnownHits:
         self.templates = Templates()
         self.targets: Memo[bytes, Known] = Memo(_MOST_TARGETS)
         self.plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
-        self._parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
+        self.parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
     def answer(self, raw: bytes, out: Writer) -> bool:
         """Answer the request whose whole head is ``raw``; False: nothing happened."""
@@ -120,12 +120,12 @@ class KnownHits:
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
         """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
-        part = self._parts.get(target)
+        part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
             answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
             part = part_head(answer, meta)
             if part is not None:
-                self._parts.put(target, part)
+                self.parts.put(target, part)
         return part
 
     # ------------------------------------------------------------------ what is remembered

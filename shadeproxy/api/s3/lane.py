@@ -6,12 +6,9 @@ and what is known is remembered (known.py). What it cannot answer it leaves unto
 nothing counted.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-from shadeproxy.api.s3.auth.sigv4 import check_time
-from shadeproxy.api.s3.compiled import is_made_of
+from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import Asked, Call, with_own
 from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import HeadReader
@@ -21,29 +18,17 @@ from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, render_head
 from shadeproxy.api.s3.semantics import Answer
-from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.sigv4 import encode_path
-from shadeproxy.core.tracing import NUMBERS, next_request_id
-from shadeproxy.core.types import Source, Span
-from shadeproxy.engine.base import NO_HIT, Hit, Loan, ReadsNow
-from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.types import Source
+from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.notes import Notes
-
-try:
-    from shadeproxy.api.s3._known import SOURCE, CompiledHits
-except ImportError:  # there was no compiler where it was installed
-    COMPILED = False
-else:
-    # It reads fields by position: made of another version of the source it would answer wrongly.
-    COMPILED = is_made_of(SOURCE, Path(__file__).with_name("_known.pyx"))
 
 Outcome = Asked | bool | None
 """True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
 waiting. None: for aiohttp. In the last two cases nothing happened."""
-
-Entry = Callable[[bytes, Sender], Outcome]
 
 
 class Found(NamedTuple):
@@ -76,10 +61,10 @@ class FastLane:
         self._heads = HeadReader()
         self._remembers = remembers
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
-        self.entry: Entry = self.answer
-        """``answer``, compiled where it can be: for connections."""
-        if COMPILED and notes is not None:
-            self.entry = compiled(self._memory, engine, notes, otherwise=self.answer)
+        self.hits = (
+            None if notes is None else compiled_hits(self._memory, engine, notes, otherwise=self.answer)
+        )
+        """What stands before ``answer``, where it is compiled and can answer."""
 
     def forget(self, *, remembers: bool) -> None:
         """Who may read what, or how long the cache may answer, changed: look at every request anew.
@@ -172,21 +157,3 @@ class FastLane:
             http_11=True,
         )
         return render_head(answer.status, fields)
-
-
-def compiled(memory: KnownHits, engine: ReadsNow, notes: Notes, *, otherwise: Entry) -> Entry:
-    """``otherwise``, asked only where what ``memory`` knows is no answer. Where the lane is COMPILED."""
-    return CompiledHits(
-        memory,
-        notes,
-        otherwise=otherwise,
-        ticket=engine.ticket,
-        take=engine.take,
-        lend_across=engine.lend_across,
-        numbers=NUMBERS,
-        check_time=check_time,
-        new_loan=Loan,
-        new_span=Span,
-        copy_bytes=COPY_BYTES,
-        lend_bytes=LEAST_BYTES,
-    ).answer

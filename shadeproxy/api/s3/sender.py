@@ -17,6 +17,9 @@ from shadeproxy.engine.base import Loan
 LEAST_BYTES = 16 * 1024
 """Fewer are copied: that takes one system call instead of two or three."""
 
+UNASKED, ENCRYPTED = -1, -2
+"""``Sender.descriptor`` where there is none."""
+
 # Without MSG_MORE: a head that waits to leave in one packet with the first pages makes 100 KB a fifth and
 # 1 MB a seventh dearer for the server, as nginx is dearer with tcp_nopush (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
@@ -60,8 +63,8 @@ class Sender:
         self._on_idle = on_idle
         self._on_cut = on_cut
         self._direct: socket.socket | None = None
-        self.descriptor = -1
-        """Of the socket, once a file was sent to it; -1 where none can be."""
+        self.descriptor = UNASKED
+        """Of the socket, once ``open`` was asked; ENCRYPTED where bytes cannot go past the transport."""
         self._loan: Loan | None = None
         self._rest: tuple[Loan, ...] = ()
         self._keep: list[memoryview] = []
@@ -89,8 +92,8 @@ class Sender:
     def send(self, head: bytes, *loans: Loan) -> None:
         """``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
         loan, rest = loans[0], loans[1:]
-        direct = self._direct or self._open()
-        first = loan.first
+        self.open()
+        direct, first = self._direct, loan.first
         if direct is None or loan.last - first < LEAST_BYTES or self.transport.get_write_buffer_size():
             self.transport.writelines((head, *(one.pin() for one in loans)))
             return
@@ -114,7 +117,7 @@ class Sender:
             tail = loan.pin()[position - loan.start :]
             self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
             return
-        self._sent += position - loan.first
+        self._sent += max(position - loan.first, 0)
         self._loan, self._rest, self._position = loan, rest, position
         self._send_on(direct, loan)
         if rest:
@@ -123,6 +126,21 @@ class Sender:
             # The pages must stay as they are until the kernel has taken the rest of them.
             self._keep = [one.pin() for one in (self._loan, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
+
+    def open(self) -> int:
+        """``descriptor``, of a socket object of our own: the transport's has no send."""
+        if self.descriptor == UNASKED:
+            own = self.transport.get_extra_info("socket")
+            if own is None or self.transport.get_extra_info("sslcontext") is not None:
+                self.descriptor = ENCRYPTED
+                return ENCRYPTED
+            try:
+                self._direct = socket.socket(fileno=os.dup(own.fileno()))
+            except OSError:
+                return UNASKED  # out of descriptors: the transport's own way needs none
+            self._direct.setblocking(False)
+            self.descriptor = self._direct.fileno()
+        return self.descriptor
 
     async def idle(self) -> None:
         """Wait until not ``busy``."""
@@ -137,23 +155,10 @@ class Sender:
             if self._keep:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())
             self._direct.close()
-            self._direct, self.descriptor = None, -1
+            self._direct, self.descriptor = None, UNASKED
         self._end()
 
     # ------------------------------------------------------------------ inside
-
-    def _open(self) -> socket.socket | None:
-        """A socket object of our own: the transport's has no send. None where bytes have to be encrypted."""
-        own = self.transport.get_extra_info("socket")
-        if own is None or self.transport.get_extra_info("sslcontext") is not None:
-            return None
-        try:
-            self._direct = socket.socket(fileno=os.dup(own.fileno()))
-        except OSError:
-            return None  # out of descriptors: copying needs none
-        self._direct.setblocking(False)
-        self.descriptor = self._direct.fileno()
-        return self._direct
 
     def _send_on(self, direct: socket.socket, loan: Loan) -> None:
         """Send a loan from where it stands, as much of it as may be from the file, until it is sent or the
@@ -164,7 +169,7 @@ class Sender:
         try:
             while position < first < last:
                 position += direct.send(ticket.window[position:first], _FLAGS)
-            while first <= position < last:
+            while file is not None and first <= position < last:
                 count = os.sendfile(direct.fileno(), file.descriptor, position, last - position)
                 if not count:
                     raise OSError(errno.EIO, "the segment file ends before the record does")  # noqa: TRY301

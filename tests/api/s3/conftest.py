@@ -148,16 +148,17 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         compiled: bool = False,
         page_size: int = PAGE,
         ram: Path | None = None,
+        can_wait: bool = False,
     ) -> Proxy:
         """``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
-        answered by the compiled form.
+        answered by the compiled form. ``can_wait``: reading may wait for the medium, as on a disk.
         """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
         directory = tmp_path / f"ram{len(made)}" if ram is None else ram
         tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, lend=ram is not None)
         cache = PageCache(
-            [Medium(tier, Source.RAM)],
+            [Medium(tier, Source.RAM, load=asyncio.to_thread if can_wait else None)],
             policy=get_policy("default"),
             weights=NoWeights(),
             stats=stats,

@@ -1,25 +1,29 @@
 """The compiled form of known hits: it says what the interpreted one says, or leaves the request alone."""
 
+import os
 import random
 import re
 
 import pytest
 
 from shadeproxy.api.s3 import COMPILED
+from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.known import Known
-from shadeproxy.api.s3.lane import compiled
 from shadeproxy.api.s3.remembered import PartHead
+from shadeproxy.api.s3.sender import ENCRYPTED
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Span
-from shadeproxy.engine.uses import Noted
+from shadeproxy.engine.uses import USE, Noted
 from shadeproxy.tiers.base import Lender
 
 from .test_lane import request, talk
 from .test_lane_lending import tmpfs
 from .test_lane_signed import CLIENTS, SDK, signed
 
-if not COMPILED:
+if COMPILED:
+    from shadeproxy.api.s3._known import data_received
+else:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
 
 __all__ = ["tmpfs"]  # a fixture
@@ -28,9 +32,9 @@ JOB = "x-shade-job: j;epoch=1;rank=0"
 
 
 class Sink:
-    """What was sent. As a Sender without a descriptor."""
+    """What was sent. As a Sender whose bytes are encrypted."""
 
-    descriptor = -1
+    descriptor = ENCRYPTED
 
     def __init__(self):
         self.sent = b""
@@ -57,7 +61,9 @@ class Both:
 
     def __init__(self, proxy):
         self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
-        self._compiled = compiled(self._memory, proxy.engine, self._notes, otherwise=lambda *_: None)
+        self._compiled = compiled_hits(
+            self._memory, proxy.engine, self._notes, otherwise=lambda *_: None
+        ).answer
 
     def _tell(self, answer, raw):
         self._notes.tell()
@@ -208,6 +214,140 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
     assert both.compiled(raw) is None
 
 
+class Connection:
+    """As the entrance sees an S3Protocol: one that waits for its next request."""
+
+    def __init__(self, hits, **other):
+        self.hits, self.transport, self._sender = hits, self, Sink()
+        self._sender._loan = None
+        self._admitted, self._lane, self._held, self._read_task = True, 0, b"", None
+        self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
+        self._begun, self.left = 0, []
+        self.closing = False
+        for name, value in other.items():
+            setattr(self, name, value)
+
+    def is_closing(self):
+        return self.closing
+
+    def receive(self, data):
+        self.left.append(data)
+
+
+@pytest.fixture
+def hits(warm):
+    return compiled_hits(warm.lane._memory, warm.engine, warm.engine.notes, otherwise=lambda *_: None)
+
+
+def test_one_whole_request_is_answered_where_it_comes(hits):
+    one, raw = Connection(hits), request("/b/k", close=False)
+    data_received(one, raw)
+    assert one._sender.sent.startswith(b"HTTP/1.1 200")
+    assert (one.left, one._begun, one._active, hits.answered) == ([], 1, True, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"G", request("/b/k", close=False)[:-1], request("/b/k", close=False) * 2,
+     request("/b/k", close=False) + b"G", request("/b/k", close=False) + b"Range: bytes=0-9\r\n",
+     request("/b/k", close=False) + b"Range: bytes=0-9\r\n\r\n", request("/b/none", close=False),
+     request("/b/k"), bytearray(request("/b/k", close=False))],
+    ids=["nothing", "a byte", "no end", "two", "one and a byte", "one and a field", "one and a block",
+         "another key", "another client", "no bytes"],
+)  # fmt: skip
+def test_what_is_no_known_whole_request_is_left_as_it_came(hits, data):
+    one = Connection(hits)
+    data_received(one, data)
+    assert one.left == [data]
+    assert (one._sender.sent, one._begun, one._active, hits.answered) == (b"", 0, False, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"_admitted": False}, {"_refused": True}, {"_lane": 1}, {"_lane": 2}, {"_held": b"x"},
+     {"_sender": None}, {"transport": None}, {"closing": True}, {"_ending": True}, {"_force_close": True},
+     {"_close": True}, {"_paused": True}, {"_read_task": object()}, {"busy": True}],
+    ids=lambda other: next(iter(other)),
+)  # fmt: skip
+def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, other):
+    one, raw = Connection(hits, **other), request("/b/k", close=False)
+    if "busy" in other:
+        one._sender._loan = object()
+    data_received(one, raw)
+    assert one.left == [raw]
+    assert hits.answered == 0
+
+
+class Counted:
+    """A Memo that counts who looks."""
+
+    def __init__(self, memo):
+        self._memo, self.looks = memo, 0
+
+    @property
+    def young(self):
+        self.looks += 1
+        return self._memo.young
+
+
+def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
+    one, raw = Connection(hits), request("/b/none", close=False)
+    targets = Counted(warm.lane._memory.targets)
+    monkeypatch.setattr(warm.lane._memory, "targets", targets)
+    one.receive = lambda data: one.left.append(hits.answer(data, one._sender))
+    data_received(one, raw)
+    assert (one.left, targets.looks) == ([None], 1)
+    assert hits.answer(raw, one._sender) is None
+    assert targets.looks == 2
+
+
+class Refusing(Sink):
+    """Takes the file, and not the head before it: as a client that reads on in between."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.descriptor = file.fileno()
+        self.went_on = []
+
+    def go_on(self, lead, position, loan):
+        self.went_on.append((lead, loan.pin()[position - loan.start :]))
+
+
+@pytest.fixture
+def file(tmp_path):
+    with (tmp_path / "client").open("w+b") as file:
+        yield file
+
+
+async def test_a_body_never_leaves_before_its_head(warm, file):
+    both, size = Both(warm), 1 << 16  # all of which can be lent
+    warm.origin.put("b", "page", bytes(i * 7 % 251 for i in range(size)))
+    whole, part = (
+        request("/b/page", *fields, close=False) for fields in ((), (f"Range: bytes=5000-{size - 1}",))
+    )
+    for raw in (whole, part) * 3:
+        await talk(warm.port, raw, count=1)
+    for raw in (whole, part):
+        expected, _ = both.compiled(raw)
+        head, _, body = expected.partition(b"\r\n\r\n")
+        out = Refusing(file)
+        assert both._compiled(raw, out)
+        assert os.fstat(file.fileno()).st_size == 0
+        ((lead, rest),) = out.went_on
+        assert _ID.sub(b"", lead) == head + b"\r\n\r\n"
+        assert rest == body
+
+
+async def test_nothing_goes_past_what_the_transport_holds(warm, file):
+    both, raw = Both(warm), request("/b/big", close=False)
+    expected, _ = both.compiled(raw)
+    out = Refusing(file)
+    out.get_write_buffer_size = lambda: 1
+    assert both._compiled(raw, out)
+    assert out.went_on == []
+    assert _ID.sub(b"", out.sent) == expected
+
+
 def test_named_tuples_are_read_by_these_positions():
     """As the enum at the top of _known.pyx has them."""
     assert Known._fields == ("ref", "canonical_path", "resident", "heads")
@@ -217,4 +357,5 @@ def test_named_tuples_are_read_by_these_positions():
     assert Plan._fields.index("checksums") == 2
     assert _Template._fields == ("fixed", "time", "signature", "invocation", "date", "signing", "plan")
     assert Noted._fields == ("job", "kinds", "kind", "row")
+    assert (USE.fields["first"][1], USE.fields["size_bytes"][1]) == (24, 32)
     assert Lender._fields == ("file", "start", "stop")

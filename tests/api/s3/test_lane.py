@@ -32,31 +32,32 @@ class Watched(FastLane):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.answered = self.known = self.compiled = 0
-        self._asked = 0
-        remembered, entry = self._memory.answer, self.entry
+        self._answered = self._known = 0
+        remembered = self._memory.answer
 
         def answer_known(raw, out):
             done = remembered(raw, out)
-            self.known += done
+            self._known += done
             return done
 
-        def enter(raw, out):
-            asked = self._asked
-            outcome = entry(raw, out)
-            if self._asked == asked:
-                self.answered += 1
-                self.known += 1
-                self.compiled += 1
-            return outcome
-
-        self._memory.answer, self.entry = answer_known, enter
+        self._memory.answer = answer_known
 
     def answer(self, raw, out):
-        self._asked += 1
         outcome = super().answer(raw, out)
-        self.answered += isinstance(outcome, bool)
+        self._answered += isinstance(outcome, bool)
         return outcome
+
+    @property
+    def compiled(self):
+        return 0 if self.hits is None else self.hits.answered
+
+    @property
+    def known(self):
+        return self._known + self.compiled
+
+    @property
+    def answered(self):
+        return self._answered + self.compiled
 
 
 @pytest.fixture

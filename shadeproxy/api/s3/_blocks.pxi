@@ -1,0 +1,144 @@
+# Header blocks of known clients, part of _known.pyx: whose one is, and the Range in it.
+
+cdef enum:
+    NAME_BYTES = 13
+    MOST_DIGITS = 15
+    PARTS_WITHOUT_RANGE = 3
+    PARTS_WITH_RANGE = 4
+    # Positions in named tuples: _Template.
+    TEMPLATE_FIXED = 0
+    TEMPLATE_TIME = 1
+    TEMPLATE_SIGNATURE = 2
+    TEMPLATE_INVOCATION = 3
+    TEMPLATE_DATE = 4
+    TEMPLATE_SIGNING = 5
+    TEMPLATE_PLAN = 6
+
+cdef const char* NAMES = b"\r\nRange: bytes=\r\nrange: bytes="
+
+
+cdef struct Cut:
+    # A Range: its line with the end, in it "bytes=...", and what that says.
+    Py_ssize_t start
+    Py_ssize_t value_start
+    Py_ssize_t stop
+    int64_t first
+    int64_t last
+
+
+cdef object find_plan(
+    known, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
+):
+    """``KnownHits.plan``."""
+    cdef PyObject* found = PyDict_GetItemWithError(known.templates.by_length, size)
+    if found != NULL:
+        for template in <list><object>found:
+            if matches((<tuple>template)[TEMPLATE_FIXED], block, size):
+                if holds(<tuple>template, check_time, block, path, range_value, now_s):
+                    return (<tuple>template)[TEMPLATE_PLAN]
+                return None
+    found = PyDict_GetItemWithError(known.plans.young, PyBytes_FromStringAndSize(block, size))
+    return None if found == NULL else <object>found
+
+
+cdef bint matches(tuple fixed, const char* block, Py_ssize_t size) except -1:
+    cdef Py_ssize_t start, length
+    cdef bytes text
+    for start, text in fixed:
+        length = PyBytes_GET_SIZE(text)
+        if start < 0 or start + length > size or memcmp(block + start, PyBytes_AS_STRING(text), length) != 0:
+            return False
+    return True
+
+
+cdef bint holds(
+    tuple template, check_time, const char* block, bytes path, bytes range_value, double now_s
+) except -1:
+    """signed.py ``_holds``; the template is one of a block as long as this."""
+    cdef bytes amz_date, signature
+    cdef tuple parts
+    if not is_invocation(template[TEMPLATE_INVOCATION], block):
+        return False
+    date = template[TEMPLATE_DATE]
+    if not date:
+        return True
+    if template[TEMPLATE_SIGNING] is None:
+        return False  # for known.py
+    signer, parts = <tuple>template[TEMPLATE_SIGNING]
+    amz_date = date + piece(block, template[TEMPLATE_TIME])
+    signature = piece(block, template[TEMPLATE_SIGNATURE])
+    if len(parts) == PARTS_WITHOUT_RANGE:
+        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
+    elif len(parts) == PARTS_WITH_RANGE and range_value:
+        canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
+    else:
+        return False
+    if not compare_digest(signer.sign(amz_date, canonical).encode(), signature):
+        return False
+    try:
+        check_time(amz_date.decode("latin-1"), now_s)
+    except Exception:
+        return False  # known.py meets it again
+    return True
+
+
+cdef bint is_invocation(tuple hole, const char* block) except -1:
+    """Whether it holds ASCII letters, digits and dashes, and not dashes alone; or there is none."""
+    cdef Py_ssize_t start, stop, index
+    cdef bint any_other = False
+    cdef char at
+    start, stop = hole
+    for index in range(start, stop):
+        at = block[index]
+        if c"0" <= at <= c"9" or c"a" <= at <= c"z" or c"A" <= at <= c"Z":
+            any_other = True
+        elif at != c"-":
+            return False
+    return any_other or not stop
+
+
+cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
+    """signed.py ``cut_range``, of a range with both ends; of others False, though they stay in the block."""
+    cdef const char* line
+    cdef int name
+    for name in range(2):
+        line = NAMES + name * (NAME_BYTES + 2)
+        if size > NAME_BYTES and memcmp(block, line + 2, NAME_BYTES) == 0:
+            cut.start = 0
+        else:
+            line = <const char*>memmem(block, size, line, NAME_BYTES + 2)
+            if line == NULL:
+                continue
+            cut.start = line - block + 2
+        cut.value_start = cut.start + NAME_BYTES - 6
+        return find_ends(block, size, cut)
+    return False
+
+
+cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
+    cdef Py_ssize_t at = cut.start + NAME_BYTES, digits
+    cdef int64_t value
+    cdef int end
+    for end in range(2):
+        value = digits = 0
+        while at < size and c"0" <= block[at] <= c"9":
+            value, digits, at = value * 10 + (block[at] - c"0"), digits + 1, at + 1
+            if digits > MOST_DIGITS:
+                return False
+        if not digits:
+            return False
+        if end:
+            cut.last = value
+        else:
+            cut.first = value
+            if at >= size or block[at] != c"-":
+                return False
+            at += 1
+    cut.stop = at + 2
+    return cut.stop <= size and memcmp(block + at, b"\r\n", 2) == 0
+
+
+cdef bytes piece(const char* block, tuple hole):
+    cdef Py_ssize_t start, stop
+    start, stop = hole
+    return PyBytes_FromStringAndSize(block + start, stop - start)
