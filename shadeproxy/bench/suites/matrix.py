@@ -165,6 +165,6 @@ def matrix(scale: Scale) -> Iterator[Planned]:
 
 
 def _seconds(size: str, *, quick: bool) -> float:
-    """Longer where one object takes long. All cells together take 13 minutes so."""
+    """Longer where one object takes long. All cells together take about 14 minutes so."""
     full = 1.1 if size == "64 MB" else 0.8
     return full / 4 if quick else full
