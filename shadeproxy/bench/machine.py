@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shadeproxy import __version__
 from shadeproxy.api.s3 import COMPILED
+from shadeproxy.core import interpreter
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
@@ -48,11 +49,11 @@ def is_alive(pid: int) -> bool:
 
 
 def describe() -> str:
-    """One line: processor, CPUs, memory, kernel, Python, version."""
+    """One line: processor, CPUs, memory, kernel, Python and how it was built, version."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     return (
         f"{_processor()}, {os.cpu_count()} CPUs, {gib:.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, shadeproxy {__version__}"
+        f"Python {interpreter.version()}, shadeproxy {__version__}"
     )
 
 

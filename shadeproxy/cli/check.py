@@ -17,6 +17,7 @@ from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
+from shadeproxy.core import interpreter
 from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
 from shadeproxy.core.units import format_size
 
@@ -24,6 +25,7 @@ _CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 )
 
+_UNOPTIMISED = "; misses cost about a sixth more CPU than with one that is, as those of distributions are"
 _INTERPRETED = (
     "interpreted; hits cost less CPU once a C compiler and the Python headers are there "
     "and shadeproxy is installed again"
@@ -43,6 +45,7 @@ class CheckRow:
 def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     """Every check in turn; a failure does not stop the others."""
     yield CheckRow("configuration", ok=True, detail="understood")
+    yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
     yield _check_secrets(settings)
     if settings.s3.tls.cert:
@@ -55,6 +58,10 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     yield _check_port("s3.listen", settings.s3.listen)
     yield _check_port("control.listen", settings.control.listen)
     yield from asyncio.run(_collect(_check_origin(settings, bucket)))
+
+
+def _python() -> str:
+    return interpreter.version() + _UNOPTIMISED * (interpreter.is_optimised() is False)
 
 
 def _check_secrets(settings: Settings) -> CheckRow:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import platform
 import subprocess
 import sys
 
@@ -170,6 +171,15 @@ def test_a_busy_machine_and_an_interpreted_lane_are_said(monkeypatch):
     assert machine.warnings() == ()
     monkeypatch.setattr(machine, "COMPILED", False)
     assert machine.warnings()[0].startswith("the fast lane was interpreted")
+
+
+@pytest.mark.parametrize(
+    ("optimised", "said"),
+    [(True, " (optimised build)"), (False, " (built without --enable-optimizations)"), (None, "")],
+)
+def test_the_machine_line_says_how_python_was_built(monkeypatch, optimised, said):
+    monkeypatch.setattr("shadeproxy.core.interpreter.is_optimised", lambda: optimised)
+    assert f", Python {platform.python_version()}{said}, shadeproxy " in machine.describe()
 
 
 def test_the_cpu_of_descendants_counts():

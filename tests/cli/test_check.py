@@ -1,5 +1,6 @@
 """check: every row that can fail says what to change."""
 
+import platform
 import shutil
 from types import SimpleNamespace
 
@@ -64,6 +65,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
     names = [line.removeprefix("ok      ").partition(":")[0] for line in result.stdout.splitlines()]
     assert names == [
         "configuration",
+        "python",
         "lane",
         "secrets",
         "cache.ram.path",
@@ -89,6 +91,19 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
 def test_it_says_whether_the_lane_is_compiled(check, monkeypatch, compiled, detail):
     monkeypatch.setattr("shadeproxy.api.s3.COMPILED", compiled)
     assert f"ok      lane: {detail}" in check.run().stdout
+
+
+@pytest.mark.parametrize(
+    ("optimised", "detail"),
+    [
+        (True, " (optimised build)\n"),
+        (False, " (built without --enable-optimizations); misses cost about a sixth more CPU than"),
+        (None, "\n"),
+    ],
+)
+def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, optimised, detail):
+    monkeypatch.setattr("shadeproxy.core.interpreter.is_optimised", lambda: optimised)
+    assert f"ok      python: {platform.python_version()}{detail}" in check.run().stdout
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from shadeproxy.bench.results import Measured, Target
 from shadeproxy.bench.rounds import measured
 from shadeproxy.bench.server import Served, origin, proxy, workplace
 from shadeproxy.bench.suites.misses import SIGMA, read_pieces
+from shadeproxy.bench.warm_memory import warm_memory
 
 _OBJECT_BYTES = 100_000
 _LATENCY_S = 0.02
@@ -46,9 +47,13 @@ def shuffled_epochs(
 def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds:
     """``shuffled_epochs`` with real servers, an empty proxy for each round."""
     found = []
-    with workplace() as work, origin(work, latency_s=_LATENCY_S, sigma=sigma) as source:
+    ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
+    with (
+        warm_memory(rounds * ram_bytes),
+        workplace() as work,
+        origin(work, latency_s=_LATENCY_S, sigma=sigma) as source,
+    ):
         for turn in range(rounds):
-            ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
             with proxy(work, source, ram_bytes=ram_bytes, name=f"proxy{turn}") as ours:
                 found.append(shuffled_epochs(ours, source, objects=objects, seed=turn))
     return found

@@ -12,6 +12,7 @@ from shadeproxy.bench.requests import plain_requests
 from shadeproxy.bench.results import Measured, Target
 from shadeproxy.bench.rounds import measured
 from shadeproxy.bench.server import Served, origin, proxy, workplace
+from shadeproxy.bench.warm_memory import warm_memory
 
 _OBJECT_BYTES = 100_000
 _CONNECTIONS = 32
@@ -55,11 +56,12 @@ def cold_reads(
 def cold(scale: Scale, *, sigma: float = 0.0) -> tuple[Measured, Measured]:
     """``cold_reads`` with the real servers, a RAM tier that takes everything."""
     objects = scale.pick(2000, 500)
-    ram_bytes = 2 * (scale.rounds + 1) * objects * _OBJECT_BYTES
+    stored_bytes = (scale.rounds + 1) * objects * _OBJECT_BYTES
     with (
+        warm_memory(stored_bytes),
         workplace() as work,
         origin(work, latency_s=_LATENCY_S, sigma=sigma) as source,
-        proxy(work, source, ram_bytes=ram_bytes) as ours,
+        proxy(work, source, ram_bytes=2 * stored_bytes) as ours,
     ):
         return cold_reads(ours, source, objects=objects, rounds=scale.rounds)
 
