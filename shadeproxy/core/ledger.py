@@ -30,7 +30,7 @@ class Ledger:
     @property
     def waiting(self) -> int:
         """Tasks that wait for bytes now."""
-        return len(self._waiting)
+        return self._waiting.count
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``; DEMAND waits its turn, PREFETCH is refused at once.
@@ -40,11 +40,11 @@ class Ledger:
         """
         wanted = min(size_bytes, self.capacity_bytes)
         if intent is not Intent.DEMAND:
-            if self._waiting or self.taken_bytes + wanted > self.capacity_bytes * _PREFETCH_SHARE:
+            if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * _PREFETCH_SHARE:
                 raise Overloaded("prefetch budget exhausted")
             self.taken_bytes += size_bytes
             return
-        if not self._waiting and self.taken_bytes + wanted <= self.capacity_bytes:
+        if not self._waiting.count and self.taken_bytes + wanted <= self.capacity_bytes:
             self.taken_bytes += size_bytes
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class Ledger:
 
     def try_take(self, size_bytes: int) -> bool:
         """Reserve ``size_bytes`` now, unless somebody waits or the budget does not hold them."""
-        if self._waiting or self.taken_bytes + size_bytes > self.capacity_bytes:
+        if self._waiting.count or self.taken_bytes + size_bytes > self.capacity_bytes:
             return False
         self.taken_bytes += size_bytes
         return True
@@ -73,7 +73,7 @@ class Ledger:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting:
+        while self._waiting.count:
             size_bytes, future = self._waiting.first()
             if self.taken_bytes + min(size_bytes, self.capacity_bytes) > self.capacity_bytes:
                 return

@@ -52,7 +52,7 @@ def content_range(span: Span, size_bytes: int) -> str:
 
 def pages_of(span: Span, page_size: int) -> range:
     """Indices of the pages that ``span`` touches; empty for an empty span."""
-    if span.length <= 0:
+    if span.stop <= span.start:
         return range(0)
     return range(span.start // page_size, (span.stop - 1) // page_size + 1)
 

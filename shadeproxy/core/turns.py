@@ -19,15 +19,13 @@ class Turns(Generic[Waiter]):
     def __init__(self) -> None:
         # In the order of the next turns: a dict keeps the order in which its keys came.
         self._queues: dict[str, deque[Waiter]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
+        """How many wait."""
 
     def add(self, client: str, waiter: Waiter) -> None:
         """``waiter`` is the last of ``client``; a client that did not wait is the last of all."""
         self._queues.setdefault(client, deque()).append(waiter)
-        self._count += 1
+        self.count += 1
 
     def first(self) -> Waiter:
         """Whom ``take`` would take. Raises StopIteration when nobody waits."""
@@ -46,7 +44,7 @@ class Turns(Generic[Waiter]):
         del self._queues[client]
         if queue:
             self._queues[client] = queue
-        self._count -= 1
+        self.count -= 1
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
@@ -55,7 +53,7 @@ class Turns(Generic[Waiter]):
         queue.remove(waiter)
         if not queue:
             del self._queues[client]
-        self._count -= 1
+        self.count -= 1
 
 
 async def granted(

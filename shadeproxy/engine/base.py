@@ -8,7 +8,6 @@ releases everything, whatever was read.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:  # it builds on this module
 NO_CONDITIONS = Conditions()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
     ``range`` is what the client asked (None: the whole object); the engine uses it to fetch the right

@@ -18,7 +18,7 @@ from shadeproxy.engine.uses import Kind, Uses
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
-JobsOf = Callable[[NDArray[np.uint64]], Sequence[str | None]]
+JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
 """The jobs whose data sets objects are in, by object hash, for reads that name none."""
 
 
@@ -45,12 +45,12 @@ class Counting:
         """One read, of which ``note_read`` told the orders."""
         job = request.job
         if job is None:
-            (name,) = self._jobs_of(np.array([object_hash(request.ref)], dtype=np.uint64))
+            (name,) = self._jobs_of([object_hash(request.ref)])
             job = None if name is None else JobContext(name)
         if self._recording is not None:
             self.before_recording()
             self._recording.note(object_hash(request.ref), size_bytes, job)
-        self._stats.record_read(request.ref.bucket, source, size_bytes, job)
+        self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Reads in columns, oldest first."""

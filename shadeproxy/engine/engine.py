@@ -8,7 +8,6 @@ way; else read it from the origin.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 
 import numpy as np
 
@@ -108,7 +107,14 @@ class Engine:
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
         """See ``ReadPath.open``."""
-        return Opening(partial(self._enter, request), self._leave)
+        reading = EngineReading(
+            request,
+            cache=self.cache,
+            fills=self._filling,
+            count=self._counting.count,
+            page_size=self.page_size,
+        )
+        return Opening(reading, self._enter, self._leave)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
@@ -297,18 +303,20 @@ class Engine:
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)
 
-    async def _enter(self, request: ReadRequest) -> EngineReading:
+    async def _enter(self, reading: EngineReading) -> EngineReading:
         self._refuse_when_closing()
-        reading = EngineReading(
-            request,
-            cache=self.cache,
-            fills=self._filling,
-            count=self._counting.count,
-            page_size=self.page_size,
-        )
         self._readings += 1
         try:
-            await self._prepare(reading)
+            try:
+                await self._open(reading)
+            except ObjectChanged:
+                # Nothing was sent yet, and the old version was forgotten: once more, with the new one.
+                reading.reset()
+                await self._open(reading)
+            except OriginAnswer as answer:
+                if answer.code:
+                    raise
+                raise await self._explained(reading.request, answer) from None
         except BaseException:
             self._leave(reading)
             raise
@@ -317,18 +325,6 @@ class Engine:
     def _leave(self, reading: EngineReading) -> None:
         self._readings -= 1
         reading.close()
-
-    async def _prepare(self, reading: EngineReading) -> None:
-        try:
-            await self._open(reading)
-        except ObjectChanged:
-            # Nothing was sent yet, and the old version was forgotten: once more, with the new one.
-            reading.reset()
-            await self._open(reading)
-        except OriginAnswer as answer:
-            if answer.code:
-                raise
-            raise await self._explained(reading.request, answer) from None
 
     async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
         """The error that a GET gets where a HEAD, which has no body, was answered with a bare status."""

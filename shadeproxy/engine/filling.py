@@ -7,6 +7,7 @@ ahead, and a fill whose readers have all been served, take only memory that nobo
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged
@@ -14,7 +15,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.flight import Fill, Flight, SingleFlight
+from shadeproxy.engine.flight import Flight, SingleFlight
 from shadeproxy.engine.outlasting import Outlasting
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import Origin
@@ -78,7 +79,7 @@ class Filling:
             ref,
             number,
             upstream,
-            self._filler(meta),
+            partial(self._fill, meta),
             intent,
             wanted=None if meta is None else meta.etag,
             part=part,
@@ -110,7 +111,7 @@ class Filling:
             assert taken, "nobody waits and there is room"
         alone = self._missed(ref, number, meta, part)
         flight, _ = self.flights.join(
-            ref, number, upstream, self._filler(meta), wanted=meta.etag, part=part, alone=alone
+            ref, number, upstream, partial(self._fill, meta), wanted=meta.etag, part=part, alone=alone
         )
         if not running:
             flight.budget_bytes = length if flight.part is None else flight.part.length
@@ -148,24 +149,21 @@ class Filling:
             and ledger.taken_bytes <= ledger.capacity_bytes * _AHEAD_SHARE
         )
 
-    def _filler(self, known: ObjectMeta | None) -> Fill:
-        async def fill(flight: Flight) -> None:
-            try:
-                await self._fill(flight, known)
-            except ObjectChanged:
-                if flight.publishable and self._is_believed(flight.ref, known):
-                    # What is known is old: the next read starts from nothing.
-                    self._outdated(flight.ref)
-                raise
-
-        return fill
+    async def _fill(self, known: ObjectMeta | None, flight: Flight) -> None:
+        try:
+            await self._bring(flight, known)
+        except ObjectChanged:
+            if flight.publishable and self._is_believed(flight.ref, known):
+                # What is known is old: the next read starts from nothing.
+                self._outdated(flight.ref)
+            raise
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
         """Whether ``known`` is what a read that began now would go by; else only its reader is behind."""
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
 
-    async def _fill(self, flight: Flight, known: ObjectMeta | None) -> None:
+    async def _bring(self, flight: Flight, known: ObjectMeta | None) -> None:
         ref, number = flight.ref, flight.number
         flight.publishable = not self._versions.being_written(ref)
         ticket = self._versions.verdict_ticket(ref)

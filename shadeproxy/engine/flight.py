@@ -8,6 +8,7 @@ OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error`
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,19 +109,16 @@ class Flight:
             self.ended = True
             self._wake()
 
-    async def opened(self) -> ObjectMeta:
-        """Wait for the metadata. Raises the flight's error."""
+    async def opened(self, *, proven: bool = False) -> ObjectMeta:
+        """Wait for the metadata; ``proven``: until it is known to be right. Raises the flight's error."""
         while self.meta is None:
             self._raise_if_failed()
             await self._progress()
-        return self.meta
-
-    async def proven(self) -> None:
-        """Once it is opened: wait until it is known to be right. Raises the flight's error."""
-        while self.doubtful and not self.ended:
+        while proven and self.doubtful and not self.ended:
             await self._progress()
-        if self.doubtful:
+        if proven and self.doubtful:
             self._raise_if_failed()
+        return self.meta
 
     async def piece(self, position: int, stop: int) -> memoryview:
         """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and
@@ -140,10 +138,11 @@ class Flight:
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
-    async def _progress(self) -> None:
+    def _progress(self) -> asyncio.Future[None]:
+        """Done when there is more."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        await future
+        return future
 
     def _wake(self) -> None:
         if not self._waiting:
@@ -187,8 +186,10 @@ class SingleFlight:
         self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
     ) -> Flight | None:
         """The flight that ``join`` would join."""
-        flights = self._flights.get((ref, number), ())
-        return next((one for one in flights if one.serves(wanted) and one.covers(part)), None)
+        for flight in self._flights.get((ref, number), ()):
+            if flight.serves(wanted) and flight.covers(part):
+                return flight
+        return None
 
     def join(
         self,
@@ -213,9 +214,10 @@ class SingleFlight:
             flight = Flight(ref, number, upstream, intent, wanted, part=part if alone else None)
             self._flights.setdefault((ref, number), []).append(flight)
             self._live.setdefault(ref, set()).add(flight)
-            flight.task = asyncio.create_task(fill(flight), name=f"fill {ref} page {number}")
+            name = f"fill {ref} page {number}"
+            flight.task = asyncio.get_running_loop().create_task(fill(flight), name=name)
             # A callback, not a wrapper: a task cancelled before its first step never runs a line.
-            flight.task.add_done_callback(lambda task: self._ended(flight, task))
+            flight.task.add_done_callback(partial(self._ended, flight))
         flight.waiters += 1
         return flight, coalesced
 
@@ -290,8 +292,9 @@ class SingleFlight:
                 task.get_loop().call_exception_handler(context)
             else:
                 flight.end(error)
-        self.detach(flight)
-        if not flight.waiters:
+        if flight.waiters:
+            self.detach(flight)
+        else:
             self._finish(flight)
 
     def _finish(self, flight: Flight) -> None:

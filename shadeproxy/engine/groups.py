@@ -25,7 +25,9 @@ class PrefixGroups:
 
     def of(self, ref: ObjectRef) -> int:
         """The group of ``ref``, made when new."""
-        return self._of_name(group_name(ref))
+        name = group_name(ref)
+        group = self._ids.get(name)
+        return self._of_name(name) if group is None else group
 
     def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
         """The groups of ``names``, made when new."""

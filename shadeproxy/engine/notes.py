@@ -120,8 +120,8 @@ class Notes:
 
     def flush_many(self) -> None:
         """``flush``, if there is enough to be worth it."""
-        enough = min(_WORTH_TELLING, len(self.residents) // _SMALL)
-        if self._waiting >= max(enough, 1):
+        waiting = self._waiting
+        if waiting and waiting >= min(_WORTH_TELLING, len(self.residents) // _SMALL):
             self.flush()
 
     def flush(self) -> None:

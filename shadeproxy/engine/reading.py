@@ -4,9 +4,9 @@ Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; 
 joined is left, whatever happens; counting happens once, when bytes were asked.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import (
@@ -90,10 +90,10 @@ class EngineReading:
     def source(self) -> Source:
         return self._source
 
-    async def open_unknown(self, number: int) -> ObjectMeta:
+    async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the page that the client wants first."""
-        self._meta = await self._first(number)
-        return self._meta
+        self._start(number)
+        self._meta = (await self._flight(number)).meta
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Metadata is known; find out where ``span`` comes from and start what is missing first."""
@@ -106,7 +106,8 @@ class EngineReading:
             source = None if slot is None else self._cache.source(slot)
             # The first page is read now: if it proves damaged, the answer's header says "origin" too.
             if source is None or (number == numbers.start and not await self._load_first(number)):
-                await self._first(number)
+                self._start(number)
+                await self._flight(number)
                 return
             if source is Source.DISK:
                 self._source = source
@@ -121,10 +122,10 @@ class EngineReading:
 
         ``stop``: the answer's page numbers end there; what is missing of the next ones is read ahead.
         """
-        view = await self._resident(number)
+        flight = self._joined.get(number)
+        view = await self._resident(number) if flight is None else None
         if view is not None:
             return view
-        flight = self._joined.get(number)
         if flight is not None and number in self._ahead and not flight.ended:
             # The reader is faster than what was read ahead: more at a time fills the pipe.
             self._ahead_pages = min(2 * self._ahead_pages, _MOST_AHEAD_PAGES)
@@ -155,11 +156,10 @@ class EngineReading:
         for number in list(self._joined):
             self.done(number)
 
-    async def _first(self, number: int) -> ObjectMeta:
-        flight, coalesced = self._join(number)
+    def _start(self, number: int) -> None:
+        """Have the page that the client wants first on its way."""
+        _, coalesced = self._join(number)
         self._source = Source.COALESCED if coalesced else Source.ORIGIN
-        self._joined[number] = flight
-        return (await self._flight(number)).meta or self.meta
 
     async def _flight(self, number: int) -> Flight:
         """The opened flight of a page; one more try when it failed by another client's rights, because
@@ -167,35 +167,28 @@ class EngineReading:
         proved damaged before anything of it was told.
         """
         flight = self._joined.get(number)
-        if flight is not None and not flight.covers(self._part(number)):
+        if flight is not None and flight.part is not None and not flight.covers(self._part(number)):
             self.done(number)
             flight = None
         if flight is None:
             flight, coalesced = self._join(number)
-            self._joined[number] = flight
         else:
             coalesced = True
+        # Of a damaged body the whole comes without its end, but a part of it would look like any other, and
+        # so would the answer that there is no such part.
+        part_only = self.request.range is not None
         try:
-            meta = await self._opened(flight)
+            meta = await flight.opened(proven=part_only)
         except ShadeProxyError as error:
             damaged = isinstance(error, BodyDamaged) and flight.doubtful
             if not damaged and not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
             flight, _ = self._join(number)
-            self._joined[number] = flight
-            meta = await self._opened(flight)
+            meta = await flight.opened(proven=part_only)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
-
-    async def _opened(self, flight: Flight) -> ObjectMeta:
-        meta = await flight.opened()
-        if self.request.range is not None:
-            # Of a damaged body the whole comes without its end, but a part of it would look like any other,
-            # and so would the answer that there is no such part.
-            await flight.proven()
-        return meta
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
         """Whether a failure may be due to who started the flight."""
@@ -211,8 +204,6 @@ class EngineReading:
 
     async def _resident(self, number: int) -> memoryview | None:
         """The body of a page that is in a tier; a demand read of it."""
-        if number in self._joined:
-            return None
         view = None
         if self._loaded is not None and self._loaded[0] == number:
             view = self._loaded[1]
@@ -247,7 +238,7 @@ class EngineReading:
 
     def _join(self, number: int) -> tuple[Flight, bool]:
         request = self.request
-        return self._fills.join(
+        flight, coalesced = self._fills.join(
             request.ref,
             number,
             upstream=request.upstream,
@@ -255,6 +246,8 @@ class EngineReading:
             meta=self._meta,
             part=self._part(number),
         )
+        self._joined[number] = flight
+        return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
         """What is wanted of a page, within it; None: all, or it is not known."""
@@ -269,8 +262,9 @@ class EngineReading:
         if self._counted or self.request.intent is not Intent.DEMAND:
             return
         self._counted = True
-        self._count_read(self.request, self._source, span.length)
-        if span.length < self.meta.size > self._page_size:
+        length = span.length
+        self._count_read(self.request, self._source, length)
+        if length < self.meta.size > self._page_size:
             self._fills.on_part(self.request.ref, self.meta, span)
 
 
@@ -292,32 +286,22 @@ class Body:
         return self
 
     async def __anext__(self) -> memoryview:
-        try:
-            return await self._next()
-        except BaseException:
-            await self.aclose()
-            raise
-
-    async def aclose(self) -> None:
-        """Leave the flight that was being read; idempotent."""
-        if self._flight is not None:
-            self._flight = None
-            self._reading.done(self._number)
-        self._number = self._numbers.stop
-
-    async def _next(self) -> memoryview:
         if not self._started:
             self._started = True
             self._reading.count(self._span)
-        if self._flight is None:
-            if self._number >= self._numbers.stop:
-                raise StopAsyncIteration
-            page = await self._open_page()
-            if isinstance(page, memoryview):
-                self._number += 1
-                return page[self._position : self._stop]
-            self._flight = page
-        piece = await self._flight.piece(self._position, self._stop)
+        if self._number >= self._numbers.stop:
+            raise StopAsyncIteration
+        try:
+            if self._flight is None:
+                page = await self._open_page()
+                if isinstance(page, memoryview):
+                    self._number += 1
+                    return page[self._position : self._stop]
+                self._flight = page
+            piece = await self._flight.piece(self._position, self._stop)
+        except BaseException:
+            await self.aclose()
+            raise
         if self._reading.crowded:
             piece = memoryview(bytes(piece))
         self._position += len(piece)
@@ -326,6 +310,13 @@ class Body:
             self._reading.done(self._number, served=True)
             self._number += 1
         return piece
+
+    async def aclose(self) -> None:
+        """Leave the flight that was being read; idempotent."""
+        if self._flight is not None:
+            self._flight = None
+            self._reading.done(self._number)
+        self._number = self._numbers.stop
 
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
@@ -340,23 +331,24 @@ class Body:
 
 
 class Opening:
-    """``engine.open`` as a context manager: ``enter`` prepares a reading, ``leave`` releases it."""
+    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
 
     def __init__(
-        self, enter: Callable[[], Awaitable[EngineReading]], leave: Callable[[EngineReading], None]
+        self,
+        reading: EngineReading,
+        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
+        leave: Callable[[EngineReading], None],
     ) -> None:
+        self._reading = reading
         self._enter = enter
         self._leave = leave
-        self._reading: EngineReading | None = None
 
-    async def __aenter__(self) -> EngineReading:
-        self._reading = await self._enter()
-        return self._reading
+    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
+        return self._enter(self._reading)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._reading is not None, "left before it was entered"
         self._leave(self._reading)
 
 

@@ -67,17 +67,20 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
         self._default = default or Rule()
-        self._rules: tuple[Rule, ...] = ()
         self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
         """Go by ``rules`` from now on. Who remembers what the old ones said must be told to forget it."""
-        self._rules = (*rules, self._default)
-        self.any_pins = any(rule.pin for rule in self._rules)
+        self._given = tuple(rules)
+        self.any_pins = any(rule.pin for rule in self)
 
     def of(self, ref: ObjectRef) -> Rule:
-        return next((rule for rule in self._rules if rule.applies(ref)), self._rules[-1])
+        for rule in self._given:
+            if rule.applies(ref):
+                return rule
+        return self._default
 
     def __iter__(self) -> Iterator[Rule]:
         """In the order in which they are asked; the default is the last."""
-        return iter(self._rules)
+        yield from self._given
+        yield self._default

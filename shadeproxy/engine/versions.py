@@ -122,8 +122,10 @@ class Versions:
 
     async def authorise(self, request: ReadRequest) -> None:
         """A hit is authorised like a miss: by the origin, with this client's own credentials."""
-        verdicts, now_s = self._verdicts, self._clock.now_s()
-        if verdicts is not None and not verdicts.allowed(request.upstream, request.ref, now_s):
+        verdicts = self._verdicts
+        if verdicts is None:
+            return
+        if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s()):
             await self.check(request.ref, request.upstream)
 
     def verdict_ticket(self, ref: ObjectRef) -> Ticket | None:
@@ -188,7 +190,8 @@ class Versions:
         self._writing += Counter()  # keeps positive counts only
 
     def being_written(self, ref: ObjectRef) -> bool:
-        return ref in self._writing or ObjectRef(ref.bucket, "") in self._writing
+        writing = self._writing
+        return bool(writing) and (ref in writing or ObjectRef(ref.bucket, "") in writing)
 
     # ------------------------------------------------------------------ life
 

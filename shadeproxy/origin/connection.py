@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """Somebody waits for bytes now."""
-        return self._waiter is not None
+        return self._waiter is not None and not self._waiter.done()
 
     @property
     def reusable(self) -> bool:
@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begin()
         self._transport.write(request)
         while self._head is None:
-            await self._wait()
+            await self._arrival()
         return self._head
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._resume()
                 while self._filled < least and not (self._ended and not known):
-                    await self._wait()
+                    await self._arrival()
             finally:
                 self._sink, self._arrived = self._scratch[:0], None
         if known:
@@ -256,21 +256,16 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()  # or the end of an idle connection would not be seen
         self.since_s = self._loop.time()
 
-    async def _wait(self) -> None:
-        """Until something happened. Raises what ended the connection."""
+    def _arrival(self) -> asyncio.Future[None]:
+        """Done as soon as something happened. Raises what ended the connection."""
         if self._failure is not None:
             # A copy: the traceback of what is raised leads back here, and both would wait for the collector.
             raise copy(self._failure)
         if self._ended:
-            if self._head is not None and self._head.length is None:
-                return  # a body that lasts until the connection ends
             raise Broken if self._answered else Dead
         self._waiter = self._loop.create_future()
         self.since_s = self._loop.time()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -136,7 +136,9 @@ class _CountedRead:
             self._counted_bytes += count
             arrived(count)
 
-        return self._reading.read_into(buffer, note)
+        receive = self._reading.receive
+        assert receive is not None, "given on only where there is one"
+        return receive(buffer, note)
 
 
 async def _counting(chunks: AsyncIterator[bytes], counted: list[int]) -> AsyncGenerator[bytes, None]:

@@ -37,7 +37,7 @@ class Slots:
     @property
     def waiting(self) -> int:
         """Who waits for a slot now."""
-        return len(self._urgent) + len(self._others)
+        return self._urgent.count + self._others.count
 
     async def take(self, *, urgent: bool = True) -> str:
         """A slot, when it is one's turn; the client that it counts for. Raises Overloaded."""
@@ -64,7 +64,7 @@ class Slots:
         if held:
             self._held[client] = held
         for queue in (self._urgent, self._others):
-            entry = queue.take(self._may) if queue else None
+            entry = queue.take(self._may) if queue.count else None
             if entry is not None:
                 next_client, future = entry
                 self._count(next_client)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
+from operator import itemgetter
 from types import TracebackType
 from typing import Unpack
 
@@ -32,6 +33,7 @@ from shadeproxy.origin.base import (
 _log = structlog.get_logger(__name__)
 
 HELD_BYTES = 128 * 1024
+_NAME = itemgetter(0)
 _TYPE = "x-amz-checksum-type"
 
 
@@ -127,8 +129,11 @@ class Check:
 
 def check_of(headers: Headers) -> Check | None:
     """What these fields of an object let one verify of its whole body; None: nothing."""
-    fields = {name: headers[place][1] for name, place in _checksum_places(*[name for name, _ in headers])}
-    if not fields or fields.get(_TYPE) == "COMPOSITE":
+    places = _checksum_places(*map(_NAME, headers))
+    if not places:
+        return None
+    fields = {name: headers[place][1] for name, place in places}
+    if fields.get(_TYPE) == "COMPOSITE":
         return None
     for name in FIELDS:
         # "<value>-<parts>": a checksum of checksums, which says nothing of the body as one.

@@ -203,7 +203,7 @@ class SegmentStore:
 
     def reserve(self, record_bytes: int) -> Location:
         """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
-        if (reason := self.disabled_reason) is not None:
+        if (reason := self._health.disabled_reason) is not None:
             raise TierError(reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
         if units * UNIT_BYTES > self._segment_bytes or units > MOST_RECORD_UNITS:

@@ -6,7 +6,7 @@ from shadeproxy.core.turns import Turns
 
 
 def served(turns):
-    return [turns.take() for _ in range(len(turns))]
+    return [turns.take() for _ in range(turns.count)]
 
 
 def test_clients_take_turns_and_each_keeps_its_own_order():
@@ -15,7 +15,7 @@ def test_clients_take_turns_and_each_keeps_its_own_order():
         turns.add(client, waiter)
     assert turns.first() == "a1"
     assert served(turns) == ["a1", "b1", "c1", "a2", "b2", "a3"]
-    assert not turns
+    assert not turns.count
 
 
 def test_who_comes_back_waits_one_round_and_not_for_all_that_others_asked():
@@ -35,7 +35,7 @@ def test_who_gives_up_is_out_and_leaves_the_rest_as_it_was():
         turns.add(client, waiter)
     turns.remove("b", "b1")
     turns.remove("a", "a1")
-    assert len(turns) == 2
+    assert turns.count == 2
     assert served(turns) == ["a2", "c1"]
     with pytest.raises(KeyError):
         turns.remove("b", "b1")

@@ -69,6 +69,21 @@ async def bench():
     assert not bench.flights._live
 
 
+async def test_a_flight_whose_fill_is_over_is_joined_no_more(bench):
+    flight = bench.join()
+    bench.go.set()
+    await flight.task
+    await asyncio.sleep(0)
+    assert bench.flights.find(REF, 0) is None
+    later = bench.join()
+    assert later is not flight
+    await bench.read(later)
+    bench.flights.leave(flight)
+    await bench.flights.drain()
+    await asyncio.sleep(0)
+    assert bench.retired == [later, flight]
+
+
 async def test_readers_share_one_fill_and_all_get_the_page(bench):
     readers = [bench.reader(bench.join()) for _ in range(3)]
     assert bench.flights.join(REF, 0, SHARED, bench.fill)[1]

@@ -199,6 +199,7 @@ def test_a_growing_job_that_is_full_keeps_what_it_had(knowledge, monkeypatch):
 def test_reads_belong_to_the_only_live_job_on_the_dataset(knowledge):
     hashes = np.array([object_hash(ObjectRef("b", key)) for key in ("x", "other", "x")], dtype=np.uint64)
     assert knowledge.jobs_of(hashes) == ["one", None, "one"]
+    assert knowledge.jobs_of([object_hash(ObjectRef("b", "x"))]) == ["one"]
     knowledge.put_job(Job("two", dataset="train"), NOW_S + 3600)
     assert knowledge.jobs_of(hashes) == [None, None, None]
     knowledge.expire(NOW_S + 3600)

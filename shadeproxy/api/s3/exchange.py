@@ -6,6 +6,7 @@ aborted, never replaced by an error.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
@@ -27,6 +28,7 @@ CLIENT_CLOSED = 499
 OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
 """Of every answer; an origin's own stand for ours."""
 
+_NAME = itemgetter(0)
 _T = TypeVar("_T")
 
 
@@ -36,8 +38,8 @@ def with_own(
     """``headers`` and what every answer carries, unless the origin's answer brought it."""
     fields = list(headers)
     own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
-    present = {name.lower() for name, _ in fields}
-    if not OWN_FIELDS.isdisjoint(present):
+    if not OWN_FIELDS.isdisjoint(map(str.lower, map(_NAME, fields))):
+        present = {name.lower() for name, _ in fields}
         own = [field for field in own if field[0].lower() not in present]
     fields += own
     fields.append(("x-shade-cache", source))

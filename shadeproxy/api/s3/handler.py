@@ -94,25 +94,19 @@ class S3Handler(Gate):
         # What stands when the task is cancelled: that is done when the client goes away.
         status = CLIENT_CLOSED
         try:
-            status = await self._answer(exchange, serving)
+            await self._answer(exchange, serving)
+            assert exchange.response is not None, "served without an answer"
+            status = exchange.response.status
+        except ConnectionError:
+            # The client went away while we wrote: there is nobody to answer.
+            exchange.abandon()
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
             REQUEST_ID.reset(inside)
             CLIENT.reset(whose)
 
-    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> int:
-        """The status of what ``serving`` answered, or of what is answered in its place."""
-        try:
-            await self._answer_whatever_happens(exchange, serving)
-        except ConnectionError:
-            # The client went away while we wrote: there is nobody to answer.
-            exchange.abandon()
-            return CLIENT_CLOSED
-        assert exchange.response is not None, "served without an answer"
-        return exchange.response.status
-
-    async def _answer_whatever_happens(self, exchange: Exchange, serving: Awaitable[None]) -> None:
-        """Raises ConnectionError, and CancelledError."""
+    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
+        """Whatever happens. Raises ConnectionError, and CancelledError."""
         try:
             try:
                 await serving

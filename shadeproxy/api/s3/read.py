@@ -51,7 +51,8 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: Re
     async with engine.open(wanted) as reading:
         exchange.source = reading.source
         status, headers, span = answer_for(call, wanted, reading.meta)
-        if not span.length:
+        length = span.length
+        if not length:
             await exchange.start(status, headers).write_eof()
             return
         response = None
@@ -62,9 +63,11 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: Re
             await response.write(piece)
             # A name for a piece keeps the memory of its page: none is kept while the next one is waited for.
             del piece
-        if response is None or response.bytes_sent != span.length:
+            if response.bytes_sent == length:
+                break  # asking for more, only to be told that there is none, costs two tracebacks
+        if response is None or response.bytes_sent != length:
             sent = 0 if response is None else response.bytes_sent
-            raise BodyCutShort(f"{wanted.ref}: {sent} of {span.length} bytes")
+            raise BodyCutShort(f"{wanted.ref}: {sent} of {length} bytes")
         await response.write_eof()
 
 

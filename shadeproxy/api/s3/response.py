@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from operator import itemgetter
 from typing import cast
 
 from aiohttp import web
@@ -21,6 +22,7 @@ WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
 _FIRST_BYTES = 16 * 1024
+_NAME = itemgetter(0)
 _NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
@@ -43,7 +45,7 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     Raises ValueError on a line break in a field, which would be a second answer.
     """
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
-    lines += [f"{name}: {value}" for name, value in headers]
+    lines += map(": ".join, headers)
     ends = len(lines) + 1
     lines += ("", "")
     head = "\r\n".join(lines)
@@ -60,13 +62,9 @@ def connection_fields(
     Answers these, whether the body is to be chunked, and whether the connection is kept.
     """
     chunked = False
-    if has_body:
-        for name, _ in fields:
-            if name.lower() == "content-length":
-                break
-        else:
-            chunked = http_11
-            keep = keep and chunked
+    if has_body and "content-length" not in map(str.lower, map(_NAME, fields)):
+        chunked = http_11
+        keep = keep and chunked
     own = [("Transfer-Encoding", "chunked")] if chunked else []
     if not keep:
         own.append(("Connection", "close"))

@@ -240,7 +240,7 @@ class Knowledge:
             weights = np.fmax(weights, self._average(jobs, places))
         return weights
 
-    def jobs_of(self, hashes: Hashes) -> list[str | None]:
+    def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
         """For each object the live job whose dataset holds it, when there is exactly one.
 
         About 3 us a dataset, and 0.1 us an object.
@@ -248,6 +248,7 @@ class Knowledge:
         live = [(job.name, job.dataset) for job in self.jobs if job.live and job.dataset is not None]
         if not live:
             return [None] * len(hashes)
+        hashes = np.asarray(hashes, np.uint64)
         names: list[str | None] = [None, *(name for name, _ in live)]
         readers, which = np.zeros((2, len(hashes)), dtype=np.int64)
         for index, (_, dataset) in enumerate(live, 1):
