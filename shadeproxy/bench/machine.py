@@ -49,10 +49,14 @@ def is_alive(pid: int) -> bool:
 
 
 def describe() -> str:
-    """One line: processor, CPUs, memory, kernel, Python and how it was built, version."""
+    """One line: processor, CPUs, memory, kernel, Python and how it was built, version.
+
+    Rows of runs whose lines differ do not merge: of the kernel it is the version, not whose build it is.
+    """
+    kernel = platform.release().partition("-")[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     return (
-        f"{_processor()}, {os.cpu_count()} CPUs, {gib:.0f} GiB, Linux {platform.release()}, "
+        f"{_processor()}, {os.cpu_count()} CPUs, {gib:.0f} GiB, Linux {kernel}, "
         f"Python {interpreter.version()}, shadeproxy {__version__}"
     )
 

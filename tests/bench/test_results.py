@@ -192,3 +192,8 @@ def test_the_cpu_of_descendants_counts():
                 assert process.poll() is None
         finally:
             machine.os.killpg(process.pid, 9)
+
+
+def test_another_build_of_the_same_kernel_is_the_same_machine(monkeypatch):
+    monkeypatch.setattr(platform, "release", lambda: "6.1.9-25-amd64")
+    assert ", Linux 6.1.9, Python " in machine.describe()
