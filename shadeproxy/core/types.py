@@ -1,7 +1,10 @@
 """Values that cross layers. All are immutable; identity is by value."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, NewType
 
 Upstream = NewType("Upstream", str)
@@ -12,6 +15,9 @@ SHARED = Upstream("shared")
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP header fields in wire order, names as received."""
+
+names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, itemgetter(0))
+"""The names of fields in their order, without a step of the interpreter for each."""
 
 
 class ObjectRef(NamedTuple):

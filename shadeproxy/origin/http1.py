@@ -7,10 +7,9 @@ raises BadAnswer, which never leaves this package. No I/O, no asyncio.
 
 import re
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
-from shadeproxy.core.types import Headers
+from shadeproxy.core.types import Headers, names_of
 
 MOST_HEAD_BYTES = 64 << 10
 
@@ -22,7 +21,6 @@ _FIELD = re.compile(
     r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
     re.MULTILINE,
 )
-_NAME = itemgetter(0)
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
@@ -60,7 +58,7 @@ def parse_head(raw: bytes) -> Head:
     lengths: list[str] = []
     codings: list[str] = []
     options = ""
-    for place, name in _framing_places(*map(_NAME, headers)):
+    for place, name in _framing_places(*names_of(headers)):
         value = headers[place][1]
         if name == "content-length":
             lengths.append(value)

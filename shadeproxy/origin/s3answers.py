@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 from itertools import compress
-from operator import itemgetter
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError
 
@@ -17,12 +16,11 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
-from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta
+from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, names_of
 
 MAX_ERROR_BYTES = 64 << 10
 MAX_LISTING_BYTES = 16 << 20
 
-_NAME = itemgetter(0)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
@@ -62,7 +60,7 @@ def end_to_end(headers: Headers) -> Headers:
 
 def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
     """Metadata from the headers of a GET or HEAD. Raises OriginUnavailable when there is no ETag."""
-    etag_at, kept = _of_the_object(is_ranged, *map(_NAME, headers))
+    etag_at, kept = _of_the_object(is_ranged, *names_of(headers))
     etag = "" if etag_at is None else headers[etag_at][1]
     if not etag:
         raise OriginUnavailable(

@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
-from operator import itemgetter
 from types import TracebackType
 from typing import Unpack
 
@@ -19,7 +18,7 @@ import structlog
 
 from shadeproxy.core.checksums import FIELDS, Checksum, make_checksum
 from shadeproxy.core.errors import BodyDamaged
-from shadeproxy.core.types import SHARED, Headers, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import SHARED, Headers, ListPage, ObjectMeta, ObjectRef, Upstream, names_of
 from shadeproxy.origin.base import (
     Arrived,
     ForwardRequest,
@@ -33,7 +32,6 @@ from shadeproxy.origin.base import (
 _log = structlog.get_logger(__name__)
 
 HELD_BYTES = 128 * 1024
-_NAME = itemgetter(0)
 _TYPE = "x-amz-checksum-type"
 
 
@@ -129,7 +127,7 @@ class Check:
 
 def check_of(headers: Headers) -> Check | None:
     """What these fields of an object let one verify of its whole body; None: nothing."""
-    places = _checksum_places(*map(_NAME, headers))
+    places = _checksum_places(*names_of(headers))
     if not places:
         return None
     fields = {name: headers[place][1] for name, place in places}

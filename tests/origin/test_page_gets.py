@@ -224,6 +224,16 @@ async def test_silence_ends_with_the_read_timeout(serving, answer):
             await whole(origin)
 
 
+async def test_a_reader_that_takes_its_time_is_not_the_origins_silence(serving):
+    answer = HEAD % len(BODY) + BODY
+    async with serving(answer, timeouts=Timeouts(read_s=0.1)) as (origin, _), origin.open(REF) as reading:
+        received = await anext(reading.chunks)
+        await asyncio.sleep(0.35)
+        async for chunk in reading.chunks:
+            received += chunk
+        assert received == BODY
+
+
 @pytest.mark.parametrize("death", [CUT, SHORT + CUT])
 async def test_a_kept_connection_that_died_is_replaced_once(serving, death):
     # Either the server ends it instead of an answer, or after the answer before.

@@ -6,7 +6,6 @@ aborted, never replaced by an error.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
@@ -19,7 +18,7 @@ from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
-from shadeproxy.core.types import JobContext, Source
+from shadeproxy.core.types import JobContext, Source, names_of
 from shadeproxy.engine.base import ReadRequest
 
 CLIENT_CLOSED = 499
@@ -28,7 +27,6 @@ CLIENT_CLOSED = 499
 OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
 """Of every answer; an origin's own stand for ours."""
 
-_NAME = itemgetter(0)
 _T = TypeVar("_T")
 
 
@@ -38,7 +36,7 @@ def with_own(
     """``headers`` and what every answer carries, unless the origin's answer brought it."""
     fields = list(headers)
     own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
-    if not OWN_FIELDS.isdisjoint(map(str.lower, map(_NAME, fields))):
+    if not OWN_FIELDS.isdisjoint(map(str.lower, names_of(fields))):
         present = {name.lower() for name, _ in fields}
         own = [field for field in own if field[0].lower() not in present]
     fields += own

@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from operator import itemgetter
 from typing import cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from shadeproxy.core.types import names_of
+
 WRITE_BYTES = 256 * 1024
 """Largest piece handed to the transport before waiting for it to drain."""
 
 _FIRST_BYTES = 16 * 1024
-_NAME = itemgetter(0)
 _NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
@@ -62,7 +62,7 @@ def connection_fields(
     Answers these, whether the body is to be chunked, and whether the connection is kept.
     """
     chunked = False
-    if has_body and "content-length" not in map(str.lower, map(_NAME, fields)):
+    if has_body and "content-length" not in map(str.lower, names_of(fields)):
         chunked = http_11
         keep = keep and chunked
     own = [("Transfer-Encoding", "chunked")] if chunked else []

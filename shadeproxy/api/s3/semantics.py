@@ -7,17 +7,15 @@ range. Nothing here reads a body, a clock or a socket; two lanes that call this 
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import compress
-from operator import itemgetter
 from typing import NamedTuple
 
 from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import content_range, parse_range
-from shadeproxy.core.types import Headers, ObjectMeta, Span
+from shadeproxy.core.types import Headers, ObjectMeta, Span, names_of
 from shadeproxy.engine.base import NO_CONDITIONS
 
 NO_BODY = Span(0, 0)
-_NAME = itemgetter(0)
 # What a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
 _NOT_MODIFIED_FIELDS = frozenset(
     {"cache-control", "content-location", "expires", "last-modified", "vary", "x-amz-version-id"}
@@ -81,7 +79,7 @@ def answer_read(
             range_field = None
     wanted = parse_range(range_field)
     span = Span(0, meta.size) if wanted is None else wanted.resolve(meta.size)
-    shown = _shown(checksums and wanted is None, *map(_NAME, meta.headers))
+    shown = _shown(checksums and wanted is None, *names_of(meta.headers))
     headers = list(compress(meta.headers, shown))
     headers += [("Accept-Ranges", "bytes"), ("ETag", meta.etag), ("Content-Length", str(span.length))]
     if wanted is not None:
