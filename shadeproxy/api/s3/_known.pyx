@@ -168,7 +168,7 @@ cdef class CompiledHits:
         resident = known[KNOWN_RESIDENT]
         if resident is None:
             return False
-        plan = find_plan(self.known, self.check_time, text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
+        plan = self.plan(text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
         if plan is None:
             return False
         head = known[KNOWN_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
@@ -184,7 +184,7 @@ cdef class CompiledHits:
         memcpy(PyBytes_AS_STRING(rest), block, cut.start)
         memcpy(PyBytes_AS_STRING(rest) + cut.start, block + cut.stop, size - cut.stop)
         value = PyBytes_FromStringAndSize(block + cut.value_start, cut.stop - 2 - cut.value_start)
-        plan = find_plan(self.known, self.check_time, PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
+        plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
         ticket = None if plan is None else self.ticket(known[KNOWN_REF], cut.first, now_s)
         if ticket is None:
             return False
@@ -210,6 +210,9 @@ cdef class CompiledHits:
         if job is not None:
             self.known.touch(job, now_s)
         return True
+
+    cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
+        return find_plan(self.known, self.check_time, block, size, path, range_value, now_s)
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
         """``KnownHits.part_head``."""
@@ -344,11 +347,11 @@ cdef class CompiledHits:
             sent = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent >= head_bytes:
                 position = start + sent - head_bytes
-            if sent >= head_bytes and position == first:
-                offset = first
-                while offset < last and c_sendfile(descriptor, file_descriptor, &offset, last - offset) > 0:
-                    pass
-                position = offset
+                if position == first:
+                    offset = first
+                    while offset < last and c_sendfile(descriptor, file_descriptor, &offset, last - offset) > 0:
+                        pass
+                    position = offset
         if sent < head_bytes or position < stop:
             # Whatever it was: who goes on meets it again.
             head = head[max(sent, 0):]
