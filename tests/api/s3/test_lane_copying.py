@@ -1,15 +1,14 @@
 """Bodies that a tier does not lend: copied into the socket, from memory or from the page cache of a disk."""
 
-import asyncio
 import mmap
 import os
-import socket
 
 import pytest
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.store import SegmentStore
 
+from .slow import connect_narrowly, hang_up, read_slowly
 from .test_lane import Watched, answers, request, talk
 
 SIZE = 1_000_000
@@ -48,33 +47,12 @@ async def test_whole_and_ranged_bodies_come_right_and_from_what_is_known(proxy, 
 
 async def test_a_slow_client_gets_every_byte_in_its_place(proxy):
     keys = ["k", "few", "k", "small", "small", "k", "few"] * 3
-    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
-    writer.write(b"".join(asked(key) for key in keys))
-    received = bytearray()
-    while len(answers(bytes(received))) < len(keys):
-        await asyncio.sleep(0.001)
-        received += await reader.read(200_000)
-    writer.close()
-    assert [body for _, body in answers(bytes(received))] == [proxy.bodies[key] for key in keys]
-
-
-async def slow(proxy):
-    """A connection whose buffers hold little, on both sides."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", proxy.port))
-    reader, writer = await asyncio.open_connection(sock=client, limit=4096)
-    while not (open_now := [one for one in proxy.server.connections if one._sender is not None]):
-        await asyncio.sleep(0.001)
-    (server,) = open_now
-    with socket.socket(fileno=os.dup(server.transport.get_extra_info("socket").fileno())) as its:
-        its.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    return reader, writer, server
+    data = b"".join(asked(key) for key in keys)
+    assert await read_slowly(proxy.port, data, count=len(keys)) == [proxy.bodies[key] for key in keys]
 
 
 async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was(proxy):
-    reader, writer, server = await slow(proxy)
+    reader, writer, server = await connect_narrowly(proxy)
     writer.write(asked("k"))
     await reader.readuntil(b"\r\n\r\n")
     first = await reader.readexactly(10)
@@ -88,14 +66,7 @@ async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was
 
 
 async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
-    for _ in range(5):
-        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(asked("k") * 8)
-        await asyncio.sleep(0.02)
-        writer.transport.abort()
-    async with asyncio.timeout(5):
-        while proxy.server.connections:
-            await asyncio.sleep(0.01)
+    await hang_up(proxy, asked("k") * 8)
     ((_, body),) = answers(await talk(proxy.port, asked("k"), count=1))
     assert body == proxy.bodies["k"]
 
@@ -130,7 +101,7 @@ async def test_a_page_that_left_the_page_cache_is_not_touched_by_the_loop(proxy,
 
 @pytest.mark.parametrize("proxy", [True], ids=["disk"], indirect=True)
 async def test_the_header_of_a_page_that_is_partly_hot_is_not_touched_for_a_slow_client(proxy, monkeypatch):
-    reader, writer, _ = await slow(proxy)
+    reader, writer, _ = await connect_narrowly(proxy)
     await talk(proxy.port, asked("k", 400_000, SIZE), count=1)
     let_go(proxy, but=[(390_000, SIZE + 4096)])
     touched, place = [], SegmentStore._place_of

@@ -11,6 +11,7 @@ import pytest
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.segment import Segment
 
+from .slow import connect_narrowly, hang_up, read_slowly
 from .test_lane import Watched, answers, request, talk
 
 SIZE = 1_000_000
@@ -99,34 +100,27 @@ async def test_ranges_over_two_pages_to_a_slow_client_keep_their_order(proxy):
     edge = 1 << 20
     spans = [(edge - 40_000 * turn, edge + 70_000 * turn) for turn in range(1, 9)] * 2
     ranges = [f"Range: bytes={first}-{stop - 1}" for first, stop in spans]
-    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
-    writer.write(b"".join(request("/b/many", one, close=False) for one in ranges))
-    received = bytearray()
-    while len(answers(bytes(received))) < len(spans):
-        await asyncio.sleep(0.001)
-        received += await reader.read(200_000)
-    writer.close()
-    got = [body for _, body in answers(bytes(received))]
+    data = b"".join(request("/b/many", one, close=False) for one in ranges)
+    got = await read_slowly(proxy.port, data, count=len(spans))
     assert got == [proxy.bodies["many"][first:stop] for first, stop in spans]
 
 
 async def test_pipelined_requests_to_a_slow_client_keep_their_order(proxy):
     keys = ["k", "small", "k", "small", "small", "k"] * 3
-    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
-    writer.write(b"".join(request(f"/b/{key}", close=False) for key in keys))
-    received = bytearray()
-    while len(answers(bytes(received))) < len(keys):
-        await asyncio.sleep(0.001)
-        received += await reader.read(200_000)
-    writer.close()
-    assert [body for _, body in answers(bytes(received))] == [proxy.bodies[key] for key in keys]
+    data = b"".join(request(f"/b/{key}", close=False) for key in keys)
+    assert await read_slowly(proxy.port, data, count=len(keys)) == [proxy.bodies[key] for key in keys]
 
 
-async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was(proxy):
-    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
+@pytest.mark.parametrize("narrow", [False, True], ids=["in the kernel", "yet to be sent"])
+async def test_a_page_evicted_and_overwritten_while_it_is_sent_arrives_as_it_was(proxy, narrow):
+    if narrow:
+        reader, writer, server = await connect_narrowly(proxy)
+    else:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 16)
     writer.write(request("/b/k", close=False))
     head = await reader.readuntil(b"\r\n\r\n")
     assert b"x-shade-cache: ram" in head
+    assert not narrow or server._sender.busy
     proxy.engine.cache.drop_object(ObjectRef("b", "k"), "test")
     for number in range(6):  # more than the tier holds
         proxy.origin.put("b", f"other{number}", bytes([number]) * SIZE)
@@ -156,14 +150,7 @@ def ranged(first, stop):
 
 
 async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
-    for _ in range(5):
-        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(request("/b/k", close=False) * 8)
-        await asyncio.sleep(0.02)
-        writer.transport.abort()
-    async with asyncio.timeout(5):
-        while proxy.server.connections:
-            await asyncio.sleep(0.01)
+    await hang_up(proxy, request("/b/k", close=False) * 8)
     ((_, body),) = answers(await talk(proxy.port, request("/b/k", close=False), count=1))
     assert body == proxy.bodies["k"]
 
