@@ -200,6 +200,9 @@ def test_reads_belong_to_the_only_live_job_on_the_dataset(knowledge):
     hashes = np.array([object_hash(ObjectRef("b", key)) for key in ("x", "other", "x")], dtype=np.uint64)
     assert knowledge.jobs_of(hashes) == ["one", None, "one"]
     assert knowledge.jobs_of([object_hash(ObjectRef("b", "x"))]) == ["one"]
+    near = object_hash(ObjectRef("b", "z"))  # that numpy would take for a signed number
+    assert near < 1 << 63
+    assert knowledge.jobs_of([near, near + 1]) == ["one", None]
     knowledge.put_job(Job("two", dataset="train"), NOW_S + 3600)
     assert knowledge.jobs_of(hashes) == [None, None, None]
     knowledge.expire(NOW_S + 3600)
