@@ -226,9 +226,9 @@ async def test_silence_ends_with_the_read_timeout(serving, answer):
 
 async def test_a_reader_that_takes_its_time_is_not_the_origins_silence(serving):
     answer = HEAD % len(BODY) + BODY
-    async with serving(answer, timeouts=Timeouts(read_s=0.1)) as (origin, _), origin.open(REF) as reading:
+    async with serving(answer, timeouts=Timeouts(read_s=1.0)) as (origin, _), origin.open(REF) as reading:
         received = await anext(reading.chunks)
-        await asyncio.sleep(0.35)
+        await asyncio.sleep(1.7)
         async for chunk in reading.chunks:
             received += chunk
         assert received == BODY
