@@ -17,7 +17,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _MODULE = "shadeproxy.api.s3._known"
 _SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
-_INCLUDED = ("_blocks.pxi",)
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -54,7 +53,7 @@ def _compiled(source: Path, directory: Path) -> Path:
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
     # It knows what it was made of: shadeproxy/api/s3/compiled.py asks when it is loaded.
-    names = (source.name, *_INCLUDED)
+    names = (source.name, *sorted(part.name for part in source.parent.glob("*.pxi")))
     texts = [source.with_name(name).read_bytes() for name in names]
     for name, text in zip(names, texts, strict=True):
         (directory / name).write_bytes(text)

@@ -129,8 +129,8 @@ _LOADED = """
 import hashlib, sys, types
 from pathlib import Path
 module = sys.modules["shadeproxy.api.s3._known"] = types.ModuleType("_known")
-module.CompiledHits = module.data_received = object
-module.SOURCES = ("_known.pyx", "_blocks.pxi")
+module.CompiledHits = module.data_received = module.learn_slots = lambda _: None
+module.SOURCES = ("_known.pyx", "_blocks.pxi", "_slots.pxi")
 texts = b"".join(Path("shadeproxy/api/s3", name).read_bytes() for name in module.SOURCES)
 MADE_OF
 from shadeproxy.api.s3 import COMPILED

@@ -13,6 +13,8 @@ Value = TypeVar("Value")
 class Memo(Generic[Key, Value]):
     """At most ``2 * capacity`` entries."""
 
+    __slots__ = ("_capacity", "_old", "young")
+
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self.young: dict[Key, Value] = {}

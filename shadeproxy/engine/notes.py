@@ -40,6 +40,11 @@ class Notes:
     would.
     """
 
+    __slots__ = (
+        "_count", "_delay_s", "_kept", "_note_uses", "kinds", "most_waiting_bytes", "residents", "rows",
+        "timer", "unread",
+    )  # fmt: skip
+
     def __init__(self, cache: PageCache, *, count: CountUses) -> None:
         self.residents = cache.residents
         self._note_uses = cache.note_uses

@@ -18,6 +18,7 @@ import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, Right, S3Handler, S3Server
+from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED, Source
@@ -55,14 +56,17 @@ class WatchedLane(FastLane):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._answered, remembered = 0, self._memory.answer
+        self._answered = 0
 
-        def watched(raw: Any, out: Any) -> Any:
-            done = remembered(raw, out)
-            self._answered += done
-            return done
+        class Watched(KnownHits):
+            __slots__ = ()
 
-        self._memory.answer = watched
+            def answer(memory, raw: Any, out: Any) -> bool:  # noqa: N805 (``self`` is the lane)
+                done = super().answer(raw, out)
+                self._answered += done
+                return done
+
+        self._memory.__class__ = Watched
 
     @property
     def known(self) -> int:

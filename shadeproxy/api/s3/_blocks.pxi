@@ -3,6 +3,8 @@
 cdef enum:
     NAME_BYTES = 13
     MOST_DIGITS = 15
+    TIME_BYTES = 8  # THHMMSSZ
+    SIGNATURE_BYTES = 64
     PARTS_WITHOUT_RANGE = 3
     PARTS_WITH_RANGE = 4
     # Positions in named tuples: _Template.
@@ -30,14 +32,16 @@ cdef object find_plan(
     known, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
 ):
     """``KnownHits.plan``."""
-    cdef PyObject* found = PyDict_GetItemWithError(known.templates.by_length, size)
+    cdef PyObject* found = PyDict_GetItemWithError(
+        get(get(known, KNOWN, TEMPLATES), TEMPLATES_OF, BY_LENGTH), size
+    )
     if found != NULL:
         for template in <list><object>found:
             if matches((<tuple>template)[TEMPLATE_FIXED], block, size):
                 if holds(<tuple>template, check_time, block, path, range_value, now_s):
                     return (<tuple>template)[TEMPLATE_PLAN]
                 return None
-    found = PyDict_GetItemWithError(known.plans.young, PyBytes_FromStringAndSize(block, size))
+    found = find_young(known, PLANS, PyBytes_FromStringAndSize(block, size))
     return None if found == NULL else <object>found
 
 
@@ -63,7 +67,7 @@ cdef bint holds(
     if not date:
         return True
     if template[TEMPLATE_SIGNING] is None:
-        return False  # for known.py
+        return can_be_signed(block, template[TEMPLATE_TIME], template[TEMPLATE_SIGNATURE])
     signer, parts = <tuple>template[TEMPLATE_SIGNING]
     amz_date = date + piece(block, template[TEMPLATE_TIME])
     signature = piece(block, template[TEMPLATE_SIGNATURE])
@@ -80,6 +84,22 @@ cdef bint holds(
     except Exception:
         return False  # known.py meets it again
     return True
+
+
+cdef bint can_be_signed(const char* block, tuple time, tuple signature) except -1:
+    """sigv4.py ``well_formed``; the date was, when the template was learnt."""
+    cdef Py_ssize_t start, stop, index
+    start, stop = time
+    if stop - start != TIME_BYTES or block[start] != c"T" or block[stop - 1] != c"Z":
+        return False
+    for index in range(start + 1, stop - 1):
+        if not c"0" <= block[index] <= c"9":
+            return False
+    start, stop = signature
+    for index in range(start, stop):
+        if not (c"0" <= block[index] <= c"9" or c"a" <= block[index] <= c"f"):
+            return False
+    return stop - start == SIGNATURE_BYTES
 
 
 cdef bint is_invocation(tuple hole, const char* block) except -1:

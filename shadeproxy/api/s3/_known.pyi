@@ -13,6 +13,7 @@ SOURCE: str
 SOURCES: tuple[str, ...]
 """Their names, likewise."""
 
+def learn_slots(owner: type) -> list[str]: ...
 def data_received(protocol: S3Protocol, data: bytes) -> None: ...
 
 class CompiledHits:

@@ -49,6 +49,7 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to, int descriptor, int64_t* offset, size_t size)
 
+include "_slots.pxi"
 include "_blocks.pxi"
 
 cdef const char* DIGITS = b"0123456789ABCDEF"
@@ -87,18 +88,21 @@ def data_received(protocol, data):
     ``receive`` is called for everything else.
     """
     cdef CompiledHits hits
-    transport, sender = protocol.transport, protocol._sender
+    transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
     if (
-        type(data) is bytes and protocol._lane == OURS and sender is not None and transport is not None
-        and not protocol._held and protocol._read_task is None and not protocol._refused and protocol._admitted
-        and not (protocol._ending or protocol._force_close or protocol._close or protocol._paused)
-        and sender._loan is None and not transport.is_closing()
+        type(data) is bytes and sender is not None and transport is not None and get(protocol, PROTOCOL, LANE) == OURS
+        and not get(protocol, PROTOCOL, HELD) and get(protocol, PROTOCOL, READ_TASK) is None
+        and get(protocol, PROTOCOL, ADMITTED) and not (
+            get(protocol, PROTOCOL, REFUSED) or get(protocol, PROTOCOL, ENDING) or get(protocol, PROTOCOL, PAUSED)
+            or get(protocol, PROTOCOL, FORCE_CLOSE) or get(protocol, PROTOCOL, CLOSE)
+        )
+        and get(sender, WRITER, OUT_LOAN) is None and not transport.is_closing()
     ):
         hits = protocol.hits
         if hits.find(data, sender):
             hits.answered += 1
-            protocol._begun += 1
-            protocol._active = True
+            put(protocol, PROTOCOL, BEGUN, get(protocol, PROTOCOL, BEGUN) + 1)
+            put(protocol, PROTOCOL, ACTIVE, True)
             return
         hits.looked = data
     protocol.receive(data)
@@ -158,7 +162,7 @@ cdef class CompiledHits:
         if begin > size or memcmp(space, VERSION, VERSION_BYTES) != 0:
             return False
         target = PyBytes_FromStringAndSize(text + 4, space - text - 4)
-        found = PyDict_GetItemWithError(self.known.targets.young, target)
+        found = find_young(self.known, TARGETS, target)
         if found == NULL:
             return False
         known = <tuple><object>found
@@ -216,7 +220,7 @@ cdef class CompiledHits:
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
         """``KnownHits.part_head``."""
-        cdef PyObject* found = PyDict_GetItemWithError(self.known.parts.young, target)
+        cdef PyObject* found = find_young(self.known, PARTS, target)
         if found != NULL and (<tuple><object>found)[PART_META] is meta:
             return <object>found
         return self.known.part_head(target, meta, range_value.decode())
@@ -234,12 +238,12 @@ cdef class CompiledHits:
         """``KnownHits._send``, and what it asks of engine/hits.py, of the object's bytes ``[begin, end)``, which
         are within the page. ``end``: WHOLE for all of the page.
         """
-        cdef Py_ssize_t start = resident.start, stop = resident.stop, first
+        cdef Py_ssize_t start = get(resident, RESIDENT, START), stop = get(resident, RESIDENT, STOP), first
         cdef bint is_short = stop - start <= self.copy_bytes
         cdef const char* window
         cdef bytes head, tail
         cdef int descriptor = -1
-        lender = resident.lender
+        lender = get(resident, RESIDENT, LENDER)
         if not is_short:
             descriptor = ready(out)
         if lender is None and not is_short and descriptor < 0:
@@ -250,21 +254,21 @@ cdef class CompiledHits:
             head = self.render(start_of_head, self.tail(resident.source, now_s), NULL, 0)
             out.transport.writelines((head, body))
         else:
-            if self.residents.stamps[resident.slot] != resident.stamp or now_s >= <double>resident.fresh_until_s:
+            if now_s >= <double>get(resident, RESIDENT, FRESH_UNTIL_S) or not holds_page(self.residents, resident):
                 return False
             if end != WHOLE:
-                first = start - <Py_ssize_t>resident.first
+                first = start - <Py_ssize_t>get(resident, RESIDENT, FIRST)
                 start, stop = first + begin, first + end
-            view = resident.window
-            if start < 0 or stop < start or stop > <Py_ssize_t>view.nbytes or not PyMemoryView_Check(view):
+            view = get(resident, RESIDENT, WINDOW)
+            if not PyMemoryView_Check(view) or start < 0 or stop < start or stop > PyMemoryView_GET_BUFFER(view).len:
                 return False
             window = <const char*>PyMemoryView_GET_BUFFER(view).buf
-            if resident.can_wait and not is_hot(window + start, stop - start):
+            if get(resident, RESIDENT, CAN_WAIT) and not is_hot(window + start, stop - start):
                 return False
-            tail = self.tail(resident.source, now_s)
+            tail = self.tail(get(resident, RESIDENT, SOURCE_OF), now_s)
             self.note(resident, job, begin, end)
             if is_short:
-                out.transport.write(self.render(start_of_head, tail, window + start, stop - start))
+                get(out, WRITER, OUT_TRANSPORT).write(self.render(start_of_head, tail, window + start, stop - start))
             else:
                 head = self.render(start_of_head, tail, NULL, 0)
                 self.lend(out, descriptor, head, resident, start, stop, window)
@@ -297,21 +301,21 @@ cdef class CompiledHits:
         cdef bytearray rows
         cdef bytes row
         notes = self.notes
-        noted = resident.noted
+        noted = get(resident, RESIDENT, NOTED)
         if (
             noted is None or (<tuple>noted)[NOTED_JOB] is not job
-            or (<tuple>noted)[NOTED_KINDS] is not notes.kinds
+            or (<tuple>noted)[NOTED_KINDS] is not get(notes, NOTES, KINDS)
         ):
             notes.add(resident, job, None if end == WHOLE else self.new_span(begin, end))
             return 0
-        rows, row = notes.rows, (<tuple>noted)[NOTED_ROW]
+        rows, row = get(notes, NOTES, ROWS), (<tuple>noted)[NOTED_ROW]
         before = PyByteArray_GET_SIZE(rows)
         PyByteArray_Resize(rows, before + PyBytes_GET_SIZE(row))
         memcpy(PyByteArray_AS_STRING(rows) + before, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
         if end != WHOLE:
             part[0], part[1] = begin, end - begin
             memcpy(PyByteArray_AS_STRING(rows) + before + USE_FIRST, part, sizeof(part))
-        if notes.timer is None or <set>notes.unread or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes:
+        if get(notes, NOTES, TIMER) is None or <set>get(notes, NOTES, UNREAD) or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes:
             notes.soon((resident.slot,))
         return 0
 
@@ -365,10 +369,10 @@ cdef class CompiledHits:
 
 cdef int ready(out) except? -2:
     """The descriptor that bytes may be sent to now, past the transport; -1: none."""
-    cdef int descriptor = out.descriptor
+    cdef int descriptor = get(out, WRITER, OUT_DESCRIPTOR)
     if descriptor == UNASKED:
         descriptor = out.open()
-    return descriptor if descriptor >= 0 and not out.transport.get_write_buffer_size() else -1
+    return descriptor if descriptor >= 0 and not get(out, WRITER, OUT_TRANSPORT).get_write_buffer_size() else -1
 
 
 cdef bint can_pin(resident, loan) except -1:

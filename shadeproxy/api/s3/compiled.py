@@ -15,9 +15,11 @@ from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
+from shadeproxy.api.s3.signed import Templates
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Span
-from shadeproxy.engine.base import Loan, ReadsNow
+from shadeproxy.engine.base import Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.notes import Notes
 
@@ -34,12 +36,15 @@ def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
 
 
 try:
-    from shadeproxy.api.s3._known import SOURCE, SOURCES, CompiledHits, data_received
+    from shadeproxy.api.s3._known import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
 except ImportError:  # there was no compiler where it was installed
     COMPILED = False
 else:
     # It reads fields by position: made of another version of the source it would answer wrongly.
     COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
+    if COMPILED:
+        for owner in (Sender, Resident, KnownHits, Memo, Templates, Notes):
+            learn_slots(owner)
 
 Protocol = TypeVar("Protocol", bound=web.RequestHandler)
 
@@ -72,4 +77,5 @@ def compiled_hits(
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
     """``base`` (connection.py), whose transport asks ``hits`` first, without a step of the interpreter."""
+    learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

@@ -63,6 +63,11 @@ class Known(NamedTuple):
 class KnownHits:
     """For all connections of a listener. Whoever remembers asks ``identify`` first."""
 
+    __slots__ = (
+        "_engine", "_jobs", "_lend", "_tails", "_tails_second", "_take", "_touched", "now_s", "parts",
+        "plans", "targets", "templates",
+    )  # fmt: skip
+
     def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
         self._engine = engine
         self._take = engine.take

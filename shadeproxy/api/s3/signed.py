@@ -130,6 +130,8 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
 class Templates:
     """The templates of a listener's clients. ``by_length``: of their blocks."""
 
+    __slots__ = ("by_length",)
+
     def __init__(self) -> None:
         self.by_length: dict[int, list[_Template]] = {}
 

@@ -8,12 +8,16 @@ import pytest
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.known import Known
+from shadeproxy.api.s3.connection import S3Protocol
+from shadeproxy.api.s3.known import Known, KnownHits
 from shadeproxy.api.s3.remembered import PartHead
-from shadeproxy.api.s3.sender import ENCRYPTED
-from shadeproxy.api.s3.signed import Plan, _Template
+from shadeproxy.api.s3.sender import ENCRYPTED, Sender
+from shadeproxy.api.s3.signed import Plan, Templates, _Template
 from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.engine.base import Resident
+from shadeproxy.engine.notes import Notes
 from shadeproxy.engine.uses import USE, Noted
 from shadeproxy.tiers.base import Lender
 
@@ -22,7 +26,7 @@ from .test_lane_lending import tmpfs
 from .test_lane_signed import CLIENTS, SDK, signed
 
 if COMPILED:
-    from shadeproxy.api.s3._known import data_received
+    from shadeproxy.api.s3._known import data_received, learn_slots
 else:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
 
@@ -106,6 +110,8 @@ def heads(proxy, *keys):
         yield signed(f"/b/{key}", extra=(("range", "bytes=5-90000"),), now_s=now_s)
         yield signed(f"/b/{key}", now_s=now_s)
         yield signed(f"/b/{key}", key="temporary", secret="temporary-secret", token="a-token", now_s=now_s)
+        yield signed(f"/b/{key}", key="stranger", secret="unknown", now_s=now_s)
+        yield signed(f"/b/{key}", "Range: bytes=1-5", key="stranger", secret="unknown", now_s=now_s)
     for value in ("0-0", "65530-65540", "65536-65536", "70000-200000"):
         yield request("/b/two", f"Range: bytes={value}", JOB, close=False)
 
@@ -118,7 +124,7 @@ async def test_both_forms_send_and_note_the_same(warm):
         answered += said is not None
         warm.clock.advance(0.4)
     ticket = warm.engine.ticket(ObjectRef("b", "big"), 0, warm.clock.now_s())
-    assert answered == (31 if ticket.lender else 30)  # two pages at once only by sendfile
+    assert answered == (37 if ticket.lender else 36)  # two pages at once only by sendfile
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
@@ -193,6 +199,22 @@ async def test_who_is_not_right_is_left_to_the_others(warm, changed):
     assert both.interpreted(raw) is None
 
 
+@pytest.mark.parametrize(
+    ("place", "other"),
+    [(b"Signature=", b"G"), (b"Signature=", b"A"), (b"Signature=", b"/"), (b"Signature=", b":"),
+     (b"Signature=", b"`"), (b"Signature=", b"g"), (rb"x-amz-date: \d{8}T", b"/"),
+     (rb"x-amz-date: \d{8}T\d{5}", b":"), (rb"x-amz-date: \d{8}", b"t"), (rb"x-amz-date: \d{8}T\d{6}", b"z")],
+)  # fmt: skip
+async def test_what_cannot_be_a_signature_is_left_to_the_others(warm, place, other):
+    """Whose, nobody asks where everybody may read."""
+    both, raw = Both(warm), signed("/b/k", key="stranger", secret="any", now_s=warm.clock.now_s())
+    assert both.compiled(raw) is not None
+    end = re.search(place, raw).end()
+    raw = raw[:end] + other + raw[end + 1 :]
+    assert both.compiled(raw) is None
+    assert both.interpreted(raw) is None
+
+
 async def test_a_page_that_went_is_not_sent(warm):
     both, raw = Both(warm), request("/b/k", close=False)
     assert both.compiled(raw) is not None
@@ -215,7 +237,9 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
 
 
 class Connection:
-    """As the entrance sees an S3Protocol: one that waits for its next request."""
+    """As the entrance sees an S3Protocol: one that waits for its next request. Asked by name."""
+
+    __slots__ = ()
 
     def __init__(self, hits, **other):
         self.hits, self.transport, self._sender = hits, self, Sink()
@@ -234,13 +258,26 @@ class Connection:
         self.left.append(data)
 
 
+@pytest.fixture(params=["by name", "in place"])
+def connect(request):
+    """Connections whose fields are asked for, or read where they lie."""
+    if request.param == "by name":
+        yield type("Named", (Connection,), {})
+        return
+    fields = learn_slots(S3Protocol)
+    kind = type("S3Protocol", (Connection,), {"__slots__": (*fields, "hits", "left", "closing")})
+    assert learn_slots(kind) == fields
+    yield kind
+    learn_slots(S3Protocol)
+
+
 @pytest.fixture
 def hits(warm):
     return compiled_hits(warm.lane._memory, warm.engine, warm.engine.notes, otherwise=lambda *_: None)
 
 
-def test_one_whole_request_is_answered_where_it_comes(hits):
-    one, raw = Connection(hits), request("/b/k", close=False)
+def test_one_whole_request_is_answered_where_it_comes(hits, connect):
+    one, raw = connect(hits), request("/b/k", close=False)
     data_received(one, raw)
     assert one._sender.sent.startswith(b"HTTP/1.1 200")
     assert (one.left, one._begun, one._active, hits.answered) == ([], 1, True, 1)
@@ -255,8 +292,8 @@ def test_one_whole_request_is_answered_where_it_comes(hits):
     ids=["nothing", "a byte", "no end", "two", "one and a byte", "one and a field", "one and a block",
          "another key", "another client", "no bytes"],
 )  # fmt: skip
-def test_what_is_no_known_whole_request_is_left_as_it_came(hits, data):
-    one = Connection(hits)
+def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
+    one = connect(hits)
     data_received(one, data)
     assert one.left == [data]
     assert (one._sender.sent, one._begun, one._active, hits.answered) == (b"", 0, False, 0)
@@ -269,8 +306,8 @@ def test_what_is_no_known_whole_request_is_left_as_it_came(hits, data):
      {"_close": True}, {"_paused": True}, {"_read_task": object()}, {"busy": True}],
     ids=lambda other: next(iter(other)),
 )  # fmt: skip
-def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, other):
-    one, raw = Connection(hits, **other), request("/b/k", close=False)
+def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):
+    one, raw = connect(hits, **({} if "busy" in other else other)), request("/b/k", close=False)
     if "busy" in other:
         one._sender._loan = object()
     data_received(one, raw)
@@ -291,7 +328,7 @@ class Counted:
 
 
 def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
-    one, raw = Connection(hits), request("/b/none", close=False)
+    one, raw = type("Named", (Connection,), {})(hits), request("/b/none", close=False)
     targets = Counted(warm.lane._memory.targets)
     monkeypatch.setattr(warm.lane._memory, "targets", targets)
     one.receive = lambda data: one.left.append(hits.answer(data, one._sender))
@@ -346,6 +383,32 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
     assert both._compiled(raw, out)
     assert out.went_on == []
     assert _ID.sub(b"", out.sent) == expected
+
+
+@pytest.mark.parametrize(
+    ("owner", "fields"),
+    [(S3Protocol, 13), (Sender, 3), (Resident, 11), (KnownHits, 4), (Memo, 1), (Templates, 1), (Notes, 4)],
+)
+def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
+    """A field that lost its slot would be looked up by name, which is slower and no fault anybody sees."""
+    assert len(learn_slots(owner)) == fields
+
+
+def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits):
+    """As every connection is (compiled.py ``compiled_protocol``)."""
+    fields = learn_slots(S3Protocol)
+    kind = type("S3Protocol", (Connection,), {"__slots__": (*fields, "hits", "left", "closing")})
+    learn_slots(kind)
+    one = type("Compiled", (kind,), {"__slots__": ()})(hits)
+    type(one)._admitted = False  # what is asked by name from now on
+    data_received(one, request("/b/k", close=False))
+    assert hits.answered == 1
+    learn_slots(S3Protocol)
+
+
+def test_only_what_is_read_can_be_learnt():
+    with pytest.raises(ValueError, match="is not in list"):
+        learn_slots(Span)
 
 
 def test_named_tuples_are_read_by_these_positions():

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from shadeproxy.api.s3 import FastLane, S3Server
+from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
@@ -33,14 +34,16 @@ class Watched(FastLane):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._answered = self._known = 0
-        remembered = self._memory.answer
 
-        def answer_known(raw, out):
-            done = remembered(raw, out)
-            self._known += done
-            return done
+        class Answering(KnownHits):
+            __slots__ = ()
 
-        self._memory.answer = answer_known
+            def answer(remembered, raw, out):  # noqa: N805 (``self`` is the lane)
+                done = super().answer(raw, out)
+                self._known += done
+                return done
+
+        self._memory.__class__ = Answering
 
     def answer(self, raw, out):
         outcome = super().answer(raw, out)

@@ -237,8 +237,13 @@ async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     notes = proxy.engine.notes
     notes.flush()
     noted = []
-    flush = notes.flush
-    monkeypatch.setattr(notes, "flush", lambda: noted.append(len(notes.rows) // USE.itemsize) or flush())
+    flush = type(notes).flush
+
+    def watched(self):
+        noted.append(len(self.rows) // USE.itemsize)
+        flush(self)
+
+    monkeypatch.setattr(type(notes), "flush", watched)
     monkeypatch.setattr(notes, "most_waiting_bytes", 4 * USE.itemsize)
     ticket = proxy.engine.ticket(("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):

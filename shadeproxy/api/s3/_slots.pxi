@@ -1,0 +1,132 @@
+# Fields read where they lie, part of _known.pyx: no name is looked up.
+#
+# What a class has in ``__slots__`` is at the same place in each of its objects. A look-up by name takes some 20 ns, and
+# several times that when the client's own work has taken the processor's caches, as it does on one host. Law: this is
+# quicker, and nothing else. Whatever is no object of the class that ``learn`` was given, or has no such slot, is asked
+# by name.
+
+cdef extern from "Python.h":
+    ctypedef struct Type "PyTypeObject":
+        Type* tp_base
+    ctypedef struct Member "PyMemberDef":
+        int type
+        Py_ssize_t offset
+    ctypedef struct Descriptor "PyMemberDescrObject":
+        Member* d_member
+    Type* type_of "Py_TYPE"(object thing)
+    Type PyMemberDescr_Type
+    void Py_INCREF(object thing)
+    void Py_XDECREF(PyObject* thing)
+
+cdef extern from "structmember.h":
+    int T_OBJECT_EX
+
+cdef enum:
+    # Classes, in the order of OWNERS; then the fields of each, in the order of its names there.
+    PROTOCOL, WRITER, RESIDENT, KNOWN, MEMO, TEMPLATES_OF, NOTES, CLASSES
+cdef enum:
+    TRANSPORT, SENDER, LANE, HELD, READ_TASK, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
+cdef enum:
+    OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_LOAN
+cdef enum:
+    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, LENDER, WINDOW, CAN_WAIT, SOURCE_OF, NOTED
+cdef enum:
+    TARGETS, PLANS, PARTS, TEMPLATES
+cdef enum:
+    YOUNG = 0
+    BY_LENGTH = 0
+cdef enum:
+    ROWS, TIMER, KINDS, UNREAD
+    MOST_FIELDS = 13
+
+cdef tuple OWNERS = (
+    ("S3Protocol", (
+        "transport", "_sender", "_lane", "_held", "_read_task", "_refused", "_admitted", "_ending", "_force_close",
+        "_close", "_paused", "_begun", "_active",
+    )),
+    ("Sender", ("transport", "descriptor", "_loan")),
+    ("Resident", (
+        "start", "stop", "first", "slot", "stamp", "fresh_until_s", "lender", "window", "can_wait", "source", "noted",
+    )),
+    ("KnownHits", ("targets", "plans", "parts", "templates")),
+    ("Memo", ("young",)),
+    ("Templates", ("by_length",)),
+    ("Notes", ("rows", "timer", "kinds", "unread")),
+)
+
+
+cdef struct Slots:
+    Type* owner
+    Py_ssize_t[MOST_FIELDS] places  # 0: by name
+
+cdef Slots[CLASSES] SLOTS
+
+
+def learn_slots(owner):
+    """``owner``, one of OWNERS by its name, is the class whose objects are read in place from now on. What is
+    answered: the names of those fields.
+    """
+    cdef Py_ssize_t kind, field
+    cdef Descriptor* descriptor
+    cdef Slots* slots
+    kind = [one for one, _ in OWNERS].index(owner.__name__)
+    slots, learnt = &SLOTS[kind], []
+    slots.owner = NULL
+    for field, name in enumerate(OWNERS[kind][1]):
+        found = getattr(owner, name, None)
+        slots.places[field] = 0
+        if type_of(found) == &PyMemberDescr_Type:
+            descriptor = <Descriptor*><PyObject*>found
+            if descriptor.d_member.type == T_OBJECT_EX:
+                slots.places[field] = descriptor.d_member.offset
+                learnt.append(name)
+    Py_INCREF(owner)  # for ever: another class in its place would be taken for it
+    slots.owner = <Type*><PyObject*>owner
+    return learnt
+
+
+cdef inline PyObject** place(object thing, int kind, int field):
+    """Where a field of an object of the class lies, or of a class made of it; NULL: it is asked by name."""
+    cdef Slots* slots = &SLOTS[kind]
+    cdef Type* found = type_of(thing)
+    if (found == slots.owner or found.tp_base == slots.owner) and slots.places[field]:
+        return <PyObject**>(<char*><PyObject*>thing + slots.places[field])
+    return NULL
+
+
+cdef inline object get(object thing, int kind, int field):
+    cdef PyObject** at = place(thing, kind, field)
+    if at != NULL and at[0] != NULL:
+        return <object>at[0]
+    return getattr(thing, (<tuple>(<tuple>OWNERS[kind])[1])[field])
+
+
+cdef inline int put(object thing, int kind, int field, object value) except -1:
+    cdef PyObject** at = place(thing, kind, field)
+    cdef PyObject* before
+    if at == NULL:
+        setattr(thing, (<tuple>(<tuple>OWNERS[kind])[1])[field], value)
+        return 0
+    Py_INCREF(value)
+    before, at[0] = at[0], <PyObject*>value
+    Py_XDECREF(before)
+    return 0
+
+
+cdef bint holds_page(residents, resident) except -1:
+    """Whether the slot of ``resident``, of ``residents``, still has its page."""
+    cdef Py_buffer* column
+    cdef Py_ssize_t slot = get(resident, RESIDENT, SLOT)
+    cdef int64_t stamp = get(resident, RESIDENT, STAMP)
+    stamps = residents.stamps
+    if not PyMemoryView_Check(stamps):
+        return stamps[slot] == stamp
+    column = PyMemoryView_GET_BUFFER(stamps)
+    if column.ndim != 1 or column.itemsize != sizeof(int64_t) or not 0 <= slot < column.shape[0]:
+        return False
+    return (<int64_t*>(<char*>column.buf + slot * column.strides[0]))[0] == stamp
+
+
+cdef PyObject* find_young(known, int memo, key) except? NULL:
+    """What a Memo of ``known`` has put or asked for lately."""
+    return PyDict_GetItemWithError(get(get(known, KNOWN, memo), MEMO, YOUNG), key)
