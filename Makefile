@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
 CODE := shadeproxy sdk tests bench hatch_build.py
 # What an install compiles, and what does it; pip keeps to itself why it could not.
-COMPILED := hatch_build.py shadeproxy/api/s3/_known.pyx shadeproxy/api/s3/_blocks.pxi
+COMPILED := hatch_build.py $(addprefix shadeproxy/api/s3/,_known.pyx _blocks.pxi _sending.pxi)
 LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; COMPILED or print("the fast lane is not compiled, \
 which takes gcc and the Python headers: all works, hits cost more CPU; see docs/operations.md")'
 # RUNLEVEL=1: the package must not start a service.

@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _MODULE = "shadeproxy.api.s3._known"
 _SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
-_INCLUDED = ("_blocks.pxi",)
+_INCLUDED = ("_blocks.pxi", "_sending.pxi")
 
 
 class CustomBuildHook(BuildHookInterface[Any]):

@@ -18,8 +18,8 @@ from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Span
 from shadeproxy.engine.base import Loan, ReadsNow
+from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.hot import COPY_BYTES
-from shadeproxy.engine.notes import Notes
 
 
 def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
@@ -47,16 +47,19 @@ Protocol = TypeVar("Protocol", bound=web.RequestHandler)
 def compiled_hits(
     memory: KnownHits,
     engine: ReadsNow,
-    notes: Notes,
+    own: Hits,
     *,
     otherwise: Callable[[bytes, Sender], Asked | bool | None],
 ) -> "CompiledHits | None":
-    """``otherwise``, asked only where what ``memory`` knows is no answer; None: nothing is compiled."""
+    """``own``: of ``engine``, in this process. ``otherwise``: asked only where what ``memory`` knows is no
+    answer. None: nothing is compiled.
+    """
     if not COMPILED:
         return None
     return CompiledHits(
         memory,
-        notes,
+        own.notes,
+        own.tickets,
         otherwise=otherwise,
         ticket=engine.ticket,
         take=engine.take,
@@ -67,6 +70,7 @@ def compiled_hits(
         new_span=Span,
         copy_bytes=COPY_BYTES,
         lend_bytes=LEAST_BYTES,
+        page_bytes=own.page_size,
     )
 
 
