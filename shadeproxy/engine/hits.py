@@ -244,10 +244,12 @@ class Hits:
 
 
 def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
-    file, first, last = lender
-    first = max(start, first)
-    last = max(first, min(stop, last))
+    file = lender.file
+    first = max(start, lender.start)
+    last = max(first, min(stop, lender.stop))
     if first < last and not ticket.lent:
-        file.lend(first, last)
-        ticket.lent = (first, last) == lender[1:]
+        # All of it at once, or each range of a page would be marked anew. It costs a hole where blocks that
+        # nobody got could be written over.
+        file.lend(lender.start, lender.stop)
+        ticket.lent = True
     return Loan(ticket, file, start, first, last, stop)

@@ -90,8 +90,8 @@ cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* w
         if first < last:
             piece.file = file.descriptor
             if not resident.lent:
-                file.lend(first, last)
-                resident.lent = first == lender[1] and last == lender[2]
+                file.lend(lender[1], lender[2])
+                resident.lent = True
     piece.first, piece.last = first, last
     return file
 
