@@ -32,6 +32,7 @@ def tree(tmp_path):
     for parent in (package, *package.parents[:2]):
         (parent / "__init__.py").touch()
     (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
+    (package / "_sending.pxi").write_text("cdef int NONE = 0\n")
     (package / "_known.pyx").write_text(
         'include "_blocks.pxi"\n\ncpdef int twice(int one):\n    return TWO * one\n'
     )
@@ -95,7 +96,7 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
     answer, made_of, names = said.stdout.split()
     assert int(answer) == 42
     sources = [module.with_name(name) for name in names.split(",")]
-    assert [source.name for source in sources] == ["_known.pyx", "_blocks.pxi"]
+    assert [source.name for source in sources] == ["_known.pyx", "_blocks.pxi", "_sending.pxi"]
     assert is_made_of(made_of, sources)
     for source in sources:
         text = source.read_text()
@@ -130,7 +131,7 @@ import hashlib, sys, types
 from pathlib import Path
 module = sys.modules["shadeproxy.api.s3._known"] = types.ModuleType("_known")
 module.CompiledHits = module.data_received = module.learn_slots = lambda _: None
-module.SOURCES = ("_known.pyx", "_blocks.pxi", "_slots.pxi")
+module.SOURCES = ("_known.pyx", "_blocks.pxi", "_sending.pxi", "_slots.pxi")
 texts = b"".join(Path("shadeproxy/api/s3", name).read_bytes() for name in module.SOURCES)
 MADE_OF
 from shadeproxy.api.s3 import COMPILED

@@ -144,7 +144,7 @@ class Proxy:
             clock=clock,
             jobs=observer,
             remembers=remembers(settings),
-            notes=engine.notes,
+            own=engine.hits,
         )
         scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}

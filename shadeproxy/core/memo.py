@@ -40,6 +40,10 @@ class Memo(Generic[Key, Value]):
             self.young = {}
         self.young[key] = value
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.young, self._old = {}, {}
+
     def drop(self, key: Key) -> None:
         """Forget ``key``."""
         self.young.pop(key, None)

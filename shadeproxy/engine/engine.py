@@ -94,7 +94,7 @@ class Engine:
             page_size=page_size,
         )
         self.notes = Notes(cache, count=self._counting.count_uses)
-        self._hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
+        self.hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
         cache.before_deciding = self.notes.flush_many
         self._counting.before_recording = self.notes.tell
         stats.before_showing = self.notes.flush
@@ -136,7 +136,7 @@ class Engine:
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         """See ``ReadPath.hit``."""
-        found = self._hits.read(request.ref, meta, span)
+        found = self.hits.read(request.ref, meta, span)
         if found is not None:
             self._counting.note_read(request, span.start)
             self._counting.count(request, found.source, span.length)
@@ -144,47 +144,47 @@ class Engine:
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
         """See ``ReadPath.ticket``."""
-        return self._hits.ticket(ref, first, now_s)
+        return self.hits.ticket(ref, first, now_s)
 
     def take(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         """See ``ReadPath.take``."""
-        return self._hits.take(ticket, job, now_s, span)
+        return self.hits.take(ticket, job, now_s, span)
 
     def lend(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
         """See ``ReadPath.lend``."""
-        return self._hits.lend(ticket, job, now_s, span)
+        return self.hits.lend(ticket, job, now_s, span)
 
     def lend_across(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[Loan, ...] | None:
         """See ``ReadPath.lend_across``."""
-        return self._hits.lend_across(ticket, job, now_s, span)
+        return self.hits.lend_across(ticket, job, now_s, span)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """See ``ReadPath.place``."""
-        return self._hits.place(ticket, job, now_s, span)
+        return self.hits.place(ticket, job, now_s, span)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
         """See ``ReadPath.find_samples``."""
-        return self._hits.find_samples(dataset, ids, job, now_s)
+        return self.hits.find_samples(dataset, ids, job, now_s)
 
     def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
         """See ``ReadPath.remember_sample``."""
-        self._hits.remember_sample(dataset, sample_id, ticket)
+        self.hits.remember_sample(dataset, sample_id, ticket)
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """See ``ReadPath.ready``."""
-        return self._hits.ready(request.ref, meta, span)
+        return self.hits.ready(request.ref, meta, span)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""
-        found = self._hits.locate(request.ref, meta, span)
+        found = self.hits.locate(request.ref, meta, span)
         if found is not None:
             source = Source.DISK if any(one.source is Source.DISK for one in found) else Source.RAM
             self._counting.note_read(request, span.start)
@@ -264,7 +264,7 @@ class Engine:
         Tickets that others hold are good no more and must be dropped there. ``verdicts`` as at the start.
         """
         self._versions.forget_rights(verdicts)
-        self._hits.forget()
+        self.hits.forget()
 
     # ------------------------------------------------------------------ life
 

@@ -41,18 +41,19 @@ class _Piece(NamedTuple):
 class Hits:
     """The pages of a ``PageCache`` of ``page_size`` bytes, for who cannot wait.
 
-    ``notes``: where what is answered is noted. ``fresh``: asked before a ticket is made.
+    ``notes``: where what is answered is noted. ``fresh``: asked before a ticket is made. ``tickets``: what
+    ``ticket`` remembers, by object and number of the page, for the compiled lane to look into.
     """
 
     def __init__(self, cache: PageCache, page_size: int, *, notes: Notes, fresh: Fresh) -> None:
         self._cache = cache
         self._residents = cache.residents
-        self._page_size = page_size
-        self._notes = notes
+        self.page_size = page_size
+        self.notes = notes
         self._note = notes.add
         self._fresh = fresh
         self._samples = SamplePlaces(cache.residents, page_size)
-        self._tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
+        self.tickets: Memo[tuple[ObjectRef, int], Resident] = Memo(_MOST_TICKETS)
 
     # ------------------------------------------------------------------ any span
 
@@ -72,7 +73,7 @@ class Hits:
             if view is None:
                 return None
             views.append(view[within.start : within.stop])
-        self._notes.add_pages([piece.slot for piece in pieces])
+        self.notes.add_pages([piece.slot for piece in pieces])
         return Hit(self._source(pieces), tuple(views))
 
     def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
@@ -90,15 +91,15 @@ class Hits:
             located.append(
                 Located(source, place.path, place.header_offset, place.header, start, within.length)
             )
-        self._notes.add_pages([piece.slot for piece in pieces])
+        self.notes.add_pages([piece.slot for piece in pieces])
         return tuple(located)
 
     # ------------------------------------------------------------------ a page, again and again
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
         """A ticket for the page that holds byte ``first``, good at ``now_s`` but for the wait it may cost."""
-        number = first // self._page_size
-        ticket = self._tickets.get((ref, number))
+        number = first // self.page_size
+        ticket = self.tickets.get((ref, number))
         if ticket is not None and self._is_good(ticket, now_s):
             return ticket
         fresh = self._fresh(ref)
@@ -106,10 +107,10 @@ class Hits:
         if fresh is None or slot is None:
             return None
         meta, until_s = fresh
-        begin = number * self._page_size
+        begin = number * self.page_size
         ticket = self._cache.hot.ticket(slot, ref, meta, first=begin, fresh_until_s=until_s)
         if ticket is not None:
-            self._tickets.put((ref, number), ticket)
+            self.tickets.put((ref, number), ticket)
         return ticket
 
     def take(
@@ -152,7 +153,7 @@ class Hits:
     ) -> tuple[Loan, ...] | None:
         """As ``lend``, over at most MOST_PAGES pages of one version and one tier; noted as one read."""
         tickets = [ticket]
-        while (first := tickets[-1].first + self._page_size) < span.stop:
+        while (first := tickets[-1].first + self.page_size) < span.stop:
             after = self.ticket(ticket.ref, first, now_s) if len(tickets) < MOST_PAGES else None
             if after is None or after.meta.etag != ticket.meta.etag or after.source is not ticket.source:
                 return None
@@ -166,7 +167,7 @@ class Hits:
             start, stop = max(span.start + offset, one.start), min(span.stop + offset, one.stop)
             loans.append(_loan(one, one.lender, start, stop))
         self._note(ticket, job, span)
-        self._notes.add_pages([one.slot for one in tickets[1:]])
+        self.notes.add_pages([one.slot for one in tickets[1:]])
         return tuple(loans)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
@@ -200,11 +201,11 @@ class Hits:
             buckets.astype(np.int64) * len(SOURCES) + found.source, return_inverse=True
         )
         numbers = [
-            self._notes.kind(entries.buckets[code // len(SOURCES)], SOURCES[code % len(SOURCES)], job)
+            self.notes.kind(entries.buckets[code // len(SOURCES)], SOURCES[code % len(SOURCES)], job)
             for code in codes.tolist()
         ]
         uses["kind"] = np.array(numbers, np.int32)[kind_of]
-        self._notes.add_many(uses)
+        self.notes.add_many(uses)
         return found
 
     def _is_good(self, ticket: Resident, now_s: float) -> bool:
@@ -220,11 +221,11 @@ class Hits:
 
     def forget(self) -> None:
         """Make every ticket anew: what ``fresh`` says changed."""
-        self._tickets = Memo(_MOST_TICKETS)
+        self.tickets.clear()
         self._samples.forget()
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
-        numbers = pages_of(span, self._page_size)
+        numbers = pages_of(span, self.page_size)
         if len(numbers) > most:
             return None
         pieces: list[_Piece] = []
@@ -232,7 +233,7 @@ class Hits:
             slot = self._cache.find(Page(ref, meta.etag, number))
             if slot is None:
                 return None
-            page = page_span(number, self._page_size, meta.size)
+            page = page_span(number, self.page_size, meta.size)
             within = Span(max(span.start, page.start) - page.start, min(span.stop, page.stop) - page.start)
             pieces.append(_Piece(slot, within))
         return pieces
@@ -243,10 +244,12 @@ class Hits:
 
 
 def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
-    file, first, last = lender
-    first = max(start, first)
-    last = max(first, min(stop, last))
+    file = lender.file
+    first = max(start, lender.start)
+    last = max(first, min(stop, lender.stop))
     if first < last and not ticket.lent:
-        file.lend(first, last)
-        ticket.lent = (first, last) == lender[1:]
+        # All of it at once, or each range of a page would be marked anew. It costs a hole where blocks that
+        # nobody got could be written over.
+        file.lend(lender.start, lender.stop)
+        ticket.lent = True
     return Loan(ticket, file, start, first, last, stop)

@@ -77,15 +77,16 @@ class Segment:
         self.catalogued = False
         self._unerased: list[int] = []
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
+        """The open file; -1 once closed."""
         try:
             if size_bytes:
-                share(self._fd, group_id, mode=PRIVATE_FILE)
-                os.ftruncate(self._fd, size_bytes)
-            self.size_bytes = os.fstat(self._fd).st_size
-            self.mapping = mmap.mmap(self._fd, self.size_bytes, access=mmap.ACCESS_READ)
+                share(self.descriptor, group_id, mode=PRIVATE_FILE)
+                os.ftruncate(self.descriptor, size_bytes)
+            self.size_bytes = os.fstat(self.descriptor).st_size
+            self.mapping = mmap.mmap(self.descriptor, self.size_bytes, access=mmap.ACCESS_READ)
         except OSError:
-            os.close(self._fd)
+            os.close(self.descriptor)
             raise
         self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
         self._address: int = self._bytes.ctypes.data  # once: asking numpy takes 1 us
@@ -93,11 +94,6 @@ class Segment:
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
         # Whose pages a socket may still hold (tiers/lending.py): of an earlier process nobody knows.
         self._lent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
-
-    @property
-    def descriptor(self) -> int:
-        """The open file; -1 once closed."""
-        return self._fd
 
     @property
     def units(self) -> int:
@@ -225,7 +221,7 @@ class Segment:
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
-        return self._calls.pread(self._fd, length, offset)
+        return self._calls.pread(self.descriptor, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:
         """As ``read``. Raises TierError."""
@@ -238,7 +234,7 @@ class Segment:
         """Return blocks to the file system. Raises OSError."""
         self._prepare()
         first, stop = blocks
-        self._calls.punch_hole(self._fd, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
+        self._calls.punch_hole(self.descriptor, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
     def is_resident(self, offset: int, length: int) -> bool:
         """Whether the bytes are in the page cache. Raises OSError."""
@@ -247,19 +243,19 @@ class Segment:
     @property
     def allocated_bytes(self) -> int:
         """What the file takes on the medium. Raises OSError."""
-        return os.fstat(self._fd).st_blocks * 512
+        return os.fstat(self.descriptor).st_blocks * 512
 
     def next_data(self, offset: int) -> BlockRange | None:
         """Byte range of the next run that is no hole, from ``offset`` on; None at the end."""
         try:
-            start = os.lseek(self._fd, offset, os.SEEK_DATA)
+            start = os.lseek(self.descriptor, offset, os.SEEK_DATA)
         except OSError:
             return None
-        return start, os.lseek(self._fd, start, os.SEEK_HOLE)
+        return start, os.lseek(self.descriptor, start, os.SEEK_HOLE)
 
     def close(self) -> None:
         """Close the file. The mapping goes with the last view of it (an explicit close would raise)."""
-        descriptor, self._fd = self._fd, -1
+        descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
             self._bytes = np.empty(0, np.uint8)
@@ -289,9 +285,9 @@ class Segment:
         self.catalogued = False
 
     def _write_all(self, data: Body, offset: int) -> None:
-        written = self._calls.pwrite(self._fd, data, offset)
+        written = self._calls.pwrite(self.descriptor, data, offset)
         if written < len(data):
             # Short writes happen when the medium fills up: the next call says so.
             view = memoryview(data)
             while written < len(data):
-                written += self._calls.pwrite(self._fd, view[written:], offset + written)
+                written += self._calls.pwrite(self.descriptor, view[written:], offset + written)

@@ -232,8 +232,8 @@ async def _listen(
         trailed_budget_bytes=10_000,
     )
     stack.callback(_judge_handler, directory.name, handler, target)
-    notes = engine.notes if compiled else None
-    fast = lane(engine, handler, clock=clock, jobs=target.observer, notes=notes)
+    own = engine.hits if compiled else None
+    fast = lane(engine, handler, clock=clock, jobs=target.observer, own=own)
     if isinstance(fast, WatchedLane):
         target.lanes.append(fast)
     runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)

@@ -4,6 +4,7 @@ from shadeproxy.api.s3.connection import S3Protocol
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.api.s3.sender import Sender
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import Loan, Resident
 from shadeproxy.engine.notes import Notes
@@ -21,6 +22,7 @@ class CompiledHits:
         self,
         known: KnownHits,
         notes: Notes,
+        tickets: Memo[tuple[ObjectRef, int], Resident],
         *,
         otherwise: Callable[[bytes, Sender], Asked | bool | None],
         ticket: Callable[[ObjectRef, int, float], Resident | None],
@@ -32,6 +34,7 @@ class CompiledHits:
         new_span: type[Span],
         copy_bytes: int,
         lend_bytes: int,
+        page_bytes: int,
     ) -> None: ...
     @property
     def answered(self) -> int: ...

@@ -51,6 +51,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 
 include "_slots.pxi"
 include "_blocks.pxi"
+include "_sending.pxi"
 
 cdef const char* DIGITS = b"0123456789ABCDEF"
 cdef const char* VERSION = b" HTTP/1.1\r\n"
@@ -110,29 +111,31 @@ def data_received(protocol, data):
 
 cdef class CompiledHits:
     """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
-    ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for.
+    ``tickets``, ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for, which have
+    ``page_bytes``.
     ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
     ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
     ``answered``: requests, by this form.
     """
 
-    cdef object known, otherwise, notes, residents, ticket, take, lend_across
+    cdef object known, otherwise, notes, residents, tickets, ticket, take, lend_across
     cdef object numbers, now_s, check_time, new_loan, new_span, source
     cdef readonly uint64_t answered
     cdef object looked  # for, without an answer, just before
-    cdef Py_ssize_t copy_bytes, lend_bytes, most_waiting_bytes
+    cdef Py_ssize_t copy_bytes, lend_bytes, page_bytes, most_waiting_bytes
     cdef bytes source_tail
     cdef int64_t tail_second
 
     def __init__(
-        self, known, notes, *, otherwise, ticket, take, lend_across, numbers, check_time, new_loan, new_span,
-        Py_ssize_t copy_bytes, Py_ssize_t lend_bytes,
+        self, known, notes, tickets, *, otherwise, ticket, take, lend_across, numbers, check_time, new_loan, new_span,
+        Py_ssize_t copy_bytes, Py_ssize_t lend_bytes, Py_ssize_t page_bytes,
     ):
         self.known, self.otherwise = known, otherwise
         self.notes, self.residents = notes, notes.residents
         self.ticket, self.take, self.lend_across, self.new_span = ticket, take, lend_across, new_span
         self.numbers, self.now_s, self.check_time, self.new_loan = numbers, known.now_s, check_time, new_loan
-        self.copy_bytes, self.lend_bytes = copy_bytes, lend_bytes
+        self.tickets = tickets
+        self.copy_bytes, self.lend_bytes, self.page_bytes = copy_bytes, lend_bytes, page_bytes
         self.most_waiting_bytes = notes.most_waiting_bytes
         self.source, self.source_tail, self.tail_second, self.looked = None, b"", -1, None
 
@@ -189,7 +192,7 @@ cdef class CompiledHits:
         memcpy(PyBytes_AS_STRING(rest) + cut.start, block + cut.stop, size - cut.stop)
         value = PyBytes_FromStringAndSize(block + cut.value_start, cut.stop - 2 - cut.value_start)
         plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
-        ticket = None if plan is None else self.ticket(known[KNOWN_REF], cut.first, now_s)
+        ticket = None if plan is None else find_ticket(self, known[KNOWN_REF], cut.first, now_s)
         if ticket is None:
             return False
         meta = ticket.meta
@@ -200,11 +203,10 @@ cdef class CompiledHits:
         part = self.part_head(target, meta, value)
         if part is None:
             return False
-        head = (
-            (<tuple>part)[PART_BEFORE] + b"%d" % (stop - cut.first) + (<tuple>part)[PART_BETWEEN]
-            + b"bytes %d-%d/%d" % (cut.first, stop - 1, total) + (<tuple>part)[PART_AFTER]
-        )
-        job, first = (<tuple>plan)[PLAN_JOB], ticket.first
+        head = start_of_part(<tuple>part, cut.first, stop, total)
+        job, first = (<tuple>plan)[PLAN_JOB], get(ticket, RESIDENT, FIRST)
+        if send_lent(self, out, head, ticket, job, now_s, cut.first, stop):
+            return True
         if first <= cut.first and stop - first <= <int64_t>ticket.stop - <int64_t>ticket.start:
             return self.send(out, head, ticket, job, now_s, cut.first, stop)
         loans = self.lend_across(ticket, job, now_s, self.new_span(cut.first, stop))
@@ -325,42 +327,18 @@ cdef class CompiledHits:
         """engine/hits.py ``_loan``, and ``Sender.send`` of it, as far as the client takes it at once; of what may
         not be lent the bytes themselves.
         """
-        cdef Py_ssize_t first = stop, last = stop, head_bytes = PyBytes_GET_SIZE(head), position = start
-        cdef int file_descriptor = -1
-        cdef int64_t offset
-        cdef ssize_t sent
-        cdef iovec[2] pieces
-        cdef msghdr message
-        file, lender = None, resident.lender
-        if lender is not None:
-            file = lender[0]
-            first, last = max(start, <Py_ssize_t>lender[1]), min(stop, <Py_ssize_t>lender[2])
-            last = max(first, last)
-            if first < last and not resident.lent:
-                file.lend(first, last)
-                resident.lent = first == lender[1] and last == lender[2]
-            if descriptor < 0 or last - first < self.lend_bytes or last != stop:
-                out.send(head, self.new_loan(resident, file, start, first, last, stop))
-                return 0
-            file_descriptor = file.descriptor
-        memset(&message, 0, sizeof(message))
-        message.msg_iov, message.msg_iovlen = pieces, 2 if start < first else 1
-        pieces[0].iov_base, pieces[0].iov_len = PyBytes_AS_STRING(head), head_bytes
-        pieces[1].iov_base, pieces[1].iov_len = <char*>window + start, first - start
-        with nogil:
-            sent = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent >= head_bytes:
-                position = start + sent - head_bytes
-                if position == first:
-                    offset = first
-                    while offset < last and c_sendfile(descriptor, file_descriptor, &offset, last - offset) > 0:
-                        pass
-                    position = offset
-        if sent < head_bytes or position < stop:
-            # Whatever it was: who goes on meets it again.
+        cdef Py_ssize_t sent, position = start
+        cdef Piece piece
+        cdef bint may_lend = resident.lender is not None
+        file = cut_piece(resident, start, stop, window, &piece)
+        if may_lend and (descriptor < 0 or piece.last - piece.first < self.lend_bytes or piece.last != stop):
+            out.send(head, loan_of(self, resident, file, &piece))
+            return 0
+        sent = push_head(descriptor, head, &piece, &position)
+        if position < stop:
             head = head[max(sent, 0):]
-            loan = self.new_loan(resident, file, start, first, last, stop)
-            if lender is None and not can_pin(resident, loan):
+            loan = loan_of(self, resident, file, &piece)
+            if not may_lend and not can_pin(resident, loan):
                 out.transport.write(head + PyBytes_FromStringAndSize(window + position, stop - position))
             else:
                 out.go_on(head, position, loan)

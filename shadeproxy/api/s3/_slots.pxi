@@ -29,7 +29,7 @@ cdef enum:
 cdef enum:
     OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_LOAN
 cdef enum:
-    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, LENDER, WINDOW, CAN_WAIT, SOURCE_OF, NOTED
+    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, LENDER, LENT, WINDOW, CAN_WAIT, SOURCE_OF, NOTED
 cdef enum:
     TARGETS, PLANS, PARTS, TEMPLATES
 cdef enum:
@@ -46,7 +46,8 @@ cdef tuple OWNERS = (
     )),
     ("Sender", ("transport", "descriptor", "_loan")),
     ("Resident", (
-        "start", "stop", "first", "slot", "stamp", "fresh_until_s", "lender", "window", "can_wait", "source", "noted",
+        "start", "stop", "first", "slot", "stamp", "fresh_until_s", "lender", "lent", "window", "can_wait", "source",
+        "noted",
     )),
     ("KnownHits", ("targets", "plans", "parts", "templates")),
     ("Memo", ("young",)),

@@ -20,6 +20,7 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Span
 from shadeproxy.engine.base import Loan, ReadsNow, Resident
+from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.notes import Notes
 
@@ -52,16 +53,19 @@ Protocol = TypeVar("Protocol", bound=web.RequestHandler)
 def compiled_hits(
     memory: KnownHits,
     engine: ReadsNow,
-    notes: Notes,
+    own: Hits,
     *,
     otherwise: Callable[[bytes, Sender], Asked | bool | None],
 ) -> "CompiledHits | None":
-    """``otherwise``, asked only where what ``memory`` knows is no answer; None: nothing is compiled."""
+    """``own``: of ``engine``, in this process. ``otherwise``: asked only where what ``memory`` knows is no
+    answer. None: nothing is compiled.
+    """
     if not COMPILED:
         return None
     return CompiledHits(
         memory,
-        notes,
+        own.notes,
+        own.tickets,
         otherwise=otherwise,
         ticket=engine.ticket,
         take=engine.take,
@@ -72,6 +76,7 @@ def compiled_hits(
         new_span=Span,
         copy_bytes=COPY_BYTES,
         lend_bytes=LEAST_BYTES,
+        page_bytes=own.page_size,
     )
 
 

@@ -24,7 +24,7 @@ from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
-from shadeproxy.engine.notes import Notes
+from shadeproxy.engine.hits import Hits
 
 Outcome = Asked | bool | None
 """True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
@@ -41,8 +41,8 @@ class Found(NamedTuple):
 
 class FastLane:
     """One for all connections of a listener. ``remembers`` False: every request is looked at anew, which
-    is needed where each one must be reported. ``notes``: of an engine in this process, whose hits the
-    compiled form can then answer.
+    is needed where each one must be reported. ``own``: of an engine in this process, which the compiled form
+    can then answer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FastLane:
         clock: Clock,
         jobs: JobObserver,
         remembers: bool = True,
-        notes: Notes | None = None,
+        own: Hits | None = None,
     ) -> None:
         self._engine = engine
         self._handler = handler
@@ -61,9 +61,7 @@ class FastLane:
         self._heads = HeadReader()
         self._remembers = remembers
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
-        self.hits = (
-            None if notes is None else compiled_hits(self._memory, engine, notes, otherwise=self.answer)
-        )
+        self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """What stands before ``answer``, where it is compiled and can answer."""
 
     def forget(self, *, remembers: bool) -> None:

@@ -180,8 +180,8 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             base_domains=base_domains,
             trailed_budget_bytes=trailed_budget_bytes,
         )
-        notes = engine.notes if compiled else None
-        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, notes=notes)
+        own = engine.hits if compiled else None
+        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, own=own)
         server = S3Server(handler, fast)
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()

@@ -31,7 +31,7 @@ else:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
 
 __all__ = ["tmpfs"]  # a fixture
-_ID = re.compile(rb"(?<=x-amz-request-id: )[0-9A-F]{16}")
+ID = re.compile(rb"(?<=x-amz-request-id: )[0-9A-F]{16}")
 JOB = "x-shade-job: j;epoch=1;rank=0"
 
 
@@ -66,7 +66,7 @@ class Both:
     def __init__(self, proxy):
         self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
         self._compiled = compiled_hits(
-            self._memory, proxy.engine, self._notes, otherwise=lambda *_: None
+            self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None
         ).answer
 
     def _tell(self, answer, raw):
@@ -75,7 +75,7 @@ class Both:
         done = answer(raw, sink)
         rows = bytes(self._notes.rows)
         assert bool(done) == bool(sink.sent) == bool(rows)
-        return (_ID.sub(b"", sink.sent), rows) if done else None
+        return (ID.sub(b"", sink.sent), rows) if done else None
 
     def interpreted(self, raw):
         return self._tell(self._memory.answer, raw)
@@ -273,7 +273,7 @@ def connect(request):
 
 @pytest.fixture
 def hits(warm):
-    return compiled_hits(warm.lane._memory, warm.engine, warm.engine.notes, otherwise=lambda *_: None)
+    return compiled_hits(warm.lane._memory, warm.engine, warm.engine.hits, otherwise=lambda *_: None)
 
 
 def test_one_whole_request_is_answered_where_it_comes(hits, connect):
@@ -371,7 +371,7 @@ async def test_a_body_never_leaves_before_its_head(warm, file):
         assert both._compiled(raw, out)
         assert os.fstat(file.fileno()).st_size == 0
         ((lead, rest),) = out.went_on
-        assert _ID.sub(b"", lead) == head + b"\r\n\r\n"
+        assert ID.sub(b"", lead) == head + b"\r\n\r\n"
         assert rest == body
 
 
@@ -382,12 +382,12 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
     out.get_write_buffer_size = lambda: 1
     assert both._compiled(raw, out)
     assert out.went_on == []
-    assert _ID.sub(b"", out.sent) == expected
+    assert ID.sub(b"", out.sent) == expected
 
 
 @pytest.mark.parametrize(
     ("owner", "fields"),
-    [(S3Protocol, 13), (Sender, 3), (Resident, 11), (KnownHits, 4), (Memo, 1), (Templates, 1), (Notes, 4)],
+    [(S3Protocol, 13), (Sender, 3), (Resident, 12), (KnownHits, 4), (Memo, 1), (Templates, 1), (Notes, 4)],
 )
 def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
     """A field that lost its slot would be looked up by name, which is slower and no fault anybody sees."""
@@ -421,4 +421,5 @@ def test_named_tuples_are_read_by_these_positions():
     assert _Template._fields == ("fixed", "time", "signature", "invocation", "date", "signing", "plan")
     assert Noted._fields == ("job", "kinds", "kind", "row")
     assert (USE.fields["first"][1], USE.fields["size_bytes"][1]) == (24, 32)
+    assert (USE.fields["slot"][1], USE.fields["stamp"][1], USE.itemsize) == (0, 8, 48)
     assert Lender._fields == ("file", "start", "stop")

@@ -44,7 +44,7 @@ def forbid_tickets(listener, monkeypatch):
     def none(*_):
         raise AssertionError("looked for one by one")
 
-    monkeypatch.setattr(listener.engine._hits, "ticket", none)
+    monkeypatch.setattr(listener.engine.hits, "ticket", none)
 
 
 async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch):
