@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shadeproxy_sdk.errors import BadAnswer, Broken, Unreachable
@@ -48,6 +48,7 @@ class Channel:
         self._ahead = bytearray(READ_AHEAD_BYTES)
         self._view = memoryview(self._ahead)
         self._start = self._stop = 0
+        self._unread = memoryview(b"")
         self._left = 0
         self._chunked = False
         self._whole = True
@@ -99,6 +100,40 @@ class Channel:
             self._receive(piece, follow_bytes)
             self._left -= len(piece)
             view = view[len(piece) :]
+
+    @property
+    def at_hand_bytes(self) -> int:
+        """How many bytes ``read_some`` may be asked for; 0 where it does not work."""
+        return self._left if self._flags and not self._unread else 0
+
+    def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
+        """Fill ``views`` one after the other with the next bytes of the body, at most ``at_hand_bytes``, in
+        one system call; how many came. ``follow_bytes`` as for ``read_into``.
+
+        Raises as ``read_into``.
+        """
+        first, wanted = views[0], sum(map(len, views))
+        ready = min(self._stop - self._start, len(first))
+        if ready:
+            first[:ready] = self._view[self._start : self._start + ready]
+            self._start += ready
+        if self._start == self._stop and ready < wanted:
+            try:
+                buffers = [first[ready:], *views[1:], self._view[:follow_bytes]]
+                received = self._socket.recvmsg_into(buffers, 0, self._flags)[0]
+            except OSError as error:
+                raise self._lost(error) from None
+            if not received:
+                raise Broken("connection broken: closed by the server")
+            self._start, self._stop = 0, max(0, ready + received - wanted)
+            ready = min(ready + received, wanted)
+        self._left -= ready
+        return ready
+
+    def unread(self, data: bytes) -> None:
+        """Take back the last bytes of the body that ``read_some`` gave: they come again."""
+        self._unread = memoryview(data)
+        self._left += len(data)
 
     def read(self, most_bytes: int) -> bytes:
         """The rest of the body. Raises Broken, and BadAnswer when it is longer than ``most_bytes``."""
@@ -198,7 +233,11 @@ class Channel:
         try:
             while view:
                 ready = min(self._stop - self._start, len(view))
-                if ready:
+                if self._unread:
+                    ready = min(len(self._unread), len(view))
+                    view[:ready] = self._unread[:ready]
+                    self._unread = self._unread[ready:]
+                elif ready:
                     view[:ready] = self._view[self._start : self._start + ready]
                     self._start += ready
                 elif len(view) >= READ_AHEAD_BYTES:

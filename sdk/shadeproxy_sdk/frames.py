@@ -2,6 +2,10 @@
 
 Law: an answer that breaks a rule is worth nothing, so none of its samples is kept; of one that is only cut
 short the frames that arrived whole are kept, since each says its own length before its bytes.
+
+Where the lengths of samples are believed to be known, many frames come in one system call, each into the
+place that it has if the answer goes on in the order of the call. Their headers are looked at afterwards, and
+what is not what was expected is received once more, frame by frame.
 """
 
 import struct
@@ -18,6 +22,12 @@ END = 0xFFFFFFFF
 MOST_BYTES = 5 << 40
 """The biggest object of S3; a longer frame is damage, not data."""
 MOST_REFUSAL_BYTES = 1 << 16
+_MOST_TOGETHER = 64
+_MOST_TOGETHER_BYTES = 1 << 20
+"""Frames and bytes in one system call: so much is copied once more where they are not what was expected."""
+_CHUNK_FOLLOWS_BYTES = 28
+"""Behind a chunk that does not hold the last frame come at least that frame in a chunk and the last chunk:
+with the line ends 29 bytes."""
 
 
 def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: Landing) -> None:
@@ -26,46 +36,111 @@ def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int],
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
     refuses stay missing: a plain GET tells why. Raises BadAnswer, and Broken when the answer is cut short.
     """
-    landed: list[int] = []
+    answer = _Answer(channel, positions, promised, landing)
     try:
-        _receive(channel, positions, promised, landing, landed)
+        answer.receive()
     except BadAnswer:
-        for position in landed:
+        for position in answer.landed:
             landing.views[position] = None
         raise
 
 
-def _receive(
-    channel: Channel,
-    positions: Sequence[int],
-    promised: Sequence[int],
-    landing: Landing,
-    landed: list[int],
-) -> None:
-    raw = bytearray(FRAME.size)
-    header = memoryview(raw)
-    waiting = set(range(len(positions)))
-    while True:
-        channel.read_into(header)
-        index, status, _, zero, length = FRAME.unpack(raw)
-        if index == END:
-            break
-        if index not in waiting or zero:
-            raise BadAnswer(f"a frame names item {index}, which is not waited for")
-        waiting.discard(index)
-        position = positions[index]
-        if status == 200:
-            if length > MOST_BYTES or promised[position] not in {length, UNKNOWN}:
-                raise BadAnswer(f"item {index} has {length} bytes where {promised[position]} were asked for")
-            view = landing.room(position, length)
+class _Answer:
+    """One answer; ``landed``: positions of the samples that came."""
+
+    def __init__(
+        self, channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: Landing
+    ) -> None:
+        self.landed: list[int] = []
+        self._channel = channel
+        self._positions = positions
+        self._promised = promised
+        self._landing = landing
+        self._waiting = set(range(len(positions)))
+        self._headers = memoryview(bytearray(FRAME.size * _MOST_TOGETHER))
+        self._in_order = True
+
+    def receive(self) -> None:
+        """Raises BadAnswer, Broken."""
+        channel, waiting = self._channel, self._waiting
+        raw = bytearray(FRAME.size)
+        header = memoryview(raw)
+        while True:
+            channel.read_into(header)
+            index, status, _, zero, length = FRAME.unpack(raw)
+            if index == END:
+                break
+            if index not in waiting or zero:
+                raise BadAnswer(f"a frame names item {index}, which is not waited for")
+            waiting.discard(index)
+            if status == 200:
+                promised = self._promised[self._positions[index]]
+                if length > MOST_BYTES or promised not in {length, UNKNOWN}:
+                    raise BadAnswer(f"item {index} has {length} bytes where {promised} were asked for")
+                self._receive_from(index, length)
+            elif length > MOST_REFUSAL_BYTES:
+                raise BadAnswer(f"the refusal of item {index} has {length} bytes")
+            else:
+                channel.read_into(memoryview(bytearray(length)))
+        if waiting or status or length != len(self._positions):
+            raise BadAnswer(f"the answer ends with {length} frames of {len(self._positions)}")
+        channel.finish()
+
+    def _receive_from(self, index: int, length: int) -> None:
+        """Land the item ``index``, whose header was read, and those behind it that come with it."""
+        channel = self._channel
+        view = self._landing.room(self._positions[index], length)
+        at_hand = channel.at_hand_bytes
+        expected = self._expected(index, length, at_hand) if self._in_order else []
+        came = 0
+        if expected:
+            ends_chunk = length + sum(map(len, expected)) == at_hand
+            came = channel.read_some([view, *expected], _CHUNK_FOLLOWS_BYTES if ends_chunk else FRAME.size)
+        if came < length or not expected:
             # The header of another frame, if only the last one, follows.
-            channel.read_into(view, FRAME.size)
-            landing.views[position] = view
-            landed.append(position)
-        elif length > MOST_REFUSAL_BYTES:
-            raise BadAnswer(f"the refusal of item {index} has {length} bytes")
-        else:
-            channel.read_into(memoryview(bytearray(length)))
-    if waiting or status or length != len(positions):
-        raise BadAnswer(f"the answer ends with {length} frames of {len(positions)}")
-    channel.finish()
+            channel.read_into(view[came:], FRAME.size)
+            self._land(index, view)
+            return
+        self._land(index, view)
+        self._land_expected(index + 1, expected, came - length)
+
+    def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
+        """Headers and samples, in turn, that are likely to follow item ``index`` in what is at hand."""
+        views: list[memoryview] = []
+        lengths, total = self._landing.lengths, length
+        most = min(at_hand, _MOST_TOGETHER_BYTES)
+        for first in range(0, len(self._headers), FRAME.size):
+            index += 1
+            if index not in self._waiting:
+                break
+            position = self._positions[index]
+            total += FRAME.size + lengths[position]
+            if lengths[position] == UNKNOWN or total > most:
+                break
+            views += (
+                self._headers[first : first + FRAME.size],
+                self._landing.room(position, lengths[position]),
+            )
+        return views
+
+    def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
+        """Land those of ``expected``, of which ``came`` bytes are there, that are what was expected."""
+        whole = 0
+        for header, view in zip(expected[::2], expected[1::2], strict=True):
+            stop = whole + FRAME.size + len(view)
+            if came < stop:
+                break
+            found, status, _, zero, length = FRAME.unpack(header)
+            if (found, status, zero, length) != (index, 200, 0, len(view)):
+                self._in_order = False
+                break
+            self._waiting.discard(index)
+            self._land(index, view)
+            index, whole = index + 1, stop
+        if whole < came:
+            self._channel.unread(b"".join(expected)[whole:came])
+
+    def _land(self, index: int, view: memoryview) -> None:
+        position = self._positions[index]
+        self._landing.views[position] = view
+        self.landed.append(position)

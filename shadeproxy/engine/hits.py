@@ -127,7 +127,7 @@ class Hits:
             body = ticket.window[start:stop]
         else:
             try:
-                body = ticket.tier.pin(ticket.location)
+                body = ticket.tier.pin_window(ticket.location, start, stop)
             except TierError:
                 return None
         if span is not None:

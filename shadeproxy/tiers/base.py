@@ -187,6 +187,12 @@ class Tier(Protocol):
         """
         ...
 
+    def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
+        """As ``pin``, of the body that ``window`` said lies from ``start`` to ``stop``; only as long as the
+        location is not released. Raises TierError when there is no such location.
+        """
+        ...
+
     def lender(self, location: Location) -> Lender | None:
         """What of the file behind ``window``, whose offsets are the file's, may be sent; None when this
         medium cannot lend, or the pages of a file are changed under who has them.

@@ -224,10 +224,14 @@ class SegmentStore:
 
     def pin(self, location: Location) -> memoryview:
         """A read-only view of the body. Raises TierError when the record is not there."""
+        _, start, length = self._place_of(location)
+        return self.pin_window(location, start, start + length)
+
+    def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
+        """As ``pin``, of a body that ``window`` told of: its header is not looked at again."""
         body = self._pins.find(location)
         if body is None:
-            segment, start, length = self._place_of(location)
-            body = segment.body(start, length)
+            body = self._resolve(location)[0].body(start, stop - start)
             self._pins.add(location, body)
         return body.data
 

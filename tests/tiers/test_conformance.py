@@ -30,6 +30,23 @@ def test_bytes_and_header_come_back(bench, sample, size):
     assert store.used_bytes <= store.capacity_bytes
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_what_its_window_told_is_pinned_as_well(bench, sample, size):
+    store, _ = bench.open()
+    page, other = sample(1, size), sample(2, size)
+    location = bench.add(store, page)
+    _, start, stop = store.window(location)
+    view = store.pin_window(location, start, stop)
+    assert view.readonly
+    assert bytes(view) == page.body
+    store.release(location)
+    for _ in range(3):
+        bench.add(store, other)
+    assert bytes(view) == page.body
+    with pytest.raises(TierError):
+        store.pin_window(1 << 60, start, stop)
+
+
 def test_long_metadata_comes_back(bench):
     store, _ = bench.open()
     headers = tuple((f"x-amz-meta-{number}", "v" * 200) for number in range(50))

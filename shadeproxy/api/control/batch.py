@@ -118,9 +118,7 @@ class _Answer:
             if ended:
                 await self._send_at_its_turn(ended.popleft())
             elif self._turn < len(self._samples):
-                if not self._send_now(self._turn):
-                    cold.append(self._turn)
-                self._turn += 1
+                self._gather_ready(cold)
             elif self._ahead:
                 await self._frames.flush()
                 news.clear()
@@ -134,6 +132,15 @@ class _Answer:
 
     # ------------------------------------------------------------------ inside
 
+    def _gather_ready(self, cold: deque[int]) -> None:
+        """Gather what needs no waiting, up to a group; what does is noted in ``cold``."""
+        frames, index = self._frames, self._turn
+        while index < len(self._samples) and not frames.full:
+            if not self._send_now(index):
+                cold.append(index)
+            index += 1
+        self._turn = index
+
     def _look_ahead(self, _ended: int = -1) -> None:
         """Start fetching what is cold behind the item whose turn it is."""
         self._looked = max(self._looked, self._turn + 1)
@@ -146,8 +153,14 @@ class _Answer:
 
     def _send_now(self, index: int) -> bool:
         """Gather the frame of an item that needs no waiting."""
+        sample = self._samples[index]
         try:
-            found = self._reader.hit(self._samples[index])
+            taken = self._reader.take(sample, self._reader.context.clock.now_s())
+            if taken is not None:
+                source, body = taken
+                self._frames.add(index, source, len(body), (body,))
+                return True
+            found = self._reader.hit(sample)
         except ShadeProxyError as error:
             self._frames.refuse(index, *refusal_of(error))
             return True

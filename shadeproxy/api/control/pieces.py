@@ -54,21 +54,30 @@ class PieceReader:
         meta = self.context.engine.usable_now(request)
         return None if meta is None else (request, meta)
 
+    def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
+        """As ``hit``, of a sample that lies in a page read before; None leaves it to ``hit``. ``now_s``: Unix
+        time. Raises RangeNotSatisfiable.
+        """
+        ref, offset, length = sample
+        engine = self.context.engine
+        ticket = engine.ticket(ref, offset, now_s)
+        if ticket is None:
+            return None
+        if length is None and not offset and ticket.whole:
+            # Most samples are such objects: no span is made, compared and noted.
+            body = engine.take(ticket, self.job, now_s)
+        else:
+            span = span_in(sample, ticket.meta.size)
+            body = engine.take(ticket, self.job, now_s, span) if ticket.holds(span) else None
+        return None if body is None else (ticket.source, _kept(body, ticket))
+
     def hit(self, sample: Sample) -> Hit | None:
         """The bytes without waiting, or None. Raises RangeNotSatisfiable."""
-        engine, now_s = self.context.engine, self.context.clock.now_s()
-        ticket = engine.ticket(sample.ref, sample.offset, now_s)
-        if ticket is not None:
-            span = span_in(sample, ticket.meta.size)
-            if ticket.holds(span):
-                body = engine.take(ticket, self.job, now_s, span)
-                if body is not None:
-                    return Hit(ticket.source, (_kept(body, ticket),))
         usable = self.usable_now(sample)
         if usable is None:
             return None
         request, meta = usable
-        return engine.hit(request, meta, span_in(sample, meta.size))
+        return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
         """Whether ``open`` now would spare a wait later: ``hit`` will not answer, nor a refusal, and the

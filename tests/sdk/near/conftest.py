@@ -60,6 +60,7 @@ class Near:
         self.mangle_locate = lambda body: body
         self.evict_after_locate = set()
         self.chunk = 1 << 16
+        self.in_order = False
         self.cuts = []
         self.unix = None
         self.refusals = {}
@@ -167,7 +168,8 @@ class Near:
             if status != 200:
                 data = json.dumps({"code": "x", "message": "m", "hint": "h"}).encode()
             frames.append(FRAME.pack(index, status, 0, 0, len(data)) + data)
-        frames.reverse()  # order "ready": any order
+        if not self.in_order:
+            frames.reverse()  # order "ready": any order
         frames.append(FRAME.pack(END, 0, 0, 0, len(items)))
         whole = self.mangle(b"".join(frames))
         handler.send_response(200)

@@ -5,6 +5,7 @@ import struct
 import pytest
 
 import shadeproxy_sdk as shade
+from shadeproxy_sdk.channel import Channel
 
 IDS = list(range(12))
 FRAME = struct.Struct("<IHBBQ")
@@ -49,6 +50,90 @@ def test_big_samples_one_behind_the_other(data, near, chunk):
         near.cuts = [cut]
         assert client.read_many(manifest, IDS) == near.bodies[:12], cut
     assert not near.proxy.reads
+
+
+@pytest.fixture
+def alike(client, near, proxy):
+    """Samples of one length, which is known, and what counts the frames whose headers came one by one."""
+    near.proxy.offers["locate"] = False
+    near.in_order = True
+    proxy.put("train", **{f"alike/{i:02}": bytes([i]) * 30_000 for i in range(12)})
+    manifest = shade.Manifest.from_entries(
+        "alike", [shade.Entry("train", f"alike/{i:02}") for i in range(12)]
+    )
+    client.read_many(manifest, [0])
+    near.batches.clear()
+    return client, manifest, [bytes([i]) * 30_000 for i in range(12)]
+
+
+@pytest.fixture
+def headers(monkeypatch):
+    """The headers of frames that were waited for by themselves."""
+    read_into, waited = Channel.read_into, []
+
+    def noted(channel, view, follow_bytes=0):
+        read_into(channel, view, follow_bytes)
+        if len(view) == FRAME.size:
+            waited.append(FRAME.unpack(view))
+
+    monkeypatch.setattr(Channel, "read_into", noted)
+    return waited
+
+
+@pytest.mark.parametrize(("chunk", "alone"), [(1 << 20, 2), (3 * 30_016, 5), (30_016, 13), (17, 13)])
+def test_samples_of_known_length_come_many_at_a_time(alike, near, headers, chunk, alone):
+    client, manifest, bodies = alike
+    near.chunk = chunk
+    for ids in (IDS, IDS[::-1]):
+        headers.clear()
+        assert client.read_many(manifest, ids) == [bodies[i] for i in ids]
+        assert len(headers) == alone
+    assert not near.proxy.reads
+    assert len(near.batches) == 2
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 100_000])
+@pytest.mark.parametrize("length", [0, 1, 16, 29_999, 30_001, 70_000])
+def test_a_sample_that_became_longer_or_shorter_does_not_harm_the_others(alike, near, chunk, length):
+    client, manifest, bodies = alike
+    near.chunk = chunk
+    near.proxy.objects["train", "alike/05"] = bodies[5] = b"new" * 30_000
+    near.proxy.objects["train", "alike/05"] = bodies[5] = bodies[5][:length]
+    assert client.read_many(manifest, IDS) == bodies
+    assert not near.proxy.reads
+
+
+@pytest.mark.parametrize("missing", [0, 1, 6, 11])
+def test_a_refusal_among_samples_that_come_together(alike, near, missing):
+    client, manifest, bodies = alike
+    near.statuses[f"alike/{missing:02}"] = 503
+    near.chunk = 1 << 20
+    assert client.read_many(manifest, IDS) == bodies
+    assert [key for _, key, _ in near.proxy.reads] == [f"alike/{missing:02}"]
+
+
+def test_what_comes_together_and_is_cut_short_is_kept_as_far_as_it_is_whole(alike, near):
+    client, manifest, bodies = alike
+    near.chunk = 1 << 20
+    ends = [30_016 * (i + 1) for i in range(12)]
+    cuts = [1, 30_015, ends[0], ends[0] + 8, ends[4] - 1, ends[4], ends[4] + 1, ends[4] + 16, ends[11] + 15]
+    for cut in cuts:
+        near.batches.clear()
+        near.cuts = [cut]
+        assert client.read_many(manifest, IDS) == bodies, cut
+        asked = [[item["key"] for item in request["items"]] for request in near.batches]
+        whole = sum(end <= cut for end in ends)
+        assert asked[1:] == ([[f"alike/{i:02}" for i in range(whole, 12)]] if whole < 12 else []), cut
+    assert not near.proxy.reads
+
+
+@pytest.mark.parametrize("wrong", [{"index": 4}, {"index": 99}, {"zero": 1}, {"length": 1 << 60}], ids=str)
+def test_a_rule_that_is_broken_among_samples_that_come_together(alike, near, wrong):
+    client, manifest, bodies = alike
+    near.chunk, at = 1 << 20, 5 * 30_016
+    near.mangle = lambda whole: whole[:at] + rewrite(whole[at:], **wrong) + whole[at + 16 :]
+    assert client.read_many(manifest, IDS) == bodies
+    assert len(near.proxy.reads) == 12
 
 
 def test_an_answer_cut_anywhere_is_asked_for_again_where_it_is_missing(data, near):

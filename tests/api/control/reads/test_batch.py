@@ -81,6 +81,17 @@ async def test_what_is_asked_twice_is_read_once(listener, order):
     assert len(listener.origin.reads) == 1
 
 
+async def test_what_is_read_is_counted_once_with_its_bytes(listener, order):
+    listener.put(small=SMALL, big=BIG)
+    await listener.warm("small", "big")
+    asked = [item("small"), item("small", 2, 3), item("big", PAGE, 10), item("big"), item("small")]
+    before = listener.context.stats.totals()
+    bodies = [frame.body for frame in await listener.frames(asked, order=order)]
+    after = listener.context.stats.totals()
+    assert after.requests - before.requests == len(asked)
+    assert after.bytes - before.bytes == sum(map(len, bodies))
+
+
 async def test_errors_belong_to_their_item(listener, order):
     listener.put(small=SMALL)
     await listener.warm("small")

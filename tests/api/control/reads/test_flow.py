@@ -111,7 +111,8 @@ async def test_with_no_room_at_all_items_are_read_one_after_another(listen, orde
     assert [frame.body for frame in frames] == [BODY] * 10
 
 
-async def test_a_slow_caller_holds_little(listen):
+@pytest.mark.parametrize("order", ["given", "ready"])
+async def test_a_slow_caller_holds_little(listen, order):
     listener = await listen(ram_bytes=1 << 22, held_bytes=64 * 1024)
     keys = names("warm", 900)
     body = bytes(PAGE)
@@ -119,7 +120,7 @@ async def test_a_slow_caller_holds_little(listen):
     await listener.warm(*keys)
     before = listener.context.stats.totals().requests
     wanted = keys * 16  # 59 MB
-    connection, head = await begin(listener, wanted)
+    connection, head = await begin(listener, wanted, order=order)
     connection.writer.transport.pause_reading()
     reads = -1
     while reads != (reads := listener.context.stats.totals().requests - before):
