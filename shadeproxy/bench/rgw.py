@@ -42,6 +42,7 @@ class Gateway(NamedTuple):
 @contextmanager
 def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64) -> Iterator[Gateway]:
     """Ceph RGW, everything of it below ``work`` (12 s). ``settings``: lines for its section of ceph.conf.
+    ``threads``: rgw_thread_pool_size, which is 512 by Ceph's own default.
 
     Raises ReferenceMissing where the script or Ceph is not there, ShadeProxyError when it does not start.
     """

@@ -7,6 +7,7 @@ object store, Ceph RGW, on this machine, with a warm proxy of its own in front o
 
 import importlib.util
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -38,7 +39,9 @@ _CLIENTS: tuple[ClientName, ...] = ("boto3", "obstore")
 _ROUNDS = 5
 _COMMAND = (sys.executable, "-m", "shadeproxy.bench.clients")
 _MB = 1e6
-_RGW_THREADS = 64
+_RGW_THREADS = 512
+# So long it goes on reading for 256 connections that were given up, which would count against ours.
+_RGW_REST_S = 0.8
 
 Behind = Literal["5 ms origin", "nginx, 0 ms", "Ceph RGW, 0 ms"]
 
@@ -173,11 +176,14 @@ def cell(
     rate = partial(arena.rate, client, credentials=credentials, size=size, connections=connections)
     for server in (reference, ours):
         rate(server=server, seconds=seconds / 2, compare=True)
-    found = alternate(
-        lambda: rate(server=ours, seconds=seconds),
-        lambda: rate(server=reference, seconds=seconds),
-        rounds=_ROUNDS,
-    )
+
+    def at_reference() -> float:
+        found = rate(server=reference, seconds=seconds)
+        if behind == "Ceph RGW, 0 ms" and size == "64 MB":
+            time.sleep(_RGW_REST_S)
+        return found
+
+    found = alternate(lambda: rate(server=ours, seconds=seconds), at_reference, rounds=_ROUNDS)
     assert found.ours_spread is not None
     assert found.reference_spread is not None
     alike = found.ours_spread[1] >= found.reference_spread[0]
