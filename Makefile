@@ -25,7 +25,8 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
   command -v "$${one\#*=}" > /dev/null || printf '%s ' "$${one%=*}"; done); \
   if [ -z "$$missing" ]; then :; elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
   echo "installing $$missing..."; export DEBIAN_FRONTEND=noninteractive; \
-  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing > /dev/null; \
+  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing > /dev/null \
+  || echo "not all of it could be installed: the rows of what is missing will say so"; \
   else echo "missing: $${missing}- and only root can install them: their rows will say so"; fi
 MAKEFLAGS += --no-print-directory
 
