@@ -17,11 +17,17 @@ CODE := shadeproxy sdk tests bench hatch_build.py
 COMPILED := hatch_build.py $(wildcard shadeproxy/api/s3/*.pyx shadeproxy/api/s3/*.pxi)
 LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; COMPILED or print("the fast lane is not compiled, \
 which takes gcc and the Python headers: all works, hits cost more CPU; see docs/operations.md")'
-# RUNLEVEL=1: the package must not start a service.
-REFERENCES := if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-  echo "installing nginx-light and wrk ..."; export DEBIAN_FRONTEND=noninteractive; \
-  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends nginx-light wrk > /dev/null; \
-  else echo "nginx or wrk is missing, and only root can install them: their rows will say so"; fi
+# What `bench` compares with: package=program. Ceph is 300 MB, so only for the suite that needs it.
+CEPH := radosgw=radosgw ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-base=monmaptool ceph-common=ceph curl=curl
+REFERENCES = nginx-light=nginx wrk=wrk $(if $(QUICK),,$(if $(findstring matrix,$(or $(SUITE),matrix)),$(CEPH)))
+# RUNLEVEL=1: the packages must not start services.
+INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
+  command -v "$${one\#*=}" > /dev/null || printf '%s ' "$${one%=*}"; done); \
+  if [ -z "$$missing" ]; then :; elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+  echo "installing $$missing..."; export DEBIAN_FRONTEND=noninteractive; \
+  apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing > /dev/null \
+  || echo "not all of it could be installed: the rows of what is missing will say so"; \
+  else echo "missing: $${missing}- and only root can install them: their rows will say so"; fi
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
@@ -51,8 +57,8 @@ format: $(VENV)/.dev ## Format the code
 
 # Debian puts nginx where the PATH of ordinary users does not look.
 bench: export PATH := $(PATH):/usr/sbin:/sbin
-bench: $(VENV)/.bench ## Measure beside nginx and stock clients, write bench/results.md (SUITE=hits,matrix QUICK=1)
-	@command -v nginx > /dev/null && command -v wrk > /dev/null || $(REFERENCES)
+bench: $(VENV)/.bench ## Measure beside nginx, Ceph RGW and stock clients, write bench/results.md (SUITE=hits,matrix QUICK=1)
+	@$(INSTALL_REFERENCES)
 	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick)
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)

@@ -22,6 +22,7 @@ import msgspec
 
 from shadeproxy.bench.objects import BUCKET, body_of, key_of
 from shadeproxy.bench.requests import CLIENT, REGION
+from shadeproxy.core.sigv4 import Credentials
 
 ClientName = Literal["boto3", "obstore"]
 _CHUNK_BYTES = 256 * 1024
@@ -31,6 +32,7 @@ class Job(msgspec.Struct, frozen=True):
     """Read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, ``connections`` at a time.
 
     ``compare``: the first object of each worker, as far as it comes; that takes time of the client's.
+    ``credentials``: with what it signs.
     """
 
     client: ClientName
@@ -40,6 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     connections: int
     seconds: float
     compare: bool = True
+    credentials: Credentials = CLIENT
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -139,8 +142,8 @@ def _make_boto3(job: Job) -> Any:
         "s3",
         endpoint_url=job.endpoint,
         region_name=REGION,
-        aws_access_key_id=CLIENT.access_key,
-        aws_secret_access_key=CLIENT.secret_key,
+        aws_access_key_id=job.credentials.access_key,
+        aws_secret_access_key=job.credentials.secret_key,
         config=config,
     )
 
@@ -170,22 +173,22 @@ def _make_obstore(job: Job) -> Any:
         BUCKET,
         endpoint=job.endpoint,
         region=REGION,
-        access_key_id=CLIENT.access_key,
-        secret_access_key=CLIENT.secret_key,
+        access_key_id=job.credentials.access_key,
+        secret_access_key=job.credentials.secret_key,
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
     )
 
 
 class Clients:
-    """Keeps one client for each (library, endpoint, connections), as a program would."""
+    """Keeps one client for each (library, endpoint, credentials, connections), as a program would."""
 
     def __init__(self) -> None:
-        self._clients: dict[tuple[str, str, int], Any] = {}
+        self._clients: dict[tuple[str, str, Credentials, int], Any] = {}
 
     def run(self, job: Job) -> Done:
         make: Callable[[Job], Any] = _make_boto3 if job.client == "boto3" else _make_obstore
-        key = (job.client, job.endpoint, job.connections)
+        key = (job.client, job.endpoint, job.credentials, job.connections)
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = make(job)

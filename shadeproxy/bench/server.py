@@ -86,6 +86,7 @@ def proxy(
     inflight_bytes: int = 0,
     signed: bool = False,
     clients: Sequence[Credentials] = (CLIENT,),
+    upstream: Credentials | None = None,
     rules: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "proxy",
@@ -93,11 +94,14 @@ def proxy(
     """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
 
     ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
-    ``clients``: whom it knows.
+    ``clients``: whom it knows. ``upstream``: with what it signs to ``behind`` (None: not at all).
     ``rules``: how fresh which objects are. ``more``: other sections of the configuration.
     """
+    own: dict[str, str] = {"source": "anonymous"}
+    if upstream is not None:
+        own = {"file": str(_credentials_file(work / f"{name}-upstream.secret", upstream))}
     settings: dict[str, Any] = {
-        "origin": {"kind": "s3", "endpoint": behind.url, "credentials": {"source": "anonymous"}},
+        "origin": {"kind": "s3", "endpoint": behind.url, "credentials": own},
         "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
         "rules": [dict(rule) for rule in rules],
         **(more or {}),
@@ -114,7 +118,17 @@ def proxy(
         yield Served(name, parts.hostname, parts.port, server.pid, server.control_url)
 
 
+def _credentials_file(path: Path, own: Credentials) -> Path:
+    lines = ["[default]", f"aws_access_key_id={own.access_key}", f"aws_secret_access_key={own.secret_key}"]
+    return _secret_file(path, "\n".join(lines))
+
+
 def _client(secret: Path, client: Credentials) -> dict[str, str]:
-    secret.write_text(client.secret_key)
-    secret.chmod(0o600)
+    _secret_file(secret, client.secret_key)
     return {"access_key": client.access_key, "secret_file": str(secret), "upstream": "shared"}
+
+
+def _secret_file(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
