@@ -111,9 +111,8 @@ def data_received(protocol, data):
 
 cdef class CompiledHits:
     """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
-    ``tickets``, ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are for, which have
-    ``page_bytes``.
-    ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
+    ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are
+    for, which have ``page_bytes``. ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
     ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
     ``answered``: requests, by this form.
     """
@@ -261,10 +260,9 @@ cdef class CompiledHits:
             if end != WHOLE:
                 first = start - <Py_ssize_t>get(resident, RESIDENT, FIRST)
                 start, stop = first + begin, first + end
-            view = get(resident, RESIDENT, WINDOW)
-            if not PyMemoryView_Check(view) or start < 0 or stop < start or stop > PyMemoryView_GET_BUFFER(view).len:
+            window = mapped(resident, start, stop)
+            if window == NULL:
                 return False
-            window = <const char*>PyMemoryView_GET_BUFFER(view).buf
             if get(resident, RESIDENT, CAN_WAIT) and not is_hot(window + start, stop - start):
                 return False
             tail = self.tail(get(resident, RESIDENT, SOURCE_OF), now_s)
@@ -317,7 +315,10 @@ cdef class CompiledHits:
         if end != WHOLE:
             part[0], part[1] = begin, end - begin
             memcpy(PyByteArray_AS_STRING(rows) + before + USE_FIRST, part, sizeof(part))
-        if get(notes, NOTES, TIMER) is None or <set>get(notes, NOTES, UNREAD) or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes:
+        if (
+            get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)
+            or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes
+        ):
             notes.soon((resident.slot,))
         return 0
 

@@ -195,14 +195,6 @@ cdef object loan_of(CompiledHits hits, resident, file, const Piece* piece):
     return hits.new_loan(resident, file, piece.start, piece.first, piece.last, piece.stop)
 
 
-cdef const char* mapped(resident, Py_ssize_t start, Py_ssize_t stop) except? NULL:
-    """The window, which holds bytes [start, stop); NULL where it does not."""
-    view = get(resident, RESIDENT, WINDOW)
-    if not PyMemoryView_Check(view) or start < 0 or stop < start or stop > PyMemoryView_GET_BUFFER(view).len:
-        return NULL
-    return <const char*>PyMemoryView_GET_BUFFER(view).buf
-
-
 cdef int note_page(notes, resident) except -1:
     """``Notes.add_pages`` of one."""
     cdef bytearray rows = get(notes, NOTES, ROWS)
@@ -214,6 +206,9 @@ cdef int note_page(notes, resident) except -1:
     row = PyByteArray_AS_STRING(rows) + before
     memset(row, 0, USE_BYTES)
     memcpy(row, place, sizeof(place))
-    if get(notes, NOTES, TIMER) is None or <set>get(notes, NOTES, UNREAD) or before + USE_BYTES >= <Py_ssize_t>notes.most_waiting_bytes:
+    if (
+        get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)
+        or before + USE_BYTES >= <Py_ssize_t>notes.most_waiting_bytes
+    ):
         notes.soon((resident.slot,))
     return 0

@@ -1,9 +1,9 @@
 # Fields read where they lie, part of _known.pyx: no name is looked up.
 #
-# What a class has in ``__slots__`` is at the same place in each of its objects. A look-up by name takes some 20 ns, and
+# What a class has in ``__slots__`` is at one place in all of its objects. A look-up by name takes some 20 ns, and
 # several times that when the client's own work has taken the processor's caches, as it does on one host. Law: this is
-# quicker, and nothing else. Whatever is no object of the class that ``learn`` was given, or has no such slot, is asked
-# by name.
+# quicker, and nothing else. What is no object of the class that ``learn_slots`` was given, or of one made directly of
+# it, which must not override the fields, or has no such slot, is asked by name.
 
 cdef extern from "Python.h":
     ctypedef struct Type "PyTypeObject":
@@ -11,10 +11,14 @@ cdef extern from "Python.h":
     ctypedef struct Member "PyMemberDef":
         int type
         Py_ssize_t offset
+    ctypedef struct Common "PyDescrObject":
+        Type* d_type
     ctypedef struct Descriptor "PyMemberDescrObject":
+        Common d_common
         Member* d_member
     Type* type_of "Py_TYPE"(object thing)
     Type PyMemberDescr_Type
+    bint PyType_IsSubtype(Type* kind, Type* base)
     void Py_INCREF(object thing)
     void Py_XDECREF(PyObject* thing)
 
@@ -70,15 +74,17 @@ def learn_slots(owner):
     cdef Py_ssize_t kind, field
     cdef Descriptor* descriptor
     cdef Slots* slots
+    cdef bint is_own
     kind = [one for one, _ in OWNERS].index(owner.__name__)
     slots, learnt = &SLOTS[kind], []
     slots.owner = NULL
+    memset(slots.places, 0, sizeof(slots.places))
     for field, name in enumerate(OWNERS[kind][1]):
         found = getattr(owner, name, None)
-        slots.places[field] = 0
         if type_of(found) == &PyMemberDescr_Type:
             descriptor = <Descriptor*><PyObject*>found
-            if descriptor.d_member.type == T_OBJECT_EX:
+            is_own = PyType_IsSubtype(<Type*><PyObject*>owner, descriptor.d_common.d_type)
+            if is_own and descriptor.d_member.type == T_OBJECT_EX:
                 slots.places[field] = descriptor.d_member.offset
                 learnt.append(name)
     Py_INCREF(owner)  # for ever: another class in its place would be taken for it
@@ -114,16 +120,26 @@ cdef inline int put(object thing, int kind, int field, object value) except -1:
     return 0
 
 
+cdef const char* mapped(resident, Py_ssize_t start, Py_ssize_t stop) except? NULL:
+    """The window, which holds bytes [start, stop); NULL where it does not. ValueError where it was released, which
+    its length is asked for: PyMemoryView_GET_BUFFER does not look.
+    """
+    window = get(resident, RESIDENT, WINDOW)
+    if not PyMemoryView_Check(window) or start < 0 or stop < start or stop > len(window):
+        return NULL
+    return <const char*>PyMemoryView_GET_BUFFER(window).buf
+
+
 cdef bint holds_page(residents, resident) except -1:
     """Whether the slot of ``resident``, of ``residents``, still has its page."""
-    cdef Py_buffer* column
+    cdef const Py_buffer* column
     cdef Py_ssize_t slot = get(resident, RESIDENT, SLOT)
     cdef int64_t stamp = get(resident, RESIDENT, STAMP)
     stamps = residents.stamps
     if not PyMemoryView_Check(stamps):
         return stamps[slot] == stamp
     column = PyMemoryView_GET_BUFFER(stamps)
-    if column.ndim != 1 or column.itemsize != sizeof(int64_t) or not 0 <= slot < column.shape[0]:
+    if column.ndim != 1 or column.itemsize != sizeof(int64_t) or not 0 <= slot < len(stamps):
         return False
     return (<int64_t*>(<char*>column.buf + slot * column.strides[0]))[0] == stamp
 

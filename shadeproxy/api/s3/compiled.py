@@ -44,8 +44,8 @@ else:
     # It reads fields by position: made of another version of the source it would answer wrongly.
     COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
     if COMPILED:
-        for owner in (Sender, Resident, KnownHits, Memo, Templates, Notes):
-            learn_slots(owner)
+        for _owner in (Sender, Resident, KnownHits, Memo, Templates, Notes):
+            learn_slots(_owner)
 
 Protocol = TypeVar("Protocol", bound=web.RequestHandler)
 
@@ -81,6 +81,6 @@ def compiled_hits(
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """``base`` (connection.py), whose transport asks ``hits`` first, without a step of the interpreter."""
+    """``base``, S3Protocol (connection.py), whose transport asks ``hits`` first, without a step of the interpreter."""
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})
