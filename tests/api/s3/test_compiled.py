@@ -8,16 +8,12 @@ import pytest
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.connection import S3Protocol
-from shadeproxy.api.s3.known import Known, KnownHits
+from shadeproxy.api.s3.known import Known
 from shadeproxy.api.s3.remembered import PartHead
-from shadeproxy.api.s3.sender import ENCRYPTED, Sender
-from shadeproxy.api.s3.signed import Plan, Templates, _Template
+from shadeproxy.api.s3.sender import ENCRYPTED
+from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import ObjectRef, Span
-from shadeproxy.engine.base import Resident
-from shadeproxy.engine.notes import Notes
 from shadeproxy.engine.uses import USE, Noted
 from shadeproxy.tiers.base import Lender
 
@@ -26,7 +22,7 @@ from .test_lane_lending import tmpfs
 from .test_lane_signed import CLIENTS, SDK, signed
 
 if COMPILED:
-    from shadeproxy.api.s3._known import data_received, learn_slots
+    pass
 else:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
 
@@ -236,108 +232,6 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
     assert both.compiled(raw) is None
 
 
-class Connection:
-    """As the entrance sees an S3Protocol: one that waits for its next request. Asked by name."""
-
-    __slots__ = ()
-
-    def __init__(self, hits, **other):
-        self.hits, self.transport, self._sender = hits, self, Sink()
-        self._sender._loan = None
-        self._admitted, self._lane, self._held, self._read_task = True, 0, b"", None
-        self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
-        self._begun, self.left = 0, []
-        self.closing = False
-        for name, value in other.items():
-            setattr(self, name, value)
-
-    def is_closing(self):
-        return self.closing
-
-    def receive(self, data):
-        self.left.append(data)
-
-
-@pytest.fixture(params=["by name", "in place"])
-def connect(request):
-    """Connections whose fields are asked for, or read where they lie."""
-    if request.param == "by name":
-        yield type("Named", (Connection,), {})
-        return
-    fields = learn_slots(S3Protocol)
-    kind = type("S3Protocol", (Connection,), {"__slots__": (*fields, "hits", "left", "closing")})
-    assert learn_slots(kind) == fields
-    yield kind
-    learn_slots(S3Protocol)
-
-
-@pytest.fixture
-def hits(warm):
-    return compiled_hits(warm.lane._memory, warm.engine, warm.engine.hits, otherwise=lambda *_: None)
-
-
-def test_one_whole_request_is_answered_where_it_comes(hits, connect):
-    one, raw = connect(hits), request("/b/k", close=False)
-    data_received(one, raw)
-    assert one._sender.sent.startswith(b"HTTP/1.1 200")
-    assert (one.left, one._begun, one._active, hits.answered) == ([], 1, True, 1)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"G", request("/b/k", close=False)[:-1], request("/b/k", close=False) * 2,
-     request("/b/k", close=False) + b"G", request("/b/k", close=False) + b"Range: bytes=0-9\r\n",
-     request("/b/k", close=False) + b"Range: bytes=0-9\r\n\r\n", request("/b/none", close=False),
-     request("/b/k"), bytearray(request("/b/k", close=False))],
-    ids=["nothing", "a byte", "no end", "two", "one and a byte", "one and a field", "one and a block",
-         "another key", "another client", "no bytes"],
-)  # fmt: skip
-def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
-    one = connect(hits)
-    data_received(one, data)
-    assert one.left == [data]
-    assert (one._sender.sent, one._begun, one._active, hits.answered) == (b"", 0, False, 0)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"_admitted": False}, {"_refused": True}, {"_lane": 1}, {"_lane": 2}, {"_held": b"x"},
-     {"_sender": None}, {"transport": None}, {"closing": True}, {"_ending": True}, {"_force_close": True},
-     {"_close": True}, {"_paused": True}, {"_read_task": object()}, {"busy": True}],
-    ids=lambda other: next(iter(other)),
-)  # fmt: skip
-def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):
-    one, raw = connect(hits, **({} if "busy" in other else other)), request("/b/k", close=False)
-    if "busy" in other:
-        one._sender._loan = object()
-    data_received(one, raw)
-    assert one.left == [raw]
-    assert hits.answered == 0
-
-
-class Counted:
-    """A Memo that counts who looks."""
-
-    def __init__(self, memo):
-        self._memo, self.looks = memo, 0
-
-    @property
-    def young(self):
-        self.looks += 1
-        return self._memo.young
-
-
-def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
-    one, raw = type("Named", (Connection,), {})(hits), request("/b/none", close=False)
-    targets = Counted(warm.lane._memory.targets)
-    monkeypatch.setattr(warm.lane._memory, "targets", targets)
-    one.receive = lambda data: one.left.append(hits.answer(data, one._sender))
-    data_received(one, raw)
-    assert (one.left, targets.looks) == ([None], 1)
-    assert hits.answer(raw, one._sender) is None
-    assert targets.looks == 2
-
-
 class Refusing(Sink):
     """Takes the file, and not the head before it: as a client that reads on in between."""
 
@@ -383,32 +277,6 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
     assert both._compiled(raw, out)
     assert out.went_on == []
     assert ID.sub(b"", out.sent) == expected
-
-
-@pytest.mark.parametrize(
-    ("owner", "fields"),
-    [(S3Protocol, 13), (Sender, 3), (Resident, 12), (KnownHits, 4), (Memo, 1), (Templates, 1), (Notes, 4)],
-)
-def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
-    """A field that lost its slot would be looked up by name, which is slower and no fault anybody sees."""
-    assert len(learn_slots(owner)) == fields
-
-
-def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits):
-    """As every connection is (compiled.py ``compiled_protocol``)."""
-    fields = learn_slots(S3Protocol)
-    kind = type("S3Protocol", (Connection,), {"__slots__": (*fields, "hits", "left", "closing")})
-    learn_slots(kind)
-    one = type("Compiled", (kind,), {"__slots__": ()})(hits)
-    type(one)._admitted = False  # what is asked by name from now on
-    data_received(one, request("/b/k", close=False))
-    assert hits.answered == 1
-    learn_slots(S3Protocol)
-
-
-def test_only_what_is_read_can_be_learnt():
-    with pytest.raises(ValueError, match="is not in list"):
-        learn_slots(Span)
 
 
 def test_named_tuples_are_read_by_these_positions():
