@@ -121,10 +121,12 @@ class Channel:
             try:
                 buffers = [first[ready:], *views[1:], self._view[:follow_bytes]]
                 received = self._socket.recvmsg_into(buffers, 0, self._flags)[0]
+                if not received and not ready:
+                    raise Broken("connection broken: closed by the server")
             except OSError as error:
-                raise self._lost(error) from None
-            if not received:
-                raise Broken("connection broken: closed by the server")
+                if not ready:
+                    raise self._lost(error) from None
+                received = 0  # what was there counts; whoever reads on meets it again
             self._start, self._stop = 0, max(0, ready + received - wanted)
             ready = min(ready + received, wanted)
         self._left -= ready

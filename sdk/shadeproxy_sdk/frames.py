@@ -25,6 +25,9 @@ MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
 """Frames and bytes in one system call: so much is copied once more where they are not what was expected."""
+_ALONE_AFTER_SURPRISE = 16
+"""So many frames come one by one after one that was not what was expected, and twice as many each time: an
+answer with a cold sample in it goes on together, one in no order does not copy for ever."""
 _CHUNK_FOLLOWS_BYTES = 28
 """Behind a chunk that does not hold the last frame come at least that frame in a chunk and the last chunk:
 with the line ends 29 bytes."""
@@ -58,7 +61,8 @@ class _Answer:
         self._landing = landing
         self._waiting = set(range(len(positions)))
         self._headers = memoryview(bytearray(FRAME.size * _MOST_TOGETHER))
-        self._in_order = True
+        self._alone = 0
+        self._alone_next = _ALONE_AFTER_SURPRISE
 
     def receive(self) -> None:
         """Raises BadAnswer, Broken."""
@@ -89,9 +93,15 @@ class _Answer:
     def _receive_from(self, index: int, length: int) -> None:
         """Land the item ``index``, whose header was read, and those behind it that come with it."""
         channel = self._channel
-        view = self._landing.room(self._positions[index], length)
+        try:
+            view = self._landing.room(self._positions[index], length)
+        except MemoryError:
+            raise BadAnswer(
+                f"item {index} is said to have {length} bytes, for which there is no memory"
+            ) from None
         at_hand = channel.at_hand_bytes
-        expected = self._expected(index, length, at_hand) if self._in_order else []
+        expected = [] if self._alone else self._expected(index, length, at_hand)
+        self._alone -= self._alone > 0
         came = 0
         if expected:
             ends_chunk = length + sum(map(len, expected)) == at_hand
@@ -115,8 +125,9 @@ class _Answer:
                 break
             position = self._positions[index]
             total += FRAME.size + lengths[position]
-            if lengths[position] == UNKNOWN or total > most:
-                break
+            is_promised = self._promised[position] in {lengths[position], UNKNOWN}
+            if lengths[position] == UNKNOWN or not is_promised or total > most:
+                break  # a frame that comes alone is held against what was promised
             views += (
                 self._headers[first : first + FRAME.size],
                 self._landing.room(position, lengths[position]),
@@ -132,7 +143,7 @@ class _Answer:
                 break
             found, status, _, zero, length = FRAME.unpack(header)
             if (found, status, zero, length) != (index, 200, 0, len(view)):
-                self._in_order = False
+                self._alone, self._alone_next = self._alone_next, 2 * self._alone_next
                 break
             self._waiting.discard(index)
             self._land(index, view)

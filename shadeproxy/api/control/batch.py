@@ -113,12 +113,12 @@ class _Answer:
         self._ahead.on_end = note
         self._looked = len(self._samples)
         while self._turn < len(self._samples) or cold or self._ahead:
-            while cold and self._ahead.has_room:
-                self._ahead.start(cold[0], self._samples[cold.popleft()])
+            self._start(cold)
             if ended:
                 await self._send_at_its_turn(ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
+                self._start(cold)  # before a caller is waited for
             elif self._ahead:
                 await self._frames.flush()
                 news.clear()
@@ -131,6 +131,11 @@ class _Answer:
                 await self._frames.flush()
 
     # ------------------------------------------------------------------ inside
+
+    def _start(self, cold: deque[int]) -> None:
+        """Start fetching what is cold, as far as there is room."""
+        while cold and self._ahead.has_room:
+            self._ahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
         """Gather what needs no waiting, up to a group; what does is noted in ``cold``."""

@@ -81,6 +81,8 @@ def compiled_hits(
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """``base``, S3Protocol (connection.py), whose transport asks ``hits`` first, without a step of the interpreter."""
+    """``base``, which is S3Protocol (connection.py), but its transport asks ``hits`` first, in no step of the
+    interpreter.
+    """
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

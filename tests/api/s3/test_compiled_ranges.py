@@ -117,6 +117,43 @@ async def test_a_range_whose_second_page_is_not_as_the_first_is_left_alone(wide,
     assert first.first == 0
 
 
+async def test_both_pages_are_lent_before_they_are_sent(wide):
+    """What is not marked is overwritten in place, with a socket still holding it (ADR 7)."""
+    both, tier = Both(wide), wide.engine.cache.media[0].tier
+    assert both.compiled(over_two_pages(*SPANS[0])) is not None
+    wide.engine.hits.forget()
+    for segment in tier._space.segments.values():
+        segment._lent[:] = bytes(len(segment._lent))
+    out = Narrow(1 << 22)
+    assert both._compiled(over_two_pages(*SPANS[0]), out)
+    out.arrived()
+    for first in (0, EDGE):
+        ticket = wide.engine.ticket(ObjectRef("b", "wide"), first, wide.clock.now_s())
+        file, start, stop = ticket.lender
+        assert ticket.lent
+        assert all(file._lent[start // 4096 : stop // 4096])
+
+
+@pytest.mark.parametrize("span", [(EDGE - 30_000, 2 * EDGE + 1), (EDGE - 30_000, 2_600_000), (0, 2_600_000)])
+async def test_a_range_over_three_pages_is_left_alone(wide, span):
+    both, out = Both(wide), Narrow(1 << 22)
+    assert not both._compiled(over_two_pages(*span), out)
+    assert (out.arrived(), out.sent) == (b"", b"")
+    assert both.interpreted(over_two_pages(*span)) is None
+
+
+async def test_that_a_second_page_was_read_first_is_told_soon(wide):
+    both, notes = Both(wide), wide.engine.notes
+    assert both.compiled(over_two_pages(*SPANS[0])) is not None
+    notes.flush()
+    second = wide.engine.ticket(ObjectRef("b", "wide"), EDGE, wide.clock.now_s())
+    notes.unread.add(second.slot)
+    out = Narrow(1 << 22)
+    assert both._compiled(over_two_pages(*SPANS[0]), out)
+    out.arrived()
+    assert notes._delay_s < 0.1
+
+
 async def test_tickets_that_were_forgotten_are_not_looked_up(wide):
     both, raw = Both(wide), over_two_pages(*SPANS[0])
     assert both.compiled(raw) is not None

@@ -112,6 +112,42 @@ def test_a_refusal_among_samples_that_come_together(alike, near, missing):
     assert [key for _, key, _ in near.proxy.reads] == [f"alike/{missing:02}"]
 
 
+def test_one_refusal_does_not_separate_all_that_follow(client, near, proxy, headers):
+    near.proxy.offers["locate"] = False
+    near.in_order, near.chunk = True, 1 << 24
+    bodies = [bytes([i]) * 30_000 for i in range(120)]
+    proxy.put("train", **{f"many/{i:03}": body for i, body in enumerate(bodies)})
+    entries = [shade.Entry("train", f"many/{i:03}") for i in range(120)]
+    manifest = shade.Manifest.from_entries("many", entries)
+    client.read_many(manifest, [0])
+    headers.clear()
+    near.statuses["many/003"] = 503
+    assert client.read_many(manifest, range(120)) == bodies
+    assert 16 < len(headers) < 60
+
+
+def test_what_is_whole_when_the_connection_ends_is_kept(client, near, proxy):
+    """Even where it came with a header, ahead of being asked for."""
+    near.proxy.offers["locate"] = False
+    near.in_order, near.chunk = True, 1 << 20
+    proxy.put("train", **{f"few/{i:02}": bytes([i]) * 1000 for i in range(12)})
+    manifest = shade.Manifest.from_entries("few", [shade.Entry("train", f"few/{i:02}") for i in range(12)])
+    client.read_many(manifest, [0])
+    for whole in range(1, 12):
+        near.batches.clear()
+        near.cuts = [1016 * whole]
+        assert client.read_many(manifest, IDS) == [bytes([i]) * 1000 for i in IDS]
+        assert len(near.batches[1]["items"]) == 12 - whole
+
+
+def test_memory_that_is_not_there_is_not_asked_for_twice(alike, near):
+    client, manifest, bodies = alike
+    near.chunk = 1 << 20
+    near.mangle = lambda whole: rewrite(whole, length=4 << 40) + whole[16:]
+    assert client.read_many(manifest, IDS) == bodies
+    assert len(near.proxy.reads) == 12
+
+
 def test_what_comes_together_and_is_cut_short_is_kept_as_far_as_it_is_whole(alike, near):
     client, manifest, bodies = alike
     near.chunk = 1 << 20

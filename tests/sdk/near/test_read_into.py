@@ -1,6 +1,7 @@
 """Many samples without torch: into rows of an array, in few files, from several threads, after a fork."""
 
 import os
+import struct
 import threading
 
 import numpy as np
@@ -32,6 +33,20 @@ def test_rows_of_more_samples_than_one_call_takes(client, near, even, monkeypatc
     out = np.zeros((16, 50), np.uint8)
     client.read_into(manifest, range(16), out)
     assert [bytes(row) for row in out] == bodies
+
+
+def test_an_answer_of_another_length_than_was_asked_for_is_no_sample(client, near, proxy):
+    """However well it fits into its row."""
+    near.proxy.offers["locate"] = False
+    near.in_order, near.chunk = True, 1 << 20
+    proxy.put("train", **{f"a/{i}": bytes([i + 1]) * 30_000 for i in range(4)})
+    entries = [shade.Entry("train", f"a/{i}", 0, 20_000 if i == 2 else 30_000) for i in range(4)]
+    frame = struct.Struct("<IHBBQ")
+    frames = (frame.pack(i, 200, 0, 0, 30_000) + bytes([i + 1]) * 30_000 for i in range(4))
+    answer = b"".join(frames) + frame.pack(0xFFFFFFFF, 0, 0, 0, 4)
+    near.mangle = lambda _: answer
+    with pytest.raises(shade.ReadError, match="s3://train/a/2 has 20000 bytes, but the rows of out have"):
+        client.read_into(shade.Manifest.from_entries("a", entries), range(4), np.zeros((4, 30_000), np.uint8))
 
 
 @pytest.mark.parametrize("kept", [True, False])

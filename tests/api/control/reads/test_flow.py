@@ -62,6 +62,18 @@ async def _ref(key):
     return ObjectRef("b", key)
 
 
+async def test_what_is_cold_is_begun_before_a_caller_is_waited_for(listener, monkeypatch):
+    warm, steps = names("warm", 300), []
+    listener.put(cold=BODY, **dict.fromkeys(warm, BODY))
+    await listener.warm(*warm)
+    for owner, step in ((ahead.Ahead, "start"), (frames_of_answers.FrameWriter, "flush")):
+        whole = getattr(owner, step)
+        monkeypatch.setattr(owner, step, lambda *args, w=whole, s=step: steps.append(s) or w(*args))
+    frames = await listener.frames(items("cold", *warm), order="ready")
+    assert len(frames) == 301
+    assert steps[:2] == ["start", "flush"]
+
+
 @pytest.mark.parametrize("order", ["given", "ready"])
 async def test_cold_items_are_fetched_side_by_side_but_not_all_at_once(listener, order):
     cold = names("cold", 3 * ahead.FILLS)
