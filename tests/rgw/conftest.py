@@ -1,6 +1,7 @@
 """A real S3 server for tests that need one: Ceph RGW on a free loopback port, in a temporary directory."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
 
 def run_rgw(folder: Path, *, store_gib: int = 2, settings: str = "") -> Iterator[Rgw]:
     """``settings``: lines for the gateway's section of ceph.conf."""
-    with ceph.rgw(folder, store_gib=store_gib, settings=settings) as gateway:
-        main, alt = ((account.access_key, account.secret_key) for account in (gateway.main, gateway.alt))
-        yield Rgw(gateway.served.url, main, alt)
+    running = ceph.rgw(folder, store_gib=store_gib, settings=settings)
+    # In a thread: a test of asyncio may be the first that asks, and nothing of shadeproxy may hold its loop.
+    with ThreadPoolExecutor(1) as thread:
+        gateway = thread.submit(running.__enter__).result()
+        try:
+            main, alt = ((account.access_key, account.secret_key) for account in (gateway.main, gateway.alt))
+            yield Rgw(gateway.served.url, main, alt)
+        finally:
+            thread.submit(running.__exit__, None, None, None).result()
