@@ -331,12 +331,17 @@ class PageCache:
         return there
 
     async def drop_under(self, bucket: str, prefix: str, reason: str) -> None:
-        """Remove every page of the objects in ``bucket`` under ``prefix``, in slices."""
+        """Remove every page of the objects in ``bucket`` under ``prefix`` that is there now, in slices.
+
+        What is read anew meanwhile stays: where readers never rest this would not end otherwise.
+        """
         # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
         for slot in self._slots_of(bucket, prefix).tolist():
             self.transfers.drop_unplaced(slot)
+        await self._recovery.over()
+        before = self.residents.generation.copy()
         # Again, because a page may have moved to another tier while headers were read.
-        while len(found := await self.find_under(bucket, prefix)):
+        while len(found := self._of_then(before, await self.find_under(bucket, prefix))):
             places = [(slot, self._places.of(slot)) for slot in found.tolist()]
             for start in range(0, len(places), _SLICE):
                 for slot, place in places[start : start + _SLICE]:
@@ -381,6 +386,12 @@ class PageCache:
     def _note_erasures(self) -> None:
         """Something of which no slot tells is on its way to the media: ``erased`` waits for it too."""
         self.transfers.released = [count + 1 for count in self.transfers.released]
+
+    def _of_then(self, generations: NDArray[np.int64], slots: Slots) -> Slots:
+        """Those of ``slots`` with the page that they had when ``generations`` were copied."""
+        known: Slots = slots[slots < len(generations)]
+        same: Slots = known[self.residents.generation[known] == generations[known]]
+        return same
 
     def _slots_of(self, bucket: str, prefix: str) -> Slots:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
