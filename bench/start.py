@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from shadeproxy.app.origins import origin_name
+from shadeproxy.bench.ports import free_port
 from shadeproxy.config import Settings
 from shadeproxy.core.identity import etag_hash, group_name, object_hash
 from shadeproxy.core.ledger import Ledger
@@ -123,15 +124,9 @@ class Site:
             path.unlink()
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def serve(site: Site) -> Served:
     """Start the product on the site, ask it until it hits, and kill it."""
-    s3, control = _free_port(), _free_port()
+    s3, control = free_port(), free_port()
     overrides = [*site.overrides, f"s3.listen=127.0.0.1:{s3}", f"control.listen=127.0.0.1:{control}"]
     arguments = [item for pair in overrides for item in ("--set", pair)]
     command = [sys.executable, "-m", "shadeproxy", "serve", "--config", str(site.config), *arguments]

@@ -6,7 +6,6 @@ which is in a checkout only. However the block is left, all of it is ended and r
 
 import http.client
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from shadeproxy.bench.faults import BenchError, ReferenceMissing
 from shadeproxy.bench.objects import BUCKET, Piece
+from shadeproxy.bench.ports import free_port
 from shadeproxy.bench.requests import REGION
 from shadeproxy.bench.server import Served
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials, sign_request
@@ -51,10 +51,10 @@ def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         raise ReferenceMissing(f"{', '.join(missing)} not installed; on Debian and Ubuntu: {_INSTALL}")
-    folder, port = work / "cluster", _free_port()
+    folder, port = work / "cluster", free_port()
     environment = {
         **plain_environment(),
-        "MON_PORT": str(_free_port(also_next=True)),
+        "MON_PORT": str(free_port(2)),
         "RGW_STORE_GB": str(store_gib),
         "RGW_THREADS": str(threads),
         "RGW_EXTRA": settings,
@@ -113,16 +113,3 @@ def _put(
     said = answer.read()
     if answer.status != 200:
         raise BenchError(f"Ceph RGW answers PUT {path} with {answer.status}: {said[:200]!r}")
-
-
-def _free_port(*, also_next: bool = False) -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                if also_next:
-                    second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port

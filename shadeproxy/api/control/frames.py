@@ -57,7 +57,6 @@ class FrameWriter:
         self._gathered_bytes = 0
         self._frames = 0
         self._frames_sent = 0
-        self._source, self._source_number = Source.RAM, SOURCE_NUMBERS[Source.RAM]
 
     @property
     def full(self) -> bool:
@@ -74,10 +73,7 @@ class FrameWriter:
 
     def add(self, index: int, source: Source, length: int, pieces: Sequence[memoryview]) -> None:
         """A whole frame of status 200; ``pieces`` have ``length`` bytes together."""
-        if source is not self._source:
-            # Most frames are of the source of the one before; Python hashes the name of a member each time.
-            self._source, self._source_number = source, SOURCE_NUMBERS[source]
-        self._parts.append(HEADER.pack(index, 200, self._source_number, 0, length))
+        self._parts.append(HEADER.pack(index, 200, SOURCE_NUMBERS[source], 0, length))
         self._parts += pieces
         self._gathered_bytes += HEADER.size + length
         self._frames += 1

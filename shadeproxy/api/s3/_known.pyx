@@ -112,8 +112,8 @@ def data_received(protocol, data):
 cdef class CompiledHits:
     """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
     ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are
-    for, which have ``page_bytes``. ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span.
-    ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
+    for, which have ``page_bytes``. ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan.
+    ``new_span``: Span. ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
     ``answered``: requests, by this form.
     """
 
@@ -255,7 +255,7 @@ cdef class CompiledHits:
             head = self.render(start_of_head, self.tail(resident.source, now_s), NULL, 0)
             out.transport.writelines((head, body))
         else:
-            if now_s >= <double>get(resident, RESIDENT, FRESH_UNTIL_S) or not holds_page(self.residents, resident):
+            if not is_good(self, resident, now_s):
                 return False
             if end != WHOLE:
                 first = start - <Py_ssize_t>get(resident, RESIDENT, FIRST)
@@ -315,12 +315,7 @@ cdef class CompiledHits:
         if end != WHOLE:
             part[0], part[1] = begin, end - begin
             memcpy(PyByteArray_AS_STRING(rows) + before + USE_FIRST, part, sizeof(part))
-        if (
-            get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)
-            or PyByteArray_GET_SIZE(rows) >= self.most_waiting_bytes
-        ):
-            notes.soon((resident.slot,))
-        return 0
+        return tell_soon(self, rows, resident)
 
     cdef int lend(
         self, out, int descriptor, bytes head, resident, Py_ssize_t start, Py_ssize_t stop, const char* window

@@ -7,9 +7,6 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     # A USE (engine/uses.py), which begins with "slot" and "stamp".
     USE_BYTES = 48
-    MOST_DIGITS_OF_ANY = 20
-    # Three numbers, and what stands around them.
-    MOST_RANGE_BYTES = 80
 
 
 cdef struct Piece:
@@ -38,44 +35,9 @@ cdef object find_ticket(CompiledHits hits, ref, int64_t first, double now_s):
 
 cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total):
     """``PartHead.of``, up to the request id."""
-    cdef bytes before = part[PART_BEFORE], between = part[PART_BETWEEN], after = part[PART_AFTER]
-    cdef char[MOST_RANGE_BYTES] length
-    cdef char[MOST_RANGE_BYTES] shown
-    cdef Py_ssize_t length_bytes = put_number(length, 0, stop - first), shown_bytes = 6
-    cdef Py_ssize_t between_bytes = PyBytes_GET_SIZE(between), after_bytes = PyBytes_GET_SIZE(after)
-    memcpy(shown, b"bytes ", 6)
-    shown_bytes = put_number(shown, shown_bytes, first)
-    shown[shown_bytes] = c"-"
-    shown_bytes = put_number(shown, shown_bytes + 1, stop - 1)
-    shown[shown_bytes] = c"/"
-    shown_bytes = put_number(shown, shown_bytes + 1, total)
-    cdef bytes head = PyBytes_FromStringAndSize(
-        NULL, PyBytes_GET_SIZE(before) + length_bytes + between_bytes + shown_bytes + after_bytes
+    return b"%b%d%bbytes %d-%d/%d%b" % (
+        part[PART_BEFORE], stop - first, part[PART_BETWEEN], first, stop - 1, total, part[PART_AFTER]
     )
-    cdef char* to = PyBytes_AS_STRING(head)
-    memcpy(to, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
-    to += PyBytes_GET_SIZE(before)
-    memcpy(to, length, length_bytes)
-    to += length_bytes
-    memcpy(to, PyBytes_AS_STRING(between), between_bytes)
-    to += between_bytes
-    memcpy(to, shown, shown_bytes)
-    memcpy(to + shown_bytes, PyBytes_AS_STRING(after), after_bytes)
-    return head
-
-
-cdef Py_ssize_t put_number(char* text, Py_ssize_t at, int64_t number) noexcept:
-    """``number``, not negative, in decimal at ``at``: where it ends."""
-    cdef char[MOST_DIGITS_OF_ANY] digits
-    cdef Py_ssize_t count = 0
-    while number or not count:
-        digits[count] = <char>(c"0" + number % 10)
-        number, count = number // 10, count + 1
-    while count:
-        count -= 1
-        text[at] = digits[count]
-        at += 1
-    return at
 
 
 cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
@@ -174,7 +136,7 @@ cdef bint send_lent(
     hits.note(resident, job, begin, end)
     file = cut_piece(resident, start, stop, window, &piece)
     if after is not None:
-        note_page(hits.notes, after)
+        note_page(hits, after)
         file_after = cut_piece(after, start_after, stop_after, window_after, &piece_after)
     sent = push_head(descriptor, head, &piece, &position)
     if position == stop and after is not None:
@@ -195,9 +157,9 @@ cdef object loan_of(CompiledHits hits, resident, file, const Piece* piece):
     return hits.new_loan(resident, file, piece.start, piece.first, piece.last, piece.stop)
 
 
-cdef int note_page(notes, resident) except -1:
+cdef int note_page(CompiledHits hits, resident) except -1:
     """``Notes.add_pages`` of one."""
-    cdef bytearray rows = get(notes, NOTES, ROWS)
+    cdef bytearray rows = get(hits.notes, NOTES, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place
     cdef char* row
@@ -206,9 +168,15 @@ cdef int note_page(notes, resident) except -1:
     row = PyByteArray_AS_STRING(rows) + before
     memset(row, 0, USE_BYTES)
     memcpy(row, place, sizeof(place))
+    return tell_soon(hits, rows, resident)
+
+
+cdef int tell_soon(CompiledHits hits, bytearray rows, resident) except -1:
+    """The end of ``Notes.add``: what ``soon`` would find out is that the timer is set already, and for no later."""
+    notes = hits.notes
     if (
         get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)
-        or before + USE_BYTES >= <Py_ssize_t>notes.most_waiting_bytes
+        or PyByteArray_GET_SIZE(rows) >= hits.most_waiting_bytes
     ):
         notes.soon((resident.slot,))
     return 0

@@ -105,14 +105,14 @@ cdef inline object get(object thing, int kind, int field):
     cdef PyObject** at = place(thing, kind, field)
     if at != NULL and at[0] != NULL:
         return <object>at[0]
-    return getattr(thing, (<tuple>(<tuple>OWNERS[kind])[1])[field])
+    return getattr(thing, OWNERS[kind][1][field])
 
 
 cdef inline int put(object thing, int kind, int field, object value) except -1:
     cdef PyObject** at = place(thing, kind, field)
     cdef PyObject* before
     if at == NULL:
-        setattr(thing, (<tuple>(<tuple>OWNERS[kind])[1])[field], value)
+        setattr(thing, OWNERS[kind][1][field], value)
         return 0
     Py_INCREF(value)
     before, at[0] = at[0], <PyObject*>value

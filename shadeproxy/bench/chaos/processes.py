@@ -1,36 +1,16 @@
 """The processes of a run that are killed and started again, each on the port it had."""
 
-import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from shadeproxy.bench.faults import BenchError
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import plain_environment
 
-_PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to clients: a client that asks while nobody listens must not find
-itself."""
 _GONE_S = 60.0
-_TRIES = 1000
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on. Raises BenchError."""
-    for _ in range(_TRIES):
-        port = random.choice(_PORTS)  # noqa: S311 (no secret)
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise BenchError(f"no free port of loopback in {_PORTS.start} .. {_PORTS.stop - 1}")
 
 
 class Phoenix:

@@ -14,9 +14,10 @@ from typing import Any, Self
 from shadeproxy.bench import machine
 from shadeproxy.bench.chaos.data import ChaosData
 from shadeproxy.bench.chaos.injected import Injected
-from shadeproxy.bench.chaos.processes import Phoenix, free_port, wait_for
+from shadeproxy.bench.chaos.processes import Phoenix, wait_for
 from shadeproxy.bench.chaos.proxy import KINDS
 from shadeproxy.bench.chaos.wire import WireFault
+from shadeproxy.bench.ports import free_port
 from shadeproxy.bench.requests import CLIENT
 from shadeproxy.bench.server import Served
 from shadeproxy.bench.soak.bodies import BUCKET, MIB

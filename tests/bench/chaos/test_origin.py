@@ -12,8 +12,9 @@ import pytest
 
 from shadeproxy.bench.chaos.data import ChaosData
 from shadeproxy.bench.chaos.injected import Injected
-from shadeproxy.bench.chaos.processes import Phoenix, free_port
+from shadeproxy.bench.chaos.processes import Phoenix
 from shadeproxy.bench.chaos.wire import WireFault
+from shadeproxy.bench.ports import free_port
 from shadeproxy.bench.soak.bodies import BUCKET
 from shadeproxy.bench.soak.versions import Versions
 
