@@ -109,7 +109,7 @@ def _origin(facts: Facts) -> Iterator[Finding]:
             "access refused",
             "wrong",
             f"the origin refuses the proxy: {facts.probe_error}",
-            "give its credentials rights there, or choose others in [origin.credentials]",
+            "give it credentials with rights there, in [origin.credentials] or the AWS variables",
         )
     elif facts.probe_error:
         yield Finding(

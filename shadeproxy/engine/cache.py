@@ -153,13 +153,10 @@ class PageCache:
         if slot is None:
             return None
         place, validated_s = self._places.of(slot), float(self.residents.validated_s[slot])
-        headers = await self._places.headers(place.tier, [place.location])
-        if not headers:
+        header = (await self._places.headers([slot])).get(slot)
+        if header is None:
             if self._places.holds(slot, place):
                 self.drop(slot, "damaged")
-            return None
-        header = headers[place.location]
-        if not self._places.holds(slot, place):
             return None
         try:
             self.residents.prove(slot, header)

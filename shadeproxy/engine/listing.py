@@ -58,10 +58,8 @@ class Listing:
         for slot in self._residents.pages_of(object_hash(ref)):
             if self._residents.tier[slot] == NO_TIER:
                 continue
-            place = self._places.of(slot)
-            headers = await self._places.headers(place.tier, [place.location], run=asyncio.to_thread)
-            header = headers.get(place.location)
-            if header is not None and self._places.holds(slot, place) and header.page.ref == ref:
+            header = (await self._places.headers([slot], run=asyncio.to_thread)).get(slot)
+            if header is not None and header.page.ref == ref:
                 return Known(header.meta, 0.0)
         return None
 

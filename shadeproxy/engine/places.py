@@ -5,7 +5,8 @@ is a counter and a log line.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from shadeproxy.core.errors import TierError
@@ -60,32 +61,37 @@ class Places:
         await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
         return loaded[0]
 
-    async def headers(
-        self, index: int, locations: list[Location], *, run: RunIO | None = None
-    ) -> dict[Location, RecordHeader]:
-        """Record headers of one tier; what cannot be read is left out and counted."""
-        tier, found, failures = self._media[index].tier, {}, list[TierError]()
-
-        def read() -> None:
-            for location in locations:
-                try:
-                    found[location] = tier.header(location)
-                except TierError as error:
-                    failures.append(error)
-
-        await run_io(run or self._media[index].load, read)
-        for error in failures:
-            self._failed(tier, "header", error)
-        return found
+    async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
+        """Record headers of these readable slots, of those that stayed where they were meanwhile; one of them
+        that cannot be read is left out and counted.
+        """
+        places = {slot: self.of(slot) for slot in slots}
+        found, failures = dict[int, RecordHeader](), dict[int, TierError]()
+        for index, medium in enumerate(self._media):
+            inside = {slot: place.location for slot, place in places.items() if place.tier == index}
+            if inside:
+                work = partial(_read_headers, medium.tier, inside, found, failures)
+                await run_io(run or medium.load, work)
+        for slot, error in failures.items():
+            # Of a page that left the record is erased, which is no fault of the tier.
+            if self.holds(slot, places[slot]):
+                self._failed(self._media[places[slot].tier].tier, "header", error)
+        return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
         """Whose pages these readable slots are, of those that stayed where they were meanwhile."""
-        known: dict[int, ObjectRef] = {}
-        places = {slot: self.of(slot) for slot in slots}
-        for index in range(len(self._media)):
-            inside = {slot: place.location for slot, place in places.items() if place.tier == index}
-            headers = await self.headers(index, list(inside.values()), run=asyncio.to_thread)
-            known |= {
-                slot: headers[location].page.ref for slot, location in inside.items() if location in headers
-            }
-        return {slot: ref for slot, ref in known.items() if self.holds(slot, places[slot])}
+        headers = await self.headers(slots, run=asyncio.to_thread)
+        return {slot: header.page.ref for slot, header in headers.items()}
+
+
+def _read_headers(
+    tier: Tier,
+    locations: Mapping[int, Location],
+    found: dict[int, RecordHeader],
+    failures: dict[int, TierError],
+) -> None:
+    for slot, location in locations.items():
+        try:
+            found[slot] = tier.header(location)
+        except TierError as error:
+            failures[slot] = error

@@ -176,14 +176,16 @@ class S3Origin:
         """ListBuckets. A refusal of just that right still shows that endpoint and signature are good."""
         target = self._endpoint.target(ObjectRef("", ""))
         # Asked first: that there are none is no answer of the origin.
-        await self._transport.credentials(SHARED)
+        signed = await self._transport.credentials(SHARED) is not None
         try:
             body = await self._fetch(Outgoing("GET", target, headers=_OWN_HEADERS))
         except OriginAnswer as answer:
             if answer.code != "AccessDenied":
                 raise
-            return f"S3 at {self._endpoint.url} answers; these credentials may not list buckets"
-        return f"S3 at {self._endpoint.url} answers; {body.count(b'<Bucket>')} buckets"
+            who = "these credentials" if signed else "who signs nothing"
+            return f"S3 at {self._endpoint.url} answers; {who} may not list buckets"
+        count = body.count(b"<Bucket>")
+        return f"S3 at {self._endpoint.url} answers; {count} bucket{'s' * (count != 1)}"
 
     async def aclose(self) -> None:
         await self._pages.pool.aclose()

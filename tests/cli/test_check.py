@@ -124,7 +124,11 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
             "403 InvalidAccessKeyId",
             "correct [origin.credentials]; the",
         ),
-        (OriginAnswer(403, "AccessDenied"), "403 AccessDenied", "give these credentials the right to list"),
+        (
+            OriginAnswer(403, "AccessDenied"),
+            "403 AccessDenied",
+            "name credentials that may list, in [origin.credentials]",
+        ),
         (
             OriginAnswer(301, "PermanentRedirect"),
             "301 PermanentRedirect",

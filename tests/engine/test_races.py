@@ -230,3 +230,20 @@ async def test_readers_of_an_old_version_do_not_fail_one_of_the_new(make_bench):
     await bench.settle()
     cached = await bench.get("k", range=RangeSpec(2 * PAGE, None))
     assert cached == (b"2", Source.RAM), "what is new was not dropped for what is old"
+
+
+async def test_a_page_that_leaves_while_its_header_is_read_is_no_fault_of_the_tier(make_bench):
+    bench = await make_bench(ram_bytes=4 * PAGE, disk_bytes=1 << 20, policy="lru", rules=IMMUTABLE)
+    for key in "abcdefgh":
+        bench.origin.put("b", key, key.encode() * PAGE)
+        await bench.get(key)
+    await bench.settle()
+    table, held = bench.cache.residents, Held()
+    here = [slot for slot in range(table.slots) if table.tiers[slot] == 1]
+    bench.cache.media[1] = replace(bench.cache.media[1], load=held)
+    asked = asyncio.create_task(bench.cache._places.headers(here))
+    await held.waiting.wait()
+    bench.cache.drop(here[0], "purged")
+    held.go.set()
+    assert sorted(await asked) == here[1:]
+    assert bench.stats.snapshot()["tiers"]["disk"]["errors"] == {}
