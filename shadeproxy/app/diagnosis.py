@@ -109,7 +109,7 @@ def _origin(facts: Facts) -> Iterator[Finding]:
             "access refused",
             "wrong",
             f"the origin refuses the proxy: {facts.probe_error}",
-            "give it credentials with rights there, in [origin.credentials] or the AWS variables",
+            "give its credentials rights there, or name others (or some at all) in [origin.credentials]",
         )
     elif facts.probe_error:
         yield Finding(

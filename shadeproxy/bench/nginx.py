@@ -9,11 +9,13 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from shadeproxy.bench.faults import BenchError, ReferenceMissing
 from shadeproxy.bench.load import PATH
 from shadeproxy.bench.objects import Piece, write_objects
+from shadeproxy.bench.ports import free_port
 from shadeproxy.bench.server import Served
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import plain_environment
@@ -62,7 +64,9 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     write_objects(root, pieces)
     own = work / "nginx"
     own.mkdir()
-    ports = dict(zip((*VARIANTS, *([PROXY_CACHE] if cached else [])), _free_ports(), strict=False))
+    names = (*VARIANTS, *([PROXY_CACHE] if cached else []))
+    # nginx cannot be asked which ones it took.
+    ports = dict(zip(names, count(free_port(len(names))), strict=False))
     servers = "".join(
         _FILES.format(port=ports[name], root=root, options=options) for name, options in VARIANTS.items()
     )
@@ -77,15 +81,6 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
         for port in ports.values():
             _wait_for(port, child)
         yield [Served(name, "127.0.0.1", port, child.process.pid) for name, port in ports.items()]
-
-
-def _free_ports() -> list[int]:
-    """Ports that are free now; nginx cannot be asked which one it took."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(len(VARIANTS) + 1)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _wait_for(port: int, child: Child) -> None:

@@ -163,7 +163,7 @@ def _change(error: OriginError | ConfigError) -> str:
     if error.code == "NoSuchBucket":
         return "create the bucket at the origin, or name another"
     if error.status in {401, 403}:
-        return "name credentials that may list, in [origin.credentials] or the AWS variables"
+        return "allow these credentials to list, or name others (or some at all) in [origin.credentials]"
     return "check origin.endpoint and origin.region"
 
 

@@ -127,7 +127,7 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
         (
             OriginAnswer(403, "AccessDenied"),
             "403 AccessDenied",
-            "name credentials that may list, in [origin.credentials]",
+            "allow these credentials to list, or name others (or some at all)",
         ),
         (
             OriginAnswer(301, "PermanentRedirect"),

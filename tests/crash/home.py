@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from shadeproxy.bench.ports import free_port
 
 from .board import READY, Board
 from .objects import PAGE_BYTES
@@ -51,12 +52,6 @@ class Nursery:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @dataclass

@@ -9,10 +9,12 @@ import time
 from contextlib import suppress
 from random import Random
 
+from shadeproxy.bench.ports import free_port
+
 from . import clients, damage
 from .board import ARM_AT_START, ARM_AT_STOP, ARM_WHEN_READY, AWAITED, PLACED
 from .found import Found
-from .home import ROOT, Home, Stuck, free_port
+from .home import ROOT, Home, Stuck
 from .scribe import Scribe
 from .truth import Truth
 
