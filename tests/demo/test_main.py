@@ -39,8 +39,9 @@ def test_a_training_through_the_proxy_is_measured(tmp_path, console):
     assert report.dataset.objects == OBJECTS
     assert 0.19 * report.dataset.bytes < report.cache_bytes <= 0.2 * report.dataset.bytes
     # Every sample is read once, and comes from the origin: when it is asked for, or ahead of that. So may
-    # what the second epoch begins with.
-    assert (first.requests, first.distinct_samples) == (OBJECTS, OBJECTS)
+    # what the second epoch begins with. One that was located and left before its copy is asked for once more.
+    assert first.distinct_samples == OBJECTS
+    assert OBJECTS <= first.requests < 1.2 * OBJECTS
     assert first.origin_requests >= OBJECTS
     assert first.origin_bytes >= report.dataset.bytes
     # Importance repeats samples, and the cache answers.
