@@ -2,15 +2,19 @@
 are signed.
 
 Addresses are path style. Signing needs botocore (extra ``s3``), which is imported on the first signed
-request.
+request. Who will need it and has it not is told when the place is named, not when a training depends on it.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from urllib.parse import quote
 
 from shadeproxy_sdk.errors import ConfigError
+
+_LOG = logging.getLogger("shadeproxy_sdk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Origin:
                 "An origin needs both access_key and secret_key, or neither for unsigned requests"
             )
         object.__setattr__(self, "endpoint_url", self.endpoint_url.rstrip("/"))
+        if self.access_key is not None and find_spec("botocore") is None:
+            _LOG.warning(
+                "%s. Until then nothing can be read from there, and training ends if the proxy does",
+                self._unsigned,
+            )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
@@ -78,15 +87,19 @@ class Origin:
             from botocore.awsrequest import AWSRequest  # noqa: PLC0415 (as above)
             from botocore.credentials import Credentials as SigningKey  # noqa: PLC0415 (as above)
         except ImportError:
-            raise ConfigError(
-                f"Requests to {self.endpoint_url} are to be signed with {self.access_key}, for which "
-                "botocore is missing: pip install 'shadeproxy-sdk[s3]', or leave the keys out where "
-                "anonymous reads are allowed"
-            ) from None
+            raise ConfigError(self._unsigned) from None
         request = AWSRequest(method=method, url=url)
         key = SigningKey(self.access_key, self.secret_key, self.session_token)
         S3SigV4Auth(key, "s3", self.region).add_auth(request)
         return dict(request.headers.items())
+
+    @property
+    def _unsigned(self) -> str:
+        return (
+            f"Requests to {self.endpoint_url} are to be signed with {self.access_key}, for which "
+            "botocore is missing: pip install 'shadeproxy-sdk[s3]', or leave the keys out where "
+            "anonymous reads are allowed"
+        )
 
 
 def wire_url(url: str) -> str:

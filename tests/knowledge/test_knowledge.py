@@ -209,6 +209,18 @@ def test_reads_belong_to_the_only_live_job_on_the_dataset(knowledge):
     assert knowledge.jobs_of(hashes) == ["two", None, "two"]
 
 
+def test_reads_belong_to_the_job_in_use_before_those_that_ended(knowledge):
+    hashes = [object_hash(ObjectRef("b", "x"))]
+    knowledge.jobs.end("one", 0)
+    assert knowledge.jobs_of(hashes) == ["one"]
+    knowledge.put_job(Job("two", dataset="train"), NOW_S)
+    assert knowledge.jobs_of(hashes) == ["two"]
+    knowledge.jobs.end("two", 0)
+    assert knowledge.jobs_of(hashes) == [None]
+    knowledge.put_job(Job("one", dataset="train"), NOW_S)
+    assert knowledge.jobs_of(hashes) == ["one"]
+
+
 # ------------------------------------------------------------------ durable state
 
 

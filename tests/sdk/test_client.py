@@ -251,6 +251,21 @@ def test_signing_without_botocore_says_what_to_install(make_client, proxy, monke
         client.read(SAMPLE)
 
 
+@pytest.mark.parametrize(("key", "missing", "told"), [("AK", True, 1), ("AK", False, 0), (None, True, 0)])
+def test_an_origin_that_needs_botocore_says_so_before_training_depends_on_it(
+    monkeypatch, caplog, key, missing, told
+):
+    found = None if missing else object()
+    monkeypatch.setattr("shadeproxy_sdk.origin.find_spec", lambda name: found if name == "botocore" else None)
+    shade.Origin("http://127.0.0.1:1", access_key=key, secret_key=key and "hidden")
+    texts = warnings_in(caplog)
+    assert len(texts) == told
+    for text in texts:
+        assert "pip install 'shadeproxy-sdk[s3]'" in text
+        assert "training ends if the proxy does" in text
+        assert "hidden" not in text
+
+
 def test_reads_from_the_origin_are_told_also_where_the_job_said_that_the_proxy_is_away(
     make_client, origin, caplog
 ):

@@ -241,20 +241,22 @@ class Knowledge:
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
-        """For each object the live job whose dataset holds it, when there is exactly one.
-
-        About 3 us a dataset, and 0.1 us an object.
+        """For each object the job whose dataset holds it, when there is exactly one: of those in use; where
+        none of them has it, of the ended ones. About 3 us a dataset, and 0.1 us an object.
         """
-        live = [(job.name, job.dataset) for job in self.jobs if job.live and job.dataset is not None]
+        live = [job for job in self.jobs if job.live and job.dataset is not None]
         if not live:
             return [None] * len(hashes)
         hashes = np.asarray(hashes, np.uint64)
-        names: list[str | None] = [None, *(name for name, _ in live)]
+        names: list[str | None] = [None, *(job.name for job in live)]
         readers, which = np.zeros((2, len(hashes)), dtype=np.int64)
-        for index, (_, dataset) in enumerate(live, 1):
-            inside = self.datasets[dataset].groups.find(hashes) >= 0
-            readers += inside
-            which[inside] = index
+        for in_use in (True, False):
+            unread = readers == 0
+            for index, job in enumerate(live, 1):
+                if job.in_use is in_use and job.dataset is not None:
+                    inside = unread & (self.datasets[job.dataset].groups.find(hashes) >= 0)
+                    readers += inside
+                    which[inside] = index
         which[readers != 1] = 0
         return [names[index] for index in which.tolist()]
 
