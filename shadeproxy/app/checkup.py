@@ -62,10 +62,12 @@ class Checkup:
         self._clock = clock
         self._status = status
         self._detached: tuple[str, ...] = ()
+        self._refused = False
 
     def remarks(self) -> list[str]:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
+        found += ["the origin refuses the proxy"] * self._refused
         for tier in self._tiers:
             if tier.disabled_reason:
                 found.append(f"tier {tier.name} takes no more pages")
@@ -91,13 +93,13 @@ class Checkup:
         }
 
     async def watch(self) -> None:
-        """Ask the origin once, and again while it does not answer, until cancelled; and see whether our
-        directories are still there.
+        """Ask the origin once, and again while it does not answer or refuses us, until cancelled; and see
+        whether our directories are still there.
         """
         told = None
         while True:
             self._detached = await asyncio.to_thread(self._look_for_directories)
-            if told is None or not self._health.answering:
+            if told is None or self._refused or not self._health.answering:
                 told = await self._look(told)
             await self._clock.sleep(_AGAIN_S)
 
@@ -115,7 +117,9 @@ class Checkup:
             answer = await self._origin.probe()
         except OriginAnswer as error:
             self._health.gave_up(error)
-            _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy doctor`")
+            if not self._refused:
+                _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy doctor`")
+            self._refused = True
             return True
         except OriginError as error:
             self._health.gave_up(error)
@@ -123,6 +127,7 @@ class Checkup:
                 _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy doctor`")
             return False
         self._health.answered()
+        self._refused = False
         _log.info("origin answers", probe=answer)
         return True
 
