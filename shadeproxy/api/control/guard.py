@@ -10,11 +10,10 @@ page reaches a Unix socket, so there the name is not looked at; the token is the
 import base64
 import hmac
 import socket
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from shadeproxy.api.browsers import address_of, host_name, is_loopback, shown_host, site_of
 from shadeproxy.core.errors import AccessDenied, AuthError
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -28,11 +27,11 @@ def check_caller(request: web.Request, *, token: str | None, allowed_hosts: froz
         _check_token(request, token)
     elif not _by_socket_file(request) and not _is_known(host, allowed_hosts):
         raise AccessDenied(
-            f"the control listener is not known as {host!r}",
+            f"the control listener is not known as {shown_host(host)}",
             hint="call it by IP address or localhost, or set a control token",
         )
-    origin = request.headers.get("Origin")
-    if origin is not None and request.method not in _SAFE_METHODS and origin.partition("//")[2] != host:
+    fields = {name.lower(): value for name, value in request.headers.items()}
+    if request.method not in _SAFE_METHODS and site_of(fields, host) is not None:
         raise AccessDenied("a page of another origin may not change anything here")
 
 
@@ -63,8 +62,6 @@ def _by_socket_file(request: web.Request) -> bool:
 
 
 def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or name in allowed_hosts or bool(ip_address(name))
-    except ValueError:
-        return False
+    name = host_name(host)
+    # A page can lead its own name to this machine, but not an address.
+    return is_loopback(name) or name in allowed_hosts or address_of(name) is not None

@@ -7,13 +7,14 @@ accepted, and nothing is asked of the engine before the client's rights are chec
 from typing import Protocol
 from urllib.parse import unquote
 
+from shadeproxy.api.browsers import KnownHosts, shown_host
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.exchange import Call, Exchange, RequestObserver
 from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
-from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.errors import AccessDenied, InvalidRequest
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadsNow
@@ -50,6 +51,8 @@ class Gate:
         self._observer = observer
         self._log = log
         self._base_domains = base_domains
+        # A listener that takes anonymous requests is on a loopback address, so its own is among these.
+        self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
         """What is asked and by whom, with the right to ask it. Raises RequestError.
@@ -98,6 +101,8 @@ class Gate:
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         authenticated = self._authenticate(request)
+        if authenticated.identity == ANONYMOUS:
+            self._check_host(request)
         request = settle_presigned(request)
         operation = resolve(request)
         if exchange is not None:
@@ -111,6 +116,20 @@ class Gate:
             # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
             return Authenticated(ANONYMOUS, UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
+
+    def _check_host(self, request: S3Request) -> None:
+        """Refuse the page that leads its own name to this machine. Raises AccessDenied.
+
+        A preflight is not signed: where there are clients, it may be about a request that one of them signs.
+        """
+        if request.method == "OPTIONS" and self._authenticator.has_clients:
+            return
+        if not self._hosts.knows(request.host):
+            raise AccessDenied(
+                f"Without a client's signature this listener is not known as {shown_host(request.host)}",
+                hint="call it by localhost or a loopback address, add the name to s3.domains,"
+                " or sign as one of [[auth.clients]]",
+            )
 
 
 def authorise(call: Call) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.cross_site import refuse_cross_site_write
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
@@ -132,6 +133,7 @@ class S3Handler(Gate):
             await self._read(exchange, call, read_request(call))
             return
         exchange.count_as(call.identity)
+        await refuse_cross_site_write(self._engine, call, request_id=exchange.request_id)
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
 

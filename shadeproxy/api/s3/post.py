@@ -71,10 +71,10 @@ class PostUploads:
             form = Form(source, boundary, int(length))
             await form.read_fields()
             fields = form.fields
-            upload = Upload(request.bucket, fields, form.file_length)
+            ref = ObjectRef(request.bucket, _key(fields, form.filename))
+            upload = Upload(*ref, fields, form.file_length)
             identity = authenticate_form(self._authenticator, upload, now_s=exchange.now_s)
             exchange.count_as(identity)
-            ref = ObjectRef(request.bucket, _key(fields, form.filename))
             identity.check(Permission.WRITE, *ref)
             headers = _headers(fields, request.fields.get("origin"))
             body = UploadBody(BodyPlan(form.file_length), form.file())

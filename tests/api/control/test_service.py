@@ -136,13 +136,18 @@ async def test_the_token_opens_as_bearer_or_as_a_browsers_password(context, guar
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9001", "localhost.evil.example", "[bad", ""])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:9001", "localhost.evil.example", "[bad", "", "a@localhost", "127.0.0.1.x"],
+)
 async def test_without_a_token_a_rebound_name_is_refused(client, refused, host):
     text = await refused(await client.get("/v1/stats", headers={"Host": host}), 403, "access_denied")
     assert "set a control token" in text
 
 
-@pytest.mark.parametrize("host", ["localhost:9001", "127.0.0.1", "[::1]:9001", "10.0.0.7:9001"])
+@pytest.mark.parametrize(
+    "host", ["localhost:9001", "shade.localhost", "LocalHost.", "127.0.0.1", "[::1]:9001", "10.0.0.7:9001"]
+)
 async def test_without_a_token_addresses_and_localhost_are_served(client, host):
     assert (await client.get("/v1/stats", headers={"Host": host})).status == 200
 
@@ -160,6 +165,11 @@ async def test_a_page_of_another_origin_changes_nothing(client, refused, backend
     body = {"uri": "s3://b/"}
     answer = await client.post("/v1/purge", json=body, headers={"Origin": origin})
     assert "another origin" in await refused(answer, 403, "access_denied")
+    assert backend.purges == []
+    # Browsers that are asked to hide the page's origin still say that it is another one.
+    for site in ("cross-site", "same-site"):
+        answer = await client.post("/v1/purge", json=body, headers={"Sec-Fetch-Site": site})
+        assert "another origin" in await refused(answer, 403, "access_denied")
     assert backend.purges == []
     own = f"http://127.0.0.1:{client.port}"
     assert (await client.post("/v1/purge", json=body, headers={"Origin": own})).status == 200

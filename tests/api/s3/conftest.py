@@ -142,7 +142,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         clients: tuple[ClientKey, ...] = (ClientKey(ACCESS, SECRET),),
         clock: Clock | None = None,
         rules: tuple[Rule, ...] = (),
-        base_domains: tuple[str, ...] = (),
+        base_domains: tuple[str, ...] = ("h", "s3.local"),
         trailed_budget_bytes: int = 1 << 20,
         lane: type[FastLane] = FastLane,
         compiled: bool = False,
@@ -150,7 +150,8 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         ram: Path | None = None,
         can_wait: bool = False,
     ) -> Proxy:
-        """``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
+        """``base_domains``: the names that tests write as Host; without a signature no other is answered.
+        ``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
         answered by the compiled form. ``can_wait``: reading may wait for the medium, as on a disk.
         """
         clock = clock or SystemClock()

@@ -54,6 +54,24 @@ def form(fields, file=FILE, *, filename="a b.bin", after="", end="--X--\r\n"):
     return body + b"\r\n" + after.encode() + end.encode()
 
 
+def document(*conditions, expiration="2999-01-01T00:00:00Z", **others):
+    return {"expiration": expiration, "conditions": list(conditions), **others}
+
+
+def version_2(policy, **fields):
+    """``fields`` and what signs ``policy`` (a document, or text) in version 2."""
+    text = policy if isinstance(policy, str) else base64.b64encode(json.dumps(policy).encode()).decode()
+    digest = hmac.digest(SECRET.encode(), text.encode(), hashlib.sha1)
+    signature = base64.b64encode(digest).decode()
+    return {**fields, "AWSAccessKeyId": ACCESS, "policy": text, "signature": signature}
+
+
+def named(fields):
+    """``fields`` with a policy that covers just these, for any key."""
+    others = [{name: value} for name, value in fields.items() if name.lower() != "key"]
+    return version_2(document({"bucket": "b"}, ["starts-with", "$key", ""], *others), **fields)
+
+
 async def post(proxy, body, *lines, target="/b"):
     head = "\r\n".join(
         [
@@ -85,7 +103,7 @@ async def test_what_was_cached_is_replaced(make_proxy):
     proxy = await make_proxy()
     proxy.origin.put("b", "k", b"old")
     assert (await proxy.get("/b/k")).endswith(b"old")
-    assert (await post(proxy, form({"key": "k"}, b"new"))).startswith(b"HTTP/1.1 204")
+    assert (await post(proxy, form(named({"key": "k"}), b"new"))).startswith(b"HTTP/1.1 204")
     assert (await proxy.get("/b/k")).endswith(b"new")
 
 
@@ -93,9 +111,8 @@ async def test_what_was_cached_is_replaced(make_proxy):
 async def test_files_of_any_size_are_streamed(make_proxy, size):
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"")
-    assert (await post(proxy, form({"key": "k"}, b"\r\n-" * (size // 3) + b"x" * (size % 3)))).startswith(
-        b"HTTP/1.1 204"
-    )
+    file = b"\r\n-" * (size // 3) + b"x" * (size % 3)
+    assert (await post(proxy, form(named({"key": "k"}), file))).startswith(b"HTTP/1.1 204")
     assert len(proxy.origin.buckets["b"]["k"].body) == size
 
 
@@ -111,7 +128,7 @@ async def test_files_of_any_size_are_streamed(make_proxy, size):
 async def test_the_form_says_how_success_looks(make_proxy, asked, expected):
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"")
-    answer = await post(proxy, form({"key": "d/k&", **asked}))
+    answer = await post(proxy, form(named({"key": "d/k&", **asked})))
     assert answer.startswith(expected)
     if expected.endswith(b"201"):
         assert b"<PostResponse><Location>http://h/b/d%2Fk%26</Location>" in answer
@@ -124,7 +141,7 @@ async def test_the_form_says_how_success_looks(make_proxy, asked, expected):
 async def test_a_redirect_that_is_no_url_is_left_out(make_proxy, target):
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"")
-    answer = await post(proxy, form({"key": "k", "success_action_redirect": target}))
+    answer = await post(proxy, form(named({"key": "k", "success_action_redirect": target})))
     assert answer.startswith(b"HTTP/1.1 204")
     assert proxy.origin.buckets["b"]["k"].body == FILE
 
@@ -135,7 +152,7 @@ async def test_a_redirect_that_is_no_url_is_left_out(make_proxy, target):
 async def test_a_field_whose_name_is_no_header_name_is_refused(make_proxy, name):
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"")
-    await refused(proxy, form({"key": "k", name: "1"}), b"a name that cannot be that of a header")
+    await refused(proxy, form(named({"key": "k", name: "1"})), b"a name that cannot be that of a header")
 
 
 async def refused(proxy, body, text):
@@ -171,6 +188,83 @@ async def test_a_policy_of_halves_of_characters_is_refused_in_xml(closed):
     await refused(closed, form(fields), text.encode())
 
 
+@pytest.mark.parametrize("date", ["2999-01-01T00:00:00Z", "2999-01-01T00:00:00.000Z", "2999-01-01T00:00:00"])
+async def test_dates_as_s3_and_rgw_take_them(closed, date):
+    fields = version_2(document({"bucket": "b"}, {"key": "k"}, expiration=date), key="k")
+    assert (await post(closed, form(fields))).startswith(b"HTTP/1.1 204")
+
+
+async def test_a_policy_holds_for_the_key_that_the_file_s_name_makes(closed):
+    """Signed is what the key must begin with; the field may be nothing but ${filename}."""
+    policy = document({"bucket": "b"}, ["starts-with", "$key", "foo"])
+    fields = version_2(policy, key="${filename}")
+    await refused(
+        closed, form(fields, filename="bar.txt"), b'Policy Condition failed: ["starts-with", "$key"'
+    )
+    await refused(closed, form(fields, filename=""), b"The form holds no key")
+    escaped = version_2(document({"bucket": "b"}, ["starts-with", "$key", "safe/"]), key="safe/${filename}")
+    assert (await post(closed, form(escaped, filename="../x"))).startswith(b"HTTP/1.1 204")
+    assert (await post(closed, form(fields, filename="foo.txt"))).startswith(b"HTTP/1.1 204")
+    assert set(closed.origin.buckets["b"]) == {"seed", "foo.txt", "safe/x"}
+
+
+async def test_names_in_conditions_and_forms_are_the_same_in_any_case(closed):
+    policy = document(
+        {"bUcKeT": "b"}, ["StArTs-WiTh", "$KeY", "fo"], {"AcL": "private"}, ["Content-Length-Range", "0", 9]
+    )
+    fields = version_2(policy, kEy="foo", aCl="private")
+    fields["pOLICy"] = fields.pop("policy")
+    assert (await post(closed, form(fields, b"x"))).startswith(b"HTTP/1.1 204")
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        ({"key": "k"},),  # of no bucket: it would hold for every one that the signer may write to
+        ({"bucket": "other"}, {"key": "k"}),
+        ({"bucket": "b"},),
+        ({"bucket": "b"}, {"key": "k"}, ["starts-with", "$x-amz-meta-a", ""]),
+        ({"bucket": "b"}, {"key": "k"}, ["eq", "$x-amz-meta-a", ""]),
+    ],
+    ids=str,
+)
+async def test_what_a_policy_does_not_say_or_a_form_does_not_hold_is_refused(closed, conditions):
+    answer = await post(closed, form(version_2(document(*conditions), key="k")))
+    assert answer.startswith(b"HTTP/1.1 403"), answer
+    assert b"<Code>AccessDenied</Code><Message>Invalid according to Policy: " in answer
+    assert set(closed.origin.buckets["b"]) == {"seed"}
+
+
+@pytest.mark.parametrize("missing", ["signature", "AWSAccessKeyId"])
+async def test_a_policy_without_its_signature_is_no_valid_form(closed, missing):
+    fields = named({"key": "k"})
+    del fields[missing]
+    answer = await post(closed, form(fields))
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+    await refused(closed, form(fields), f"no field named {missing} (or x-amz-signature)".encode())
+
+
+@pytest.mark.parametrize(
+    "clients", [(), (ClientKey(ACCESS, SECRET),)], ids=["nobody known", "a client known"]
+)
+async def test_forms_need_a_named_client_where_anonymous_requests_are_let_in(make_proxy, clients):
+    """A page of any site can make a browser send one, without a question asked before."""
+    proxy = await make_proxy(clients=clients)
+    proxy.origin.put("b", "seed", b"seed")
+    strangers = named({"key": "k"}) | {"AWSAccessKeyId": "nobody"}
+    version_4 = await asyncio.to_thread(presigned)
+    for fields in (
+        {"key": "k"},
+        strangers,
+        version_4 | {"x-amz-credential": "no/20260101/us-east-1/s3/aws4_request"},
+    ):
+        answer = await post(proxy, form(fields), "Origin: http://evil.example")
+        assert answer.startswith(b"HTTP/1.1 403"), answer
+        assert b"Form uploads are not taken anonymously" in answer
+        assert b"sign a policy for the form as one of [[auth.clients]]" in answer
+    assert set(proxy.origin.buckets["b"]) == {"seed"}
+
+
 async def test_expiry_wrong_secret_and_no_policy(closed):
     await refused(closed, form(await asyncio.to_thread(presigned, expires=-5)), b"Policy expired.")
     wrong = await asyncio.to_thread(presigned, secret="other")
@@ -195,22 +289,56 @@ async def test_starts_with_and_ignored_fields(closed):
 
 @pytest.mark.parametrize(
     "policy",
-    ["!", base64.b64encode(b"{}").decode(), base64.b64encode(json.dumps([1]).encode()).decode()]
-    + [
+    [
+        "!",
+        {},
+        [1],
+        {"expiration": "2999-01-01T00:00:00Z", "conditions": 7},
+        {"CONDITIONS": [], "expiration": "2999-01-01T00:00:00Z"},
+        {"EXPIRATION": "2999-01-01T00:00:00Z", "conditions": []},
+        {"expiration": "2999-01-01T00:00:00Z"},
+        *(
+            document(entry)
+            for entry in (
+                7,
+                {},
+                [],
+                ["eq", "key", "k"],
+                ["like", "$key", "k"],
+                {"key": 7},
+                {"key": "k", "bucket": "b"},
+                ["content-length-range", 0],
+                ["content-length-range", -1, 0],
+                ["content-length-range", 0, True],
+                ["content-length-range", "0", "1e9"],
+                ["content-length-range", 0, 1.5],
+                ["eq", "$key", "k", "k"],
+            )
+        ),
+        *(
+            document(expiration=date)
+            for date in (
+                "2999-01-01 00:00:00.123456+00:00",
+                "2999-01-01T00:00:00+00:00",
+                "2999-01-01T00:00:00+02:00",
+                "2999-01-01",
+                "29990101T000000Z",
+                "2999-13-01T00:00:00Z",
+                "2999-01-01T24:61:00Z",
+                "never",
+                "",
+                7,
+                None,
+            )
+        ),
         base64.b64encode(
-            json.dumps({"expiration": "2999-01-01T00:00:00Z", "conditions": entries}).encode()
-        ).decode()
-        for entries in (7, [7], [["eq", "key", "k"]], [["like", "$key", "k"]], [{"key": 7}])
+            b'{"expiration": "2999-01-01T00:00:00Z", "conditions": [{"key": "k", "key": "up/"}]}'
+        ).decode(),
     ],
+    ids=str,
 )
 async def test_a_policy_that_is_none_is_refused_even_if_signed(closed, policy):
-    digest = hmac.digest(SECRET.encode(), policy.encode(), hashlib.sha1)
-    fields = {
-        "key": "k",
-        "AWSAccessKeyId": ACCESS,
-        "policy": policy,
-        "signature": base64.b64encode(digest).decode(),
-    }
+    fields = version_2(policy, key="k")
     await refused(closed, form(fields), b"Invalid Policy: it cannot be understood")
 
 
@@ -218,16 +346,18 @@ async def test_a_policy_that_is_none_is_refused_even_if_signed(closed, policy):
     ("body", "text"),
     [
         (
-            form({"key": "k"}, after='--X\r\nContent-Disposition: form-data; name="late"\r\n\r\n1\r\n'),
+            form(
+                named({"key": "k"}), after='--X\r\nContent-Disposition: form-data; name="late"\r\n\r\n1\r\n'
+            ),
             b"last field",
         ),
-        (form({"key": "k"}, end="--X--"), b"must end with --boundary--"),
-        (form({"key": "k"}, end="--X--\r\nmore"), b"must end with --boundary--"),
+        (form(named({"key": "k"}), end="--X--"), b"must end with --boundary--"),
+        (form(named({"key": "k"}), end="--X--\r\nmore"), b"must end with --boundary--"),
         (form({}), b"The form holds no key"),
         (b"--X--\r\n", b"no field that is called file"),
         (b"nothing of a form", b"The form ended early"),
         (form({"key": "k", "a": "x" * 70_000}), b"more than 65536 bytes"),
-        (form({"key": "k", "x-amz-meta-a": "1\r\nx-amz-acl: public-read"}), b"holds a line break"),
+        (form(named({"key": "k", "x-amz-meta-a": "1\r\nx-amz-acl: public-read"})), b"holds a line break"),
         (
             b'--X\r\nContent-Disposition: form-data; name="key"\r\n\r\nk\r\n' + form({"KEY": "l"}),
             b"more than once",

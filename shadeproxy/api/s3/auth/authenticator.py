@@ -60,6 +60,11 @@ class Authenticator:
         self._clients = by_key
         self.anonymous = anonymous
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody can sign."""
+        return bool(self._clients)
+
     def authenticate(self, request: S3Request) -> Authenticated:
         """Raises a subclass of AuthError, or InvalidRequest."""
         header = request.fields.get("authorization")

@@ -1,36 +1,47 @@
 """POST policies: what a signed document lets a browser upload.
 
 The policy is what is signed, so a field counts only if a condition of the policy covers it; a field that
-none covers is refused. Source: "Creating a POST policy" in the S3 API reference.
+none covers is refused, and so is a form that lacks a field of a condition. Without a client's name there is
+no upload: a browser sends a form wherever a page of any site tells it to.
+Source: "Creating a POST policy" in the S3 API reference; where that is silent, what Ceph RGW answers.
 """
 
 import base64
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
+from shadeproxy.api.s3.auth.clients import ClientKey, Identity
 from shadeproxy.core.errors import (
     AccessDenied,
     BodyTooLarge,
     InvalidRequest,
     MalformedAuth,
     SignatureMismatch,
+    UnknownAccessKey,
 )
 from shadeproxy.core.sigv4 import ALGORITHM, Scope, signing_key
 
 _UNCOVERED = frozenset({"awsaccesskeyid", "policy", "signature", "x-amz-signature"})
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_NEEDS_CLIENT = "Form uploads are not taken anonymously"
+_NEEDS_CLIENT_HINT = "sign a policy for the form as one of [[auth.clients]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What the form asks for: ``fields`` by lower-case name, ``length`` of the file in bytes."""
+    """What the form asks for: ``fields`` by lower-case name, ``length`` of the file in bytes. ``key``: of the
+    object, the name of the file put in for ``${filename}``.
+    """
 
     bucket: str
+    key: str
     fields: Mapping[str, str]
     length: int
 
@@ -48,9 +59,7 @@ def authenticate_form(authenticator: Authenticator, upload: Upload, *, now_s: fl
     """Who uploads; their policy is checked. Raises AuthError, InvalidRequest, BodyTooLarge."""
     policy = upload.fields.get("policy")
     if policy is None:
-        if authenticator.anonymous:
-            return ANONYMOUS
-        raise AccessDenied("The form holds no policy", hint="sign one, or set auth.anonymous = true")
+        raise AccessDenied(f"The form holds no policy. {_NEEDS_CLIENT}", hint=_NEEDS_CLIENT_HINT)
     identity = _signer(authenticator, upload.fields, policy)
     _check(policy, upload, now_s)
     return identity
@@ -68,18 +77,20 @@ def _signer(authenticator: Authenticator, fields: Mapping[str, str], policy: str
                 hint="it must be KEY/YYYYMMDD/REGION/s3/aws4_request",
             )
         access_key, date, region = parts[:3]
-        client = authenticator.client_of(access_key, token)
-        if client is None:
-            return ANONYMOUS
+        client = _named(authenticator, access_key, token)
         key = signing_key(client.secret_key, Scope(date, region))
         computed = hmac.digest(key, policy.encode(), "sha256").hex()
         given = fields["x-amz-signature"]
     else:
-        client = authenticator.client_of(fields.get("awsaccesskeyid", ""), token)
-        if client is None:
-            return ANONYMOUS
+        for name in ("AWSAccessKeyId", "signature"):
+            if name.lower() not in fields:
+                raise InvalidRequest(
+                    f"The form holds a policy, but no field named {name} (or x-amz-signature)",
+                    hint="write the fields of the signature before the file",
+                )
+        client = _named(authenticator, fields["awsaccesskeyid"], token)
         digest = hmac.digest(client.secret_key.encode(), policy.encode(), hashlib.sha1)
-        computed, given = base64.b64encode(digest).decode(), fields.get("signature", "")
+        computed, given = base64.b64encode(digest).decode(), fields["signature"]
     if not hmac.compare_digest(computed.encode(), given.encode()):
         raise SignatureMismatch(
             "The policy signature we calculated does not match the signature you provided",
@@ -88,20 +99,30 @@ def _signer(authenticator: Authenticator, fields: Mapping[str, str], policy: str
     return Identity(client.access_key, client.upstream, client.rights)
 
 
+def _named(authenticator: Authenticator, access_key: str, token: str | None) -> ClientKey:
+    client = authenticator.client_of(access_key, token)
+    if client is None:
+        raise UnknownAccessKey(
+            f"The access key Id you provided does not exist in our records. {_NEEDS_CLIENT}",
+            hint=_NEEDS_CLIENT_HINT,
+        )
+    return client
+
+
 def _check(document: str, upload: Upload, now_s: float) -> None:
     policy = _parse(document)
     if now_s > policy.expires_s:
         raise AccessDenied("Invalid according to Policy: Policy expired.")
-    values = {**upload.fields, "bucket": upload.bucket}
+    values = {**upload.fields, "bucket": upload.bucket, "key": upload.key}
     covered = set(_UNCOVERED)
     for how, name, wanted in policy.matches:
-        value = values.get(name, "")
-        if not (value.startswith(wanted) if how == "starts-with" else value == wanted):
+        value = values.get(name)
+        if value is None or not (value.startswith(wanted) if how == "starts-with" else value == wanted):
             raise AccessDenied(
                 f'Invalid according to Policy: Policy Condition failed: ["{how}", "${name}", "{wanted}"]'
             )
         covered.add(name)
-    extra = [name for name in upload.fields if name not in covered and not name.startswith("x-ignore-")]
+    extra = [name for name in values if name not in covered and not name.startswith("x-ignore-")]
     if extra:
         raise AccessDenied(f"Invalid according to Policy: Extra input fields: {', '.join(sorted(extra))}")
     for low, high in policy.lengths:
@@ -115,9 +136,8 @@ def _check(document: str, upload: Upload, now_s: float) -> None:
 
 def _parse(document: str) -> _Policy:
     try:
-        parsed = json.loads(base64.b64decode(document, validate=True))
-        expires = datetime.fromisoformat(parsed["expiration"])
-        policy = _Policy((expires if expires.tzinfo else expires.replace(tzinfo=UTC)).timestamp())
+        parsed = json.loads(base64.b64decode(document, validate=True), object_pairs_hook=_once_each)
+        policy = _Policy(_time(parsed["expiration"]))
         for entry in parsed["conditions"]:
             _add(policy, entry)
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -128,18 +148,40 @@ def _parse(document: str) -> _Policy:
     return policy
 
 
+def _time(text: str) -> float:
+    """Unix time of a date as S3 writes it, in UTC. Raises ValueError, TypeError."""
+    if not _DATE.fullmatch(text):
+        raise ValueError(text)
+    return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC).timestamp()
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The JSON object of ``pairs``. Raises ValueError for a name that is there twice: parsers differ."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(pairs)
+    return found
+
+
 def _add(policy: _Policy, entry: object) -> None:
-    """One condition: an object of exact values, or a list. Raises ValueError, TypeError."""
+    """One condition: an object of one exact value, or a list. Raises ValueError, TypeError."""
     match entry:
         case dict():
-            for name, wanted in entry.items():
-                policy.matches.append(("eq", name.lower(), _text(wanted)))
-        case [str(how), int(low), int(high)] if how.lower() == "content-length-range":
-            policy.lengths.append((low, high))
+            ((name, wanted),) = entry.items()
+            policy.matches.append(("eq", name.lower(), _text(wanted)))
+        case [str(how), low, high] if how.lower() == "content-length-range":
+            policy.lengths.append((_number(low), _number(high)))
         case [str(how), str(name), wanted] if how.lower() in {"eq", "starts-with"} and name.startswith("$"):
             policy.matches.append((how.lower(), name[1:].lower(), _text(wanted)))
         case _:
             raise ValueError(entry)
+
+
+def _number(value: object) -> int:
+    """A count of bytes, which some clients write as text."""
+    if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
+        raise ValueError(value)
+    return int(str(value))
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,79 @@
+"""Requests that a web page makes its reader's browser send: by which names they come, and from which sites.
+
+A listener that asks for no proof of a name is protected by its address alone, and a browser on the same
+machine reaches that address for every page that it shows. Two marks tell such requests apart: the name in
+``Host``, which a page that leads its own name to this machine (DNS rebinding) cannot choose, and the fields
+with which browsers say whose page it was. Nothing here knows an operation.
+Sources: RFC 6761 section 6.3 (localhost), Fetch standard (Origin), Fetch Metadata (Sec-Fetch-Site).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::\d*)?")
+_MOST_REMEMBERED = 64
+_MOST_SHOWN = 100
+
+
+def host_name(field: str) -> str:
+    """Return the lower-case name or address in a ``Host`` field, without port and brackets; "" for none."""
+    found = _HOST.fullmatch(field)
+    if found is None:
+        return ""
+    return (found[1] or found[2]).lower().removesuffix(".")
+
+
+def shown_host(field: str) -> str:
+    """Return a ``Host`` field as an error may quote it."""
+    return repr(field if len(field) <= _MOST_SHOWN else f"{field[:_MOST_SHOWN]}...")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether ``name`` (``host_name``) always means the machine that asks for it."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = address_of(name)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address is not None and address.is_loopback
+
+
+def address_of(name: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address that ``name`` is; None for other names."""
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
+
+
+def site_of(fields: Mapping[str, str], host: str) -> str | None:
+    """Return the origin of the page that ``fields``, by lower-case name, tell of: "" if it is not named, None
+    for no page, or a page of ``host`` itself.
+    """
+    origin = fields.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        return origin
+    return origin or "" if fields.get("sec-fetch-site") in {"cross-site", "same-site"} else None
+
+
+class KnownHosts:
+    """Names by which a listener may be called: those of this machine, ``domains``, and names below them."""
+
+    def __init__(self, domains: Iterable[str] = ()) -> None:
+        self._domains = tuple(name for domain in domains if (name := domain.lower().strip(".")))
+        self._known: set[str] = set()
+
+    def knows(self, field: str) -> bool:
+        """Whether a ``Host`` field holds one of them."""
+        if field in self._known:
+            return True
+        name = host_name(field)
+        if not is_loopback(name) and not any(
+            name == domain or name.endswith(f".{domain}") for domain in self._domains
+        ):
+            return False
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known.add(field)
+        return True

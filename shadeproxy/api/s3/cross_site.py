@@ -1,0 +1,58 @@
+"""Writes that a web page makes a browser send without a client's signature: refused, unless the bucket lets
+the page's site write.
+
+Law: the origin decides by the bucket's own CORS rules, asked as a browser would ask before it sends (a
+preflight). A form or a "simple" request is sent without that question, and the rules would only hide the
+answer.
+"""
+
+from urllib.parse import quote
+
+from shadeproxy.api.browsers import site_of
+from shadeproxy.api.s3.auth.clients import ANONYMOUS
+from shadeproxy.api.s3.exchange import Call
+from shadeproxy.core.errors import AccessDenied, NotSupported
+from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.engine.base import ReadPath
+from shadeproxy.origin.base import ForwardRequest
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_HINT = "sign the request as one of [[auth.clients]], or let this site write in the CORS rules of the bucket"
+
+
+async def refuse_cross_site_write(engine: ReadPath, call: Call, *, request_id: str) -> None:
+    """Raise AccessDenied for an anonymous write from a page whose site may not write, and OriginError."""
+    request = call.request
+    if request.method in _SAFE or call.identity != ANONYMOUS:
+        return
+    site = site_of(request.fields, request.host)
+    if site is None or (site and await _is_allowed(engine, call, site, request_id)):
+        return
+    raise AccessDenied(
+        f"A web page of {site or 'another site'} may not {request.method} here without a client's signature",
+        hint=_HINT,
+    )
+
+
+async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) -> bool:
+    request = call.request
+    question = ForwardRequest(
+        method="OPTIONS",
+        # Of the bucket: its rules are the same for each of its keys.
+        ref=ObjectRef(request.bucket, ""),
+        raw_path=f"/{quote(request.bucket, safe='-_.~:')}",
+        headers=(("Origin", site), ("Access-Control-Request-Method", request.method)),
+        upstream=call.identity.upstream,
+        request_id=request_id,
+    )
+    try:
+        async with engine.forward(question) as answer:
+            return answer.status in {200, 204} and _grants(answer.headers, site, request.method)
+    except NotSupported:  # an origin without CORS rules
+        return False
+
+
+def _grants(headers: Headers, site: str, method: str) -> bool:
+    fields = {name.lower(): value for name, value in headers}
+    methods = {name.strip() for name in fields.get("access-control-allow-methods", "").split(",")}
+    return fields.get("access-control-allow-origin") in {site, "*"} and bool(methods & {method, "*"})
