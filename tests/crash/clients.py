@@ -111,7 +111,7 @@ def read_all(port: int, truth: Truth) -> Counter[str]:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as connection:
             connection.sendall(
-                b"".join(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for key in keys)
+                b"".join(f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for key in keys)
             )
             with connection.makefile("rb") as answers:
                 for key in keys:

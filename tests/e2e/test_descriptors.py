@@ -57,12 +57,12 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
     first = crowd[0]
     for path in ("/data/0", "/data/1"):
-        first.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        first.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         answer = http.client.HTTPResponse(first)
         answer.begin()
         assert answer.read() == fake_origin.objects[path]
     with suppress(OSError):
-        crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: h\r\n\r\n")
+        crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert crowd[-1].recv(1000).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
     close(crowd)
     wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
