@@ -73,6 +73,8 @@ class Served:
     s3: str = ""
     control: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
+    token: str = ""
+    """Of the control listener, where it asks for one."""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
@@ -111,8 +113,18 @@ class Served:
         return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.control + path, timeout=10) as answer:
-            return json.load(answer)
+        return json.loads(self.call("GET", path))
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30) -> bytes:
+        """The answer to a control call, with the token and ``body`` as JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.control + path, data=data, method=method)
+        request.add_header("Content-Type", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            found: bytes = answer.read()
+        return found
 
     def stats(self) -> dict[str, Any]:
         return self.get("/v1/stats")
@@ -140,6 +152,10 @@ def serve_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeS
     yield from _serving(tmp_path_factory.mktemp("serve"))
 
 
+_NEEDS_TOKEN = "anonymous = false"
+"""A proxy with this does not start without control.token: ``serve`` makes one where the file names none."""
+
+
 def _serving(tmp_path: Path) -> Iterator[MakeServed]:
     running: list[Served] = []
 
@@ -159,10 +175,15 @@ def _serving(tmp_path: Path) -> Iterator[MakeServed]:
             "state.path": str(name / "state"),
             "telemetry.log_format": "json",
         } | {key.replace("__", "."): value for key, value in settings.items()}
+        token = ""
+        if config is not None and _NEEDS_TOKEN in (text := config.read_text()) and "[control]" not in text:
+            token = "of-the-control-side"
+            (name / "token").write_text(token)
+            values["control.token"] = f"file:{name / 'token'}"
         arguments = [item for key, value in values.items() for item in ("--set", f"{key}={value}")]
         if config is not None:
             arguments = ["--config", str(config), *arguments]
-        served = Served(arguments, environment or {}, name / "log")
+        served = Served(arguments, environment or {}, name / "log", token=token)
         running.append(served)
         served.start()
         return served

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ class Served(NamedTuple):
     port: int
     pid: int
     control_url: str = ""
+    control_token: str = ""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -40,6 +42,11 @@ class Served(NamedTuple):
     @property
     def url(self) -> str:
         return f"http://{self.authority}"
+
+    @property
+    def control_fields(self) -> dict[str, str]:
+        """Header fields of a control call."""
+        return {"Authorization": f"Bearer {self.control_token}"} if self.control_token else {}
 
 
 @contextmanager
@@ -111,11 +118,14 @@ def proxy(
     # Stock clients sign whether or not they must.
     known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
     settings["auth"] = {"anonymous": not signed, "clients": known}
+    token = token_hex() if signed else ""
+    if token:
+        settings["control"] = {"token": f"file:{_secret_file(work / f'{name}-control.secret', token)}"}
     with serving(name, settings, work / name) as server:
         parts = urlsplit(server.s3_url)
         if parts.hostname is None or parts.port is None:
             raise BenchError(f"the proxy says that it listens on {server.s3_url!r}")
-        yield Served(name, parts.hostname, parts.port, server.pid, server.control_url)
+        yield Served(name, parts.hostname, parts.port, server.pid, server.control_url, token)
 
 
 def _credentials_file(path: Path, own: Credentials) -> Path:

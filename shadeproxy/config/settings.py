@@ -87,6 +87,12 @@ class Settings(BaseSettings):
                 f"control.listen = {control} can be reached from other machines, and no token is asked for:"
                 ' set control.token = "env:NAME" or "file:PATH", or listen on 127.0.0.1'
             )
+        if not self.auth.anonymous and not self.control.token:
+            raise ValueError(
+                "auth.anonymous = false, but no token is asked for: control calls of anybody on this machine"
+                " would list the keys of every bucket, read, purge and warm: set control.token to"
+                ' "env:NAME" or "file:PATH"'
+            )
         if s3 == control and s3.port:
             raise ValueError(f"s3.listen and control.listen are both {s3}: give each its own port")
         return self

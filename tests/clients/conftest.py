@@ -59,9 +59,9 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterat
         ca_file = str(certificate.authority)
         made = (
             Route("direct", rgw.endpoint, *rgw.main),
-            Route("plain", plain.s3, *rgw.main, control=plain.control, beside=rgw.endpoint),
-            Route("tls", secure.s3, *rgw.main, ca_file, secure.control, beside=rgw.endpoint),
-            Route("file", files.s3, *rgw.main, control=files.control, beside=other.s3),
+            Route("plain", plain.s3, *rgw.main, served=plain, beside=rgw.endpoint),
+            Route("tls", secure.s3, *rgw.main, ca_file, secure, beside=rgw.endpoint),
+            Route("file", files.s3, *rgw.main, served=files, beside=other.s3),
         )
         yield {route.name: route for route in made}
 

@@ -5,8 +5,7 @@ All are given the same keys, so that nothing but the endpoint differs for a clie
 """
 
 import json
-import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ class Route:
     access_key: str
     secret_key: str
     ca_file: str = ""
-    control: str = ""
+    served: Any = field(default=None, compare=False)
+    """The proxy, where there is one."""
     beside: str = ""
     """Where the same objects are seen without this proxy; "" is ``endpoint``."""
 
     @property
     def proxied(self) -> bool:
-        return bool(self.control)
+        return self.served is not None
 
     @property
     def host(self) -> str:
@@ -69,14 +69,9 @@ class Route:
     def forget(self, bucket: str) -> None:
         """Make every object of ``bucket`` cold."""
         if self.proxied:
-            body = json.dumps({"uri": f"s3://{bucket}"}).encode()
-            request = urllib.request.Request(f"{self.control}/v1/purge", data=body, method="POST")
-            request.add_header("Content-Type", "application/json")
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                answer.read()
+            self.served.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
     def origin_bytes(self) -> int:
         """Bytes that the proxy has received from the origin so far, listings and all."""
-        with urllib.request.urlopen(f"{self.control}/v1/stats", timeout=30) as answer:
-            stats: dict[str, Any] = json.load(answer)
+        stats: dict[str, Any] = json.loads(self.served.call("GET", "/v1/stats"))
         return int(stats["totals"]["origin_bytes"])

@@ -114,6 +114,14 @@ def test_literal_and_incomplete_secrets_are_refused_and_never_shown(refused, tex
         ),
         (["s3.listen=example.org:9000"], "s3.listen = example.org:9000 can be reached"),
         (
+            ["auth.anonymous=false", CLIENT],
+            "auth.anonymous = false, but no token is asked for: control calls of anybody",
+        ),
+        (
+            ["auth.anonymous=false", CLIENT, "control.socket=off", "control.listen=[::1]:9001"],
+            "auth.anonymous = false, but no token is asked for",
+        ),
+        (
             ["s3.listen=127.0.0.1:9001"],
             "s3.listen and control.listen are both 127.0.0.1:9001: give each its own port",
         ),

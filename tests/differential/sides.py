@@ -1,7 +1,5 @@
 """An origin and two proxies in front of it, one plain and one over TLS, asked the same."""
 
-import json
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,15 +32,11 @@ class Proxy:
 
     name: str
     peer: Peer
-    control: str
+    served: Any
 
     def forget(self, bucket: str) -> None:
         """Make every object of ``bucket`` cold."""
-        body = json.dumps({"uri": f"s3://{bucket}"}).encode()
-        request = urllib.request.Request(f"{self.control}/v1/purge", data=body, method="POST")
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            answer.read()
+        self.served.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
 
 @dataclass
@@ -93,7 +87,7 @@ def make_sides(serve: Any, endpoint: str, credentials: Credentials, directory: P
         for name, more, context in (("plain", {}, None), ("tls", tls, certificate.client_context())):
             served = serve(config, environment, **settings, **more)
             peer = stack.enter_context(Peer(served.s3.partition("://")[2], CLIENT, tls=context))
-            proxies.append(Proxy(name, peer, served.control))
+            proxies.append(Proxy(name, peer, served))
         origin = stack.enter_context(Peer(endpoint.partition("://")[2], credentials))
         bucket = f"diff-{uuid.uuid4().hex[:10]}"
         created = origin.send(Request("PUT", f"/{bucket}", body=b""))

@@ -182,8 +182,10 @@ def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory
 
     name = tmp_path / "own"
     name.mkdir()
+    (tmp_path / "token").write_text("of-the-control-side")
     settings = {
         "control.listen": "127.0.0.1:0",
+        "control.token": f"file:{tmp_path}/token",
         "cache.ram.path": name / "ram",
         "cache.ram.capacity": "32 MiB",
         "cache.disk.capacity": "0",
@@ -283,15 +285,8 @@ def test_verdicts_of_old_credentials_do_not_count(in_front, fake_origin, tmp_pat
 
 
 def put_level(proxy, level: str) -> tuple[int, dict]:
-    request = urllib.request.Request(
-        proxy.control + "/v1/log-level",
-        json.dumps({"level": level}).encode(),
-        {"Content-Type": "application/json"},
-        method="PUT",
-    )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.load(answer)
+        return 200, json.loads(proxy.call("PUT", "/v1/log-level", {"level": level}))
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
 

@@ -281,7 +281,7 @@ def test_a_temporary_key_needs_its_session_token(serve, bucket_directory, tmp_pa
     for wrong in ("token", None):
         with pytest.raises(ClientError, match=r"AccessDenied.*session token does not belong"):
             read(wrong)
-    command = [sys.executable, "-m", "shadeproxy", "config", "-c", str(config)]
+    command = [sys.executable, "-m", "shadeproxy", "config", *proxy.arguments]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert f'session_token_file = "{tmp_path}/session"' in shown
     assert "to+ken" not in shown

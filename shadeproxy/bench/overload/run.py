@@ -7,7 +7,7 @@ than it works on at a time, so that who waits, waits in the proxy.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +121,8 @@ class _Stage:
         """One phase, and the rest after it: as at ``idle``, or (None) after all patience of the first one."""
         plan = self._plan
         # What an earlier phase left in the tier would decide what this one may keep.
-        _post(f"{self._served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"})
+        served = self._served
+        _post(f"{served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"}, served.control_fields)
         _set_pace(self._source, _SLOW.get(name, Pace()))
         if not seconds:
             seconds = max(plan.seconds, _SLOW_WRITERS_S) if name == "slow writers" else plan.seconds
@@ -187,8 +188,8 @@ def _set_pace(source: Served, pace: Pace) -> None:
     _post(f"{source.url}/-/set", pace)
 
 
-def _post(url: str, body: object) -> None:
-    fields = {"Content-Type": "application/json"}
+def _post(url: str, body: object, more: Mapping[str, str] | None = None) -> None:
+    fields = {"Content-Type": "application/json", **(more or {})}
     request = Request(url, msgspec.json.encode(body), fields, method="POST")  # noqa: S310 (our own URL)
     with urlopen(request, timeout=60):  # noqa: S310 (our own URL)
         pass

@@ -4,7 +4,7 @@ import re
 import time
 import tomllib
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import msgspec
 
@@ -58,7 +58,8 @@ class Watch:
         self._paths = {tier: Path(cache[tier]["path"]) for tier in ("ram", "disk")}
 
     def look(self) -> Sample:
-        with urlopen(f"{self._proxy.control_url}/v1/stats", timeout=60) as answer:  # noqa: S310 (our own URL)
+        url, fields = f"{self._proxy.control_url}/v1/stats", self._proxy.control_fields
+        with urlopen(Request(url, headers=fields), timeout=60) as answer:  # noqa: S310 (our own URL)
             stats = msgspec.json.decode(answer.read())
         status = dict(_STATUS.findall((_PROC / str(self._proxy.pid) / "status").read_text()))
         tiers = stats["tiers"]
