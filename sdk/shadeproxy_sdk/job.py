@@ -238,7 +238,7 @@ class Job:
         if self.world_size == 1:
             return own
         self._courier.flush(_SHARE_TIMEOUT_S)
-        answer = self._proxy.fetch(f"/scores?epoch={epoch}&mean_loss={own.mean_loss!r}")
+        answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
         return Known.told(answer.body, answer.headers.get(_MEAN_LOSS))

@@ -139,10 +139,10 @@ class Registration:
             return Sent.REFUSED
         return Sent.ARRIVED
 
-    def fetch(self, path: str) -> Answer | None:
-        """GET the job's ``path``; None when it cannot be had. Never raises."""
+    def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:
+        """GET the job's ``path``, or POST ``body`` to it; None when no answer can be had. Never raises."""
         try:
-            return self._call("GET", path)
+            return self._call("GET" if body is None else "POST", path, body)
         except Unreachable as error:
             self.failures += 1
             _LOG.debug("%s%s: %s", self._path, path, error)

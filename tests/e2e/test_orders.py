@@ -159,11 +159,11 @@ def test_an_order_survives_a_restart(trained):
 
 def test_scores_are_frozen_for_an_epoch(trained):
     call(trained, "POST", "/v1/jobs/j/scores", b'{"ids": [0, 1], "scores": [1, 2]}')
-    first = call(trained, "GET", "/v1/jobs/j/scores?epoch=1")
+    first = call(trained, "POST", "/v1/jobs/j/epochs/1/scores", b"{}")
     call(trained, "POST", "/v1/jobs/j/scores", b'{"ids": [0], "scores": [7]}')
-    assert call(trained, "GET", "/v1/jobs/j/scores?epoch=1") == first
+    assert call(trained, "POST", "/v1/jobs/j/epochs/1/scores", b"{}") == first
     assert np.frombuffer(call(trained, "GET", "/v1/jobs/j/scores"), "<f4")[0] == 7
-    assert np.frombuffer(call(trained, "GET", "/v1/jobs/j/scores?epoch=2"), "<f4")[0] == 7
+    assert np.frombuffer(call(trained, "POST", "/v1/jobs/j/epochs/2/scores", b"{}"), "<f4")[0] == 7
     assert error_of(trained, "GET", "/v1/jobs/j/scores?epoch=x")[0] == 400
 
 

@@ -240,11 +240,17 @@ class FakeProxy(FakeStore):
         if rest[0] == "ranks":
             self.ended.setdefault(name, set()).add(int(rest[1]))
             return {}
-        if rest[0] == "epochs" and method == "DELETE":
-            return {} if self.orders.pop((name, int(rest[1]), int(query["rank"])), None) else None
         if rest[0] == "epochs":
-            return self.put_order(name, int(rest[1]), body, **query)
+            return self.of_epoch(method, name, rest, query, body)
         return getattr(self, f"{method}_{rest[0]}".lower())(name, body, **query)
+
+    def of_epoch(self, method, name, rest, query, body):
+        _, epoch, what = rest
+        if what == "scores":
+            return self.freeze(name, int(epoch), **json.loads(body))
+        if method == "DELETE":
+            return {} if self.orders.pop((name, int(epoch), int(query["rank"])), None) else None
+        return self.put_order(name, int(epoch), body, **query)
 
     def put_order(self, name, epoch, body, rank, offset=0.0):
         rank, offset = int(rank), int(offset)
@@ -290,10 +296,11 @@ class FakeProxy(FakeStore):
         self.scores[name] |= dict(zip(ids, values, strict=True))
         return {"applied": count}
 
-    def get_scores(self, name, _body, epoch=None, mean_loss=None):
-        if epoch is not None:
-            told = {"x-shade-mean-loss": repr(mean_loss)} if mean_loss is not None else {}
-            return self.frozen.setdefault((name, epoch), (self.get_scores(name, _body), told))
+    def freeze(self, name, epoch, mean_loss=None):
+        told = {"x-shade-mean-loss": repr(mean_loss)} if mean_loss is not None else {}
+        return self.frozen.setdefault((name, epoch), (self.get_scores(name, b""), told))
+
+    def get_scores(self, name, _body):
         column = np.full(len(self.datasets[self.jobs[name]["dataset"]]), np.nan, "<f4")
         for sample, value in self.scores[name].items():
             column[sample] = value
@@ -324,7 +331,7 @@ class FakeProxy(FakeStore):
         return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
-QUERY = {"rank", "offset", "epoch", "mean_loss"}
+QUERY = {"rank", "offset", "epoch"}
 SAMPLES = {f"{i % 3}/{i:03d}": bytes([i]) * (i + 1) for i in range(40)}
 
 

@@ -161,13 +161,11 @@ def test_a_proxy_that_keeps_no_mean_loss_still_gives_one_draw(make_client, make_
 def test_a_rank_that_cannot_have_the_shared_weights_does_not_draw_early(make_job, proxy):
     job = make_job(world_size=2)
     sampler = shade.ShadeSampler(job, "importance", batch_size=4)
-    proxy.more["jobs/run/scores"] = lambda handler, _body: handler.reply(
-        503 if handler.command == "GET" else 200, b"{}"
-    )
+    proxy.more["jobs/run/epochs/1/scores"] = lambda handler, _body: handler.reply(503, b"{}")
     train(job, sampler, 0)
     job.flush()
     assert list(announced(proxy)) == [0]
-    del proxy.more["jobs/run/scores"]
+    del proxy.more["jobs/run/epochs/1/scores"]
     assert job.flush()
     assert sorted(announced(proxy)) == [0, 1]
 

@@ -1,8 +1,7 @@
-"""Calls about jobs: register, look, progress, residency, scores."""
+"""Calls about jobs: register, look, progress, residency, scores that are reported (columns.py reads them)."""
 
 import math
 
-import msgspec
 import numpy as np
 import xxhash
 from aiohttp import web
@@ -12,7 +11,6 @@ from shadeproxy.api.control.bodies import (
     MAX_SCORES_BYTES,
     OCTETS,
     SCORES,
-    Count,
     JobList,
     JobSpec,
     JobSummary,
@@ -30,7 +28,6 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.orders import number
-from shadeproxy.api.control.queries import read_query, wrong_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.jobs import Job, Progress
@@ -38,18 +35,8 @@ from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
-_MEAN_LOSS = "x-shade-mean-loss"
-DRAWING = {
-    "epoch": "Freeze the column: everybody who asks for this epoch gets what the first one got",
-    "mean_loss": "Freeze this with it; the answer has it in x-shade-mean-loss",
-}
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
-
-
-class _Drawing(msgspec.Struct, forbid_unknown_fields=True):
-    epoch: Count | None = None
-    mean_loss: float | None = None
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
@@ -105,17 +92,6 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     return answer_json(ScoresApplied(knowledge.apply(name, batch, context.clock.now_s())))
 
 
-async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
-    name, knowledge, asked = request.match_info["job"], context.knowledge, _drawing(request)
-    column, headers = knowledge.scores(name), {}
-    if asked.epoch is not None:
-        column, mean_loss = knowledge.frozen.take(name, asked.epoch, lambda: column, asked.mean_loss)
-        if mean_loss is not None:
-            headers[_MEAN_LOSS] = repr(mean_loss)
-    body = column.astype("<f4", copy=False).tobytes()
-    return web.Response(body=body, content_type=OCTETS, headers=headers)
-
-
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
     residency = context.knowledge.residency(name)
@@ -131,13 +107,6 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
     if any(sent.value in {tag, "*"} for sent in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type=OCTETS, headers=headers)
-
-
-def _drawing(request: web.Request) -> _Drawing:
-    asked = read_query(request, _Drawing, DRAWING)
-    if not math.isfinite(asked.mean_loss or 0.0):
-        raise wrong_query("mean_loss is not finite", DRAWING)
-    return asked
 
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:

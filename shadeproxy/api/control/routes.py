@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, batch, datasets, jobs, locate, operations, orders, reads, service
+from shadeproxy.api.control import (
+    admin,
+    batch,
+    columns,
+    datasets,
+    jobs,
+    locate,
+    operations,
+    orders,
+    reads,
+    service,
+)
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -151,9 +162,16 @@ ROUTES = (
         "GET",
         "/v1/jobs/{job}/scores",
         "The score column of a job",
-        jobs.get_scores,
+        columns.get_scores,
         answers=_COLUMN,
-        query=jobs.DRAWING,
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/epochs/{epoch}/scores",
+        "Freeze the score column for an epoch: each rank gets what the first one got, with x-shade-mean-loss",
+        columns.freeze_scores,
+        body={wire.JSON: columns.FreezeRequest},
+        answers=_COLUMN,
     ),
     Route(
         "PUT",

@@ -4,41 +4,78 @@ import numpy as np
 import pytest
 
 
-async def column(client, job, query):
-    answer = await client.get(f"{job}/scores{query}")
+async def column(client, job, epoch=None, **body):
+    asked = (
+        client.get(f"{job}/scores")
+        if epoch is None
+        else client.post(f"{job}/epochs/{epoch}/scores", json=body)
+    )
+    answer = await asked
     assert answer.status == 200, await answer.text()
     return np.frombuffer(await answer.read(), "<f4"), answer.headers.get("x-shade-mean-loss")
 
 
 async def test_every_rank_gets_the_column_that_the_first_one_got(client, job):
     await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
-    first, mean_loss = await column(client, job, "?epoch=3&mean_loss=0.7")
+    first, mean_loss = await column(client, job, 3, mean_loss=0.7)
     assert mean_loss == "0.7"
     await client.post(f"{job}/scores", json={"ids": [0, 1], "scores": [9, 9]})
-    again, mean_loss = await column(client, job, "?epoch=3&mean_loss=0.9")
+    again, mean_loss = await column(client, job, 3, mean_loss=0.9)
     assert again.tobytes() == first.tobytes()
     assert mean_loss == "0.7"
-    other, mean_loss = await column(client, job, "?epoch=4")
+    other, mean_loss = await column(client, job, 4)
     assert other[:2].tolist() == [9, 9]
     assert mean_loss is None
-    now, _ = await column(client, job, "")
+    now, _ = await column(client, job)
     assert now[0] == 9
-    await column(client, job, "?epoch=5")
-    fresh, _ = await column(client, job, "?epoch=3")  # only the last two are kept
+    await column(client, job, 5)
+    fresh, _ = await column(client, job, 3)  # only the last two are kept
     assert fresh[0] == 9
 
 
 async def test_a_column_without_scores_is_not_frozen(client, job):
-    empty, _ = await column(client, job, "?epoch=0")
+    empty, _ = await column(client, job, 0)
     assert np.isnan(empty).all()
     await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
-    assert (await column(client, job, "?epoch=0"))[0][0] == 1.5
+    assert (await column(client, job, 0))[0][0] == 1.5
 
 
-@pytest.mark.parametrize("query", ["?epoch=x", "?epoch=-1", "?mean_loss=inf", "?mean_loss=nan", "?epochs=1"])
-async def test_a_wrong_query_is_told(client, job, refused, query):
+@pytest.mark.parametrize("query", ["?epoch=3", "?epoch=3&mean_loss=0.7", "?mean_loss=1", "?epoch=x"])
+async def test_a_get_freezes_nothing_and_tells_an_old_sdk_what_to_do(client, job, refused, context, query):
+    await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
     text = await refused(await client.get(f"{job}/scores{query}"), 400, "invalid_request")
-    assert "parameters: epoch, mean_loss" in text
+    assert "update shadeproxy-sdk" in text
+    assert "POST /v1/jobs/resnet/epochs/EPOCH/scores" in text
+    assert (await client.head(f"{job}/scores{query}")).status == 405
+    assert context.knowledge.frozen._jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "body", "says"),
+    [
+        ("x", b"{}", "epoch 'x' is not a number from 0 on"),
+        ("-1", b"{}", "epoch '-1' is not a number from 0 on"),
+        ("1", b'{"mean_loss": NaN}', "NaN and Infinity are not JSON"),
+        ("1", b'{"mean_loss": 1e999}', "out of range"),
+        ("1", b'{"mean_loss": "1"}', "fields: mean_loss"),
+        ("1", b'{"loss": 1}', "fields: mean_loss"),
+        ("1", b"", "the body is JSON"),
+    ],
+)
+async def test_a_wrong_call_freezes_nothing(client, job, epoch, body, says):
+    await client.post(f"{job}/scores", json={"ids": [0], "scores": [1.5]})
+    headers = {"Content-Type": "application/json"}
+    answer = await client.post(f"{job}/epochs/{epoch}/scores", data=body, headers=headers)
+    error = (await answer.json())["error"]
+    assert answer.status == 400
+    assert says in f"{error['message']} {error['hint']}"
+    await client.post(f"{job}/scores", json={"ids": [0], "scores": [2.5]})
+    assert (await column(client, job, 1))[0][0] == 2.5
+
+
+async def test_an_unknown_job_has_no_column(client, refused):
+    answer = await client.post("/v1/jobs/nobody/epochs/0/scores", json={})
+    assert "nobody" in await refused(answer, 404, "unknown_name")
 
 
 async def test_an_order_may_come_as_the_ids_that_the_sdk_sends(client, job, context):

@@ -1,0 +1,50 @@
+"""The score column of a job: now, and as it was frozen for an epoch, so that all ranks draw the same.
+
+Law: reading changes nothing. Freezing was a GET with a query once; who still asks so is sent to the POST.
+"""
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+from shadeproxy.api.control.bodies import OCTETS, read_json
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.orders import number
+from shadeproxy.core.errors import InvalidRequest
+
+_MEAN_LOSS = "x-shade-mean-loss"
+_FREEZING = frozenset({"epoch", "mean_loss"})
+
+
+class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``mean_loss``: to be frozen with the column."""
+
+    mean_loss: Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)] | None = None
+
+
+async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
+    name = request.match_info["job"]
+    if _FREEZING & request.query.keys():
+        raise InvalidRequest(
+            "a GET freezes no score column any more",
+            hint="update shadeproxy-sdk; a client of your own:"
+            f' POST /v1/jobs/{name}/epochs/EPOCH/scores with {{}} or {{"mean_loss": 0.7}}',
+        )
+    return _answer(context.knowledge.scores(name))
+
+
+async def freeze_scores(context: ControlContext, request: web.Request) -> web.Response:
+    name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
+    knowledge = context.knowledge
+    knowledge.jobs.get(name)
+    wanted = await read_json(request, FreezeRequest)
+    column, mean_loss = knowledge.frozen.take(name, epoch, lambda: knowledge.scores(name), wanted.mean_loss)
+    return _answer(column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
+
+
+def _answer(column: NDArray[np.float32], headers: dict[str, str] | None = None) -> web.Response:
+    body = column.astype("<f4", copy=False).tobytes()
+    return web.Response(body=body, content_type=OCTETS, headers=headers)
