@@ -1,8 +1,8 @@
 """POST policies: what a signed document lets a browser upload.
 
 The policy is what is signed, so a field counts only if a condition of the policy covers it; a field that
-none covers is refused, and so is a form that lacks a field of a condition. Without a client's name there is
-no upload: a browser sends a form wherever a page of any site tells it to.
+none covers is refused. Without a client's name there is no upload: a browser sends a form wherever a page of
+any site tells it to.
 Source: "Creating a POST policy" in the S3 API reference; where that is silent, what Ceph RGW answers.
 """
 
@@ -28,7 +28,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.sigv4 import ALGORITHM, Scope, signing_key
 
 _UNCOVERED = frozenset({"awsaccesskeyid", "policy", "signature", "x-amz-signature"})
-_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:(?:\.\d{1,9})?Z)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _NEEDS_CLIENT = "Form uploads are not taken anonymously"
 _NEEDS_CLIENT_HINT = "sign a policy for the form as one of [[auth.clients]]"
@@ -116,8 +116,8 @@ def _check(document: str, upload: Upload, now_s: float) -> None:
     values = {**upload.fields, "bucket": upload.bucket, "key": upload.key}
     covered = set(_UNCOVERED)
     for how, name, wanted in policy.matches:
-        value = values.get(name)
-        if value is None or not (value.startswith(wanted) if how == "starts-with" else value == wanted):
+        value = values.get(name, "")
+        if not (value.startswith(wanted) if how == "starts-with" else value == wanted):
             raise AccessDenied(
                 f'Invalid according to Policy: Policy Condition failed: ["{how}", "${name}", "{wanted}"]'
             )
