@@ -30,6 +30,7 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Tier
+from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)
 _PROBE_S = 10.0
@@ -202,7 +203,8 @@ class Checkup:
                     disabled_reason=tier.disabled_reason or "",
                     error=error,
                     detached=tier.is_detached(),
-                    aside=_like(section.path.with_name(f"{section.path.name}.incompatible-*")),
+                    aside=_beside(section.path, INCOMPATIBLE),
+                    set_aside=_beside(section.path, OTHER_ORIGIN),
                 )
             )
         return tuple(found)
@@ -215,6 +217,11 @@ def _space(path: Path) -> tuple[int, int, str]:
     except OSError as error:
         return 0, 0, os.strerror(error.errno or 0)
     return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, ""
+
+
+def _beside(path: Path, reason: str) -> tuple[str, ...]:
+    """Directories that starts renamed for ``reason``."""
+    return _like(path.with_name(f"{path.name}.{reason}-*"))
 
 
 def _like(pattern: Path) -> tuple[str, ...]:

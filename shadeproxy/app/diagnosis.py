@@ -34,7 +34,8 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
     """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
-    ``detached``: its directory was deleted or replaced. ``aside``: what earlier starts could not use.
+    ``detached``: its directory was deleted or replaced. ``aside``: directories that earlier starts could not
+    use. ``set_aside``: caches of other origins.
     """
 
     name: str
@@ -49,6 +50,7 @@ class TierFacts:
     error: str = ""
     detached: bool = False
     aside: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,14 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def _origin(facts: Facts) -> Iterator[Finding]:
-    if facts.probe_error and facts.probe_code in CREDENTIAL_CODES:
+    if facts.probe_code == "OriginIsProxy":
+        yield Finding(
+            "origin is this proxy",
+            "wrong",
+            f"{facts.endpoint} leads back to this proxy, so every miss fails",
+            "set origin.endpoint to the object store",
+        )
+    elif facts.probe_error and facts.probe_code in CREDENTIAL_CODES:
         yield Finding(
             "credentials refused",
             "wrong",
@@ -182,6 +191,13 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
         )
     if tier.aside:
         yield _aside(f"cache of tier {tier.name}", tier.aside)
+    if tier.set_aside:
+        yield Finding(
+            f"cache of tier {tier.name} set aside",
+            "warning",
+            f"{', '.join(tier.set_aside)}: the cache of another origin; no capacity counts its space",
+            "delete it when that origin is not coming back",
+        )
     if tier.detached:
         yield Finding(
             f"tier {tier.name} deleted",

@@ -156,17 +156,27 @@ def stats(
 
 @app.command()
 def purge(
-    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")],
+    uri: Annotated[
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")
+    ] = "",
     *,
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Empty the cache directories while no proxy runs on them.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Drop cached pages below a prefix; the origin is not touched."""
     from shadeproxy.cli.prefixes import require_uri  # noqa: PLC0415  rich's bars take 20 ms
 
+    if everything:
+        from shadeproxy.cli.emptying import empty_caches  # noqa: PLC0415  as above
+
+        empty_caches(Settings.load(config, override or ()), uri, dry_run=dry_run, as_json=as_json)
+        return
     require_uri(uri)
     answer = _client(config, override, url).post(
         "/v1/purge", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S

@@ -6,10 +6,8 @@ renamed, a directory with foreign files is refused. Every refusal is a ConfigErr
 
 import errno
 import fcntl
-import json
 import logging
 import os
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +16,20 @@ from xxhash import xxh3_64_intdigest
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.medium import punch_hole
-from shadeproxy.tiers.record import FORMAT_VERSION
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
+from shadeproxy.tiers.version import (
+    OTHER_ORIGIN,
+    VERSION_NAME,
+    move_aside,
+    read_version,
+    refuse_other_origin,
+    why_unusable,
+    write_version,
+)
 
 _logger = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
-VERSION_NAME = "version.json"
 BOOT_NAME = "boot"
 """There while the directory is in use: the id of the boot (of the machine) that it is used in."""
 PROBE_NAME = "probe"
@@ -65,16 +70,23 @@ class Claim:
         os.close(self.descriptor)
 
 
-def claim(path: Path, *, setting: str, contents: str = "", group_id: int | None = None) -> Claim:
+def claim(
+    path: Path,
+    *,
+    setting: str,
+    contents: str = "",
+    set_aside: bool = False,
+    group_id: int | None = None,
+) -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
-    ``setting`` is the configuration key that names the directory. ``contents`` says of what it is a cache:
-    when that was something else before, the store gets a new id, under which no old record counts.
+    ``setting`` is the configuration key that names the directory. ``contents`` names the origin that it is a
+    cache of. A cache of another origin is refused, or renamed with ``set_aside``.
     ``group_id``: whose members may read the segment files that are there, and enter the directory.
     Raises ConfigError.
     """
     try:
-        held = _claim(path, setting, contents)
+        held = _claim(path, setting, contents, set_aside=set_aside)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
     try:
@@ -148,18 +160,23 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str, contents: str) -> Claim:
+def _claim(path: Path, setting: str, contents: str, *, set_aside: bool) -> Claim:
     _prepare(path, setting)
-    descriptor = _lock(path, setting)
+    descriptor = lock_directory(path, setting)
     try:
-        store_id = _read_version(path, contents)
-        if store_id is None:
-            moved = _move_aside(path)
-            _logger.warning("%s: cache of another format moved to %s", setting, moved)
+        version = read_version(path)
+        reason = why_unusable(version, contents)
+        if version is not None and reason == OTHER_ORIGIN and not set_aside:
+            refuse_other_origin(path, setting, version.contents, contents)
+        if reason:
+            moved = move_aside(path, reason)
+            _logger.warning("%s: the cache that was there is moved to %s", setting, moved)
             os.close(descriptor)
             _prepare(path, setting)
-            descriptor = _lock(path, setting)
-            store_id = _read_version(path, contents) or 0
+            descriptor = lock_directory(path, setting)
+            version = None
+        known = None if version is None else version.store_id
+        store_id = write_version(path, contents) if known is None else known
     except BaseException:
         os.close(descriptor)
         raise
@@ -225,7 +242,8 @@ def _prepare(path: Path, setting: str) -> None:
         raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
 
 
-def _lock(path: Path, setting: str) -> int:
+def lock_directory(path: Path, setting: str) -> int:
+    """Lock a tier's directory; returns the descriptor that holds it. Raises ConfigError, OSError."""
     descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,39 +259,3 @@ def _lock(path: Path, setting: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _read_version(path: Path, contents: str) -> int | None:
-    """Store id of the directory, made now if it is new; None when the format is not ours."""
-    try:
-        version = json.loads((path / VERSION_NAME).read_bytes())
-        store_id = int(version["store"], 16)
-        if version["format"] != FORMAT_VERSION:
-            return None
-        known = str(version.get("contents", ""))
-    except FileNotFoundError:
-        return _write_version(path, contents)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if known == contents:
-        return store_id
-    _logger.warning("%s was a cache of %s and is emptied for %s", path, known or "another origin", contents)
-    return _write_version(path, contents)
-
-
-def _write_version(path: Path, contents: str) -> int:
-    store_id = secrets.randbits(64)
-    version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
-    fresh = path / f"{VERSION_NAME}.new"
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(version) + "\n")
-    fresh.rename(path / VERSION_NAME)
-    return store_id
-
-
-def _move_aside(path: Path) -> Path:
-    number = 1
-    while (target := path.with_name(f"{path.name}.incompatible-{number}")).exists():
-        number += 1
-    path.rename(target)
-    return target

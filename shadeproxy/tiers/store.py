@@ -53,8 +53,8 @@ class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
-    ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
-    earlier process kept of something else is given up. ``path`` is created if need be. ``group_id``: whose
+    ``min_free_bytes``: what stays free on the file system. ``contents``: the name of the origin; a cache of
+    another one is refused, or with ``set_aside`` renamed. ``path`` is created if need be. ``group_id``: whose
     members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
     ``calls``: by which segments are read and written.
     """
@@ -68,6 +68,7 @@ class SegmentStore:
         segment_bytes: int | None = None,
         min_free_bytes: int = 0,
         contents: str = "",
+        set_aside: bool = False,
         group_id: int | None = None,
         lend: bool = False,
         submit: Submit = run_inline,
@@ -81,7 +82,10 @@ class SegmentStore:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._submit = submit
-        self._contents = contents
+        self._setting = f"cache.{name}.path"
+        self._take = partial(
+            claim, path, setting=self._setting, contents=contents, set_aside=set_aside, group_id=group_id
+        )
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
@@ -139,8 +143,7 @@ class SegmentStore:
 
     def open(self) -> None:
         """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
-        setting = f"cache.{self.name}.path"
-        held = claim(self.path, setting=setting, contents=self._contents, group_id=self._files.group_id)
+        setting, held = self._setting, self._take()
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
