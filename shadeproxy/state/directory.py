@@ -1,15 +1,15 @@
 """The state directory: held by one process, and a database that is damaged is moved aside, never deleted."""
 
 import errno
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.locks import LOCK_NAME, Held, lock
 
 DATABASE_NAME = "cache.db"
-LOCK_NAME = "lock"
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
 # By SQLite's primary result code.
@@ -28,24 +28,20 @@ def hold(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise refusal(path, error) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return lock(path / LOCK_NAME)
+    except Held as holder:
+        raise ConfigError(
+            f"state.path: {path} is in use by {holder}; stop it or choose another directory"
+        ) from None
     except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
+        if error.errno in _NO_LOCKS:
             raise ConfigError(
-                f"state.path: {path} is in use by process {holder}; stop it or choose another directory"
-            ) from None
-        if error.errno in _FULL:
-            raise refusal(path, error) from error
-        raise ConfigError(f"state.path: cannot lock {path}: {error.strerror}; choose a local disk") from error
-    return descriptor
+                f"state.path: cannot lock {path}: {error.strerror}; choose a local disk"
+            ) from error
+        raise refusal(path, error) from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -5,7 +5,6 @@ renamed, a directory with foreign files is refused. Every refusal is a ConfigErr
 """
 
 import errno
-import fcntl
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.locks import LOCK_NAME, Held, lock
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.medium import punch_hole
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
@@ -29,7 +29,6 @@ from shadeproxy.tiers.version import (
 
 _logger = logging.getLogger(__name__)
 
-LOCK_NAME = "lock"
 BOOT_NAME = "boot"
 """There while the directory is in use: the id of the boot (of the machine) that it is used in."""
 PROBE_NAME = "probe"
@@ -244,18 +243,9 @@ def _prepare(path: Path, setting: str) -> None:
 
 def lock_directory(path: Path, setting: str) -> int:
     """Lock a tier's directory; returns the descriptor that holds it. Raises ConfigError, OSError."""
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
+        return lock(path / LOCK_NAME)
+    except Held as holder:
         raise ConfigError(
-            f"{setting}: {path} is in use by process {holder}; stop it or choose another directory"
+            f"{setting}: {path} is in use by {holder}; stop it or choose another directory"
         ) from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor

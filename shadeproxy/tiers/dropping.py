@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.locks import LOCK_NAME
 from shadeproxy.tiers import catalogue, disowned
-from shadeproxy.tiers.directory import BOOT_NAME, LOCK_NAME, PROBE_NAME, lock_directory
+from shadeproxy.tiers.directory import BOOT_NAME, PROBE_NAME, lock_directory
 from shadeproxy.tiers.segment import SUFFIX
 from shadeproxy.tiers.version import VERSION_NAME
 

@@ -54,9 +54,9 @@ class SegmentStore:
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
     ``min_free_bytes``: what stays free on the file system. ``contents``: the name of the origin; a cache of
-    another one is refused, or with ``set_aside`` renamed. ``path`` is created if need be. ``group_id``: whose
-    members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
-    ``calls``: by which segments are read and written.
+    another one is refused, or with ``set_aside`` renamed. ``group_id``: whose members may read the files
+    too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it. ``calls``: by which
+    segments are read and written.
     """
 
     def __init__(
@@ -82,10 +82,7 @@ class SegmentStore:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._submit = submit
-        self._setting = f"cache.{name}.path"
-        self._take = partial(
-            claim, path, setting=self._setting, contents=contents, set_aside=set_aside, group_id=group_id
-        )
+        self._claim = partial(claim, path, contents=contents, set_aside=set_aside, group_id=group_id)
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
@@ -143,7 +140,7 @@ class SegmentStore:
 
     def open(self) -> None:
         """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
-        setting, held = self._setting, self._take()
+        held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
             least_bytes = min(self.capacity_bytes, self._segment_bytes)
             check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
