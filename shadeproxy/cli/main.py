@@ -97,10 +97,16 @@ def check(
 
     console, failed = Console(soft_wrap=True), 0
     for row in run_checks(settings, bucket):
-        mark = "[green]ok    [/]" if row.ok else "[bold red]failed[/]"
-        console.print(f"{mark}  {escape(row.name)}: {escape(row.detail)}", highlight=False)
-        if not row.ok:
-            failed += 1
+        mark = (
+            "[bold red]failed [/]"
+            if not row.ok
+            else "[yellow]warning[/]"
+            if row.change
+            else "[green]ok     [/]"
+        )
+        console.print(f"{mark} {escape(row.name)}: {escape(row.detail)}", highlight=False)
+        failed += not row.ok
+        if row.change:
             console.print(f"        change: {escape(row.change)}", highlight=False)
     if failed:
         raise ShadeProxyError(f"{failed} of the checks failed")

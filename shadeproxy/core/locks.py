@@ -7,11 +7,13 @@ while a worker of it, stopped or hanging, holds it still. Holders are found by t
 import errno
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK_NAME = "lock"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a medium without room."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 
@@ -56,11 +58,18 @@ def holder_of(path: Path) -> str:
 
 def _write_pid(descriptor: int) -> None:
     """For people who look into the file. A full disk has no room for it, and locks all the same."""
-    try:
+    with suppress_full():
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+@contextmanager
+def suppress_full() -> Iterator[None]:
+    """Go on behind a block that met a medium without room. Other errors leave it."""
+    try:
+        yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
 
 

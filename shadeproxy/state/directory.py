@@ -6,11 +6,10 @@ import sqlite3
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.locks import LOCK_NAME, Held, lock
+from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 
 DATABASE_NAME = "cache.db"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
 # By SQLite's primary result code.
 _HINTS = {
@@ -56,7 +55,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 def refusal(path: Path, error: OSError) -> ConfigError:
     """What to tell of a directory, or a file in it, that cannot be used."""
     hint = f"choose a directory that user id {os.geteuid()} can write"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         hint = "free space there or choose another directory"
     # mkdir says "File exists" of a file that stands in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror

@@ -13,9 +13,9 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.locks import LOCK_NAME, Held, lock
-from shadeproxy.core.units import format_size
+from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock, suppress_full
 from shadeproxy.tiers.medium import punch_hole
+from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
 from shadeproxy.tiers.version import (
     OTHER_ORIGIN,
@@ -114,14 +114,12 @@ def _share(held: Claim, setting: str, group_id: int | None) -> None:
         ) from error
 
 
-def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
-    """Refuse a file system that is too full for ``room_bytes`` (what the cache holds already counts as
-    room) or that cannot punch holes. Raises ConfigError.
+def check_medium(held: Claim, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
+    """Refuse a file system that can never hold the capacity, or that cannot punch holes; say it of one that
+    has less room now. Raises ConfigError.
     """
     try:
-        own_bytes = sum(file.stat().st_blocks * 512 for file in held.path.glob(f"*{SUFFIX}"))
-        status = os.statvfs(held.path)
-        free_bytes = own_bytes + status.f_bavail * status.f_frsize
+        room = look_at(held.path)
         _probe_hole(held.path / PROBE_NAME)
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
@@ -130,19 +128,25 @@ def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
                 "choose a directory on tmpfs, ext4, xfs or btrfs"
             ) from error
         raise ConfigError(_refusal(held.path, setting, error)) from error
-    if free_bytes < room_bytes:
-        raise ConfigError(
-            f"{setting}: the file system of {held.path} has {format_size(free_bytes)} to use, but the cache "
-            f"needs {format_size(room_bytes)} with min_free; free space, lower capacity or min_free, "
-            "or choose another directory"
-        )
+    key = setting.removesuffix(".path")
+    verdict = judge(key, held.path, room, capacity_bytes=capacity_bytes, min_free_bytes=min_free_bytes)
+    if not verdict.possible:
+        raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+    if verdict.cause:
+        _logger.warning("%s: %s; %s", setting, verdict.cause, verdict.remedy)
 
 
 def _probe_hole(path: Path) -> None:
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(descriptor, b"probe", 0)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in FULL:
+            return  # a full disk must not keep the proxy from starting
+        raise
+    try:
+        with suppress_full():
+            os.pwrite(descriptor, b"probe", 0)
         punch_hole(descriptor, 0, 4096)
     finally:
         os.close(descriptor)
@@ -150,7 +154,7 @@ def _probe_hole(path: Path) -> None:
 
 
 def _refusal(path: Path, setting: str, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         hint = "free space there or choose another directory"
     else:
         hint = f"choose a directory that user id {os.geteuid()} can write"
@@ -176,22 +180,21 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool) -> Claim
             version = None
         known = None if version is None else version.store_id
         store_id = write_version(path, contents) if known is None else known
+        boot = _BOOT_ID.read_text()
+        unflushed = _was_cut_off(path, boot)
     except BaseException:
         os.close(descriptor)
         raise
-    boot = _BOOT_ID.read_text()
-    return Claim(
-        path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=_was_cut_off(path, boot)
-    )
+    return Claim(path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=unflushed)
 
 
 def _was_cut_off(path: Path, boot: str) -> bool:
     """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
     mark = path / BOOT_NAME
-    cut_off = mark.exists() and mark.read_bytes() != boot.encode()
-    if not cut_off:
-        _write_mark(mark, boot)
-    return cut_off
+    if mark.exists():
+        return mark.read_bytes() != boot.encode()
+    _write_mark(mark, boot)
+    return False
 
 
 def doubt(held: Claim) -> Claim:

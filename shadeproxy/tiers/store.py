@@ -19,6 +19,7 @@ from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
 from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
 from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
+from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import interior, lends
@@ -105,9 +106,8 @@ class SegmentStore:
     def used_bytes(self) -> int:
         """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
         self._collect()
-        space = self._space
-        # What is awaited is counted with more than it can turn out to take.
-        return min(space.claimed_bytes, max(space.used_bytes, self.capacity_bytes))
+        # Segments that recovery has not read are counted with more than they can turn out to take.
+        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
@@ -138,12 +138,12 @@ class SegmentStore:
 
     # ------------------------------------------------------------------ life
 
+    @making_room
     def open(self) -> None:
         """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
         held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
-            least_bytes = min(self.capacity_bytes, self._segment_bytes)
-            check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
+            check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
             self._lends = self._lends and lends(self.path / PROBE_NAME)
             held = self._await_segments(held, setting)
         except BaseException:
