@@ -8,14 +8,14 @@ import asyncio
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+from shadeproxy.app.diagnosis import Facts, SilentJob, TierFacts, diagnose
 from shadeproxy.app.live import Live
 from shadeproxy.app.origins import Providers
 from shadeproxy.config import Settings
@@ -51,6 +51,7 @@ class Checkup:
         stats: Stats,
         clock: Clock,
         status: Callable[[], str],
+        silent_jobs: Callable[[], Awaitable[tuple[SilentJob, ...]]],
     ) -> None:
         self._live = live
         self._origin = origin
@@ -61,6 +62,7 @@ class Checkup:
         self._stats = stats
         self._clock = clock
         self._status = status
+        self._silent_jobs = silent_jobs
         self._detached: tuple[str, ...] = ()
         self._refused = False
 
@@ -164,6 +166,7 @@ class Checkup:
             connections_refused=int(self._gauge("connections_refused", 0.0)),
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
+            silent_jobs=await self._silent_jobs(),
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from shadeproxy.api.control import admin, batch, datasets, jobs, locate, operations, orders, reads, service
+from shadeproxy.api.control import (
+    admin,
+    batch,
+    datasets,
+    job_summaries,
+    jobs,
+    locate,
+    operations,
+    orders,
+    reads,
+    service,
+)
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 
@@ -121,16 +132,16 @@ ROUTES = (
         query=_FORM,
     ),
     Route("DELETE", "/v1/datasets/{dataset}", "Forget a dataset", datasets.delete_dataset, answers=_GONE),
-    Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(wire.JobList)),
+    Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(job_summaries.JobList)),
     Route(
         "PUT",
         "/v1/jobs/{job}",
         "Register a job, or update it; every rank may",
         jobs.put_job,
         body={wire.JSON: wire.JobSpec},
-        answers=_ok(wire.JobSummary),
+        answers=_ok(job_summaries.JobSummary),
     ),
-    Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(wire.JobSummary)),
+    Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(job_summaries.JobSummary)),
     Route("DELETE", "/v1/jobs/{job}", "Forget a job and its scores", jobs.delete_job, answers=_GONE),
     Route(
         "DELETE",

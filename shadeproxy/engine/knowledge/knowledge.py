@@ -122,12 +122,13 @@ class Knowledge:
     def end_rank(self, name: str, rank: int) -> None:
         """A rank says no more. Raises UnknownName, InvalidRequest."""
         self.jobs.end(name, rank)
+        self.orders.end(name, rank)
         self._dirty("jobs", name)
 
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
         """Raises UnknownName, InvalidRequest."""
         self.jobs.report(name, rank, progress, now_s)
-        self.orders.progress(name, progress, now_s)
+        self.orders.progress(name, rank, progress, now_s)
         self._dirty("jobs", name)
 
     def expire(self, now_s: float) -> None:
