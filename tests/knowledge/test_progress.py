@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from tests.knowledge.announcing import NOW_S, Long
 
@@ -61,8 +62,32 @@ def test_progress_says_where_a_job_is_at_least():
     job.knowledge.report_progress("one", 0, Progress(0, 5), NOW_S)
     assert (job.state.epoch, job.state.position) == (1, 100)
     assert job.state.missed == 0
-    job.knowledge.report_progress("one", 0, Progress(1, 1 << 62), NOW_S)
+    job.knowledge.report_progress("one", 0, Progress(1, 4096), NOW_S)
     assert (job.state.epoch, job.state.position) == (1, 4096)
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (Progress(0, 4097), "position 4097, but rank 0 of job 'one' has announced 4096 samples of epoch 0"),
+        (
+            Progress(0, 10**15),
+            "position 1000000000000000, but rank 0 of job 'one' has announced 4096 samples",
+        ),
+        (Progress(7, 10**15), "position 1000000000000000 in epoch 7: at most 16777216 is believed"),
+        (Progress(1 << 31, 0), "epoch 2147483648: at most 2147483647 is believed"),
+    ],
+)
+def test_progress_that_cannot_be_is_refused_and_changes_nothing(progress, text):
+    job = Long()
+    job.announce()
+    job.read(job.order[:500])
+    before = job.state
+    with pytest.raises(InvalidRequest) as raised:
+        job.knowledge.report_progress("one", 0, progress, NOW_S)
+    assert text in str(raised.value)
+    assert job.state == before
+    assert job.knowledge.jobs.get("one").progress == {}
 
 
 def test_reads_that_name_a_later_epoch_begin_it():
