@@ -176,7 +176,7 @@ class Job:
             self._watch.begin(sampler)
         self._settle()
         self._tag.epoch.value = epoch
-        self._progress.begin(epoch, start)
+        self._progress.begin(epoch, start, length)
         with self._board_lock:
             self._halfway.begin(epoch, start, length)
         self._ahead = ahead

@@ -76,6 +76,9 @@ class Planner:
         per_rank = self._samples / job.world_size
         self.num_samples = math.floor(per_rank) if settings.drop_last else math.ceil(per_rank)
         self._total = self.num_samples * job.world_size
+        # A loader with drop_last leaves out the last batch of a rank where it is not a whole one.
+        spare = self.num_samples % settings.batch_size if settings.drop_last else 0
+        self._read = self.num_samples - spare
         self._smoothing: float | None = None
         self._smoothed_loss: float | None = None
 
@@ -86,7 +89,9 @@ class Planner:
 
     def uniform(self, epoch: int) -> Plan:
         """The plan of mode "uniform"."""
-        return self._share(self._permutation(epoch), None, min(self._samples, self._total))
+        return self._share(
+            self._permutation(epoch), None, min(self._samples, self._read * self._job.world_size)
+        )
 
     def plan(self, epoch: int) -> Plan:
         """The plan of ``epoch`` from what is known now."""
@@ -120,13 +125,13 @@ class Planner:
                 seed=settings.seed,
                 epoch=epoch,
             )
-            return self._share(whole, correction, np.unique(whole).size)
+            return self._share(whole, correction, self._distinct(whole))
         resident = self._job.residency()
         if resident is None:
             resident = np.zeros(self._samples, dtype=np.bool_)
         repeat = 1 + round((settings.repeat - 1) * self.trend.aggressiveness)
         whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
-        return self._share(whole, None, np.unique(whole).size)
+        return self._share(whole, None, self._distinct(whole))
 
     def _substituted(self, epoch: int, known: Known) -> Plan:
         resident = self._job.residency()
@@ -144,7 +149,7 @@ class Planner:
                 seed=self._settings.seed,
                 epoch=epoch,
             )
-        return Plan(order, None, None, np.unique(order).size)
+        return Plan(order, None, None, np.unique(order[: self._read]).size)
 
     def _smooth(self, known: Known) -> float:
         if known.mean_loss is None:
@@ -166,6 +171,10 @@ class Planner:
         self, whole: NDArray[np.uint32], correction: NDArray[np.float32] | None, distinct: int
     ) -> Plan:
         return Plan(self._deal(whole), whole, correction, distinct)
+
+    def _distinct(self, whole: NDArray[np.uint32]) -> int:
+        """How many different samples all ranks read of ``whole``."""
+        return np.unique(whole[: self._read * self._job.world_size]).size
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:
         return whole[self._job.rank :: self._job.world_size]

@@ -28,6 +28,7 @@ class Progress:
         self._lock = threading.Lock()
         self._unsent: list[Step] = []
         self.epoch = 0
+        self._length = 0
         self._clear(0)
 
     def _clear(self, start: int) -> None:
@@ -36,20 +37,25 @@ class Progress:
         self._stall_s = self._estimated_s = 0.0
         self._sent = 0
 
-    def begin(self, epoch: int, start: int) -> None:
-        """An epoch begins, at sample ``start`` when it is resumed; that is due at once: what is before
-        it will not be read. What the last epoch did not send stays due.
+    def begin(self, epoch: int, start: int, length: int = 0) -> None:
+        """An epoch of ``length`` samples (0: nobody knows) begins, at sample ``start`` when it is resumed; that
+        is due at once: what is before it will not be read. What the last epoch did not send stays due.
         """
         with self._lock:
             self._note()
-            self.epoch = epoch
+            self.epoch, self._length = epoch, length
             self._clear(start)
 
     @property
     def position(self) -> int | None:
-        """Samples finished in this epoch, or None when nobody counted since it began."""
+        """Samples finished in this epoch, or None when nobody counted since it began. A sample that is
+        reported twice is not finished twice.
+        """
         furthest = max(self.reported, self._timed, self._told) or self._given
-        return self._start + furthest if furthest else None
+        if not furthest:
+            return None
+        position = self._start + furthest
+        return min(position, self._length) if self._length else position
 
     def timed(self, samples: int, stall_s: float) -> None:
         """``samples`` more went through a timed loader, which waited ``stall_s`` for them."""

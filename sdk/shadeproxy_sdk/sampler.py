@@ -138,7 +138,7 @@ class ShadeSampler(Sampler[int]):
     @property
     def distinct_samples(self) -> int:
         """Different samples that all ranks together ("substitute": this rank) read in the last epoch that was
-        iterated to its end; 0 before.
+        iterated to its end, as a DataLoader with the same ``drop_last`` makes batches of it; 0 before.
         """
         return self._distinct
 

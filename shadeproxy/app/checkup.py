@@ -8,14 +8,14 @@ import asyncio
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+from shadeproxy.app.diagnosis import Facts, SilentJob, TierFacts, diagnose
 from shadeproxy.app.fitting import judge_memory
 from shadeproxy.app.live import Live
 from shadeproxy.app.origins import Providers
@@ -55,6 +55,7 @@ class Checkup:
         stats: Stats,
         clock: Clock,
         status: Callable[[], str],
+        silent_jobs: Callable[[], Awaitable[tuple[SilentJob, ...]]],
     ) -> None:
         self._live = live
         self._origin = origin
@@ -65,6 +66,7 @@ class Checkup:
         self._stats = stats
         self._clock = clock
         self._status = status
+        self._silent_jobs = silent_jobs
         self._detached: tuple[str, ...] = ()
         self._memory = Verdict(possible=True)
         self._refused = False
@@ -182,6 +184,7 @@ class Checkup:
             reload_error=self._live.reload_error,
             memory_error=self._memory.cause,
             memory_remedy=self._memory.remedy,
+            silent_jobs=await self._silent_jobs(),
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:

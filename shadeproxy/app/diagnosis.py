@@ -21,6 +21,7 @@ _SLOW_MISS_S = 1.0
 _ENOUGH_MISSES = 20
 _FEW_DESCRIPTORS = 4096
 _DESCRIPTORS_SHARE = 0.8
+_MUCH_OF_THE_CACHE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,18 @@ class TierFacts:
     inodes_left: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class SilentJob:
+    """A job that stopped reading what it announced. ``share``: of the cache, what lies there of its data set;
+    ``left_s``: until its order lapses, 0 when it has.
+    """
+
+    name: str
+    silent_s: float
+    share: float
+    left_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """``probe``: how the origin answered a request just now; ``probe_error``: how it did not, and
@@ -87,6 +100,7 @@ class Facts:
     reload_error: str
     memory_error: str = ""
     memory_remedy: str = ""
+    silent_jobs: tuple[SilentJob, ...] = ()
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -99,6 +113,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         *_process(facts),
         *_connections(facts),
         *_settings(facts),
+        *(finding for job in facts.silent_jobs for finding in _silent(job)),
     ]
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
 
@@ -334,3 +349,20 @@ def _settings(facts: Facts) -> Iterator[Finding]:
             f"these settings changed since the start and are not in force: {', '.join(facts.waits)}",
             "restart the proxy",
         )
+
+
+def _silent(job: SilentJob) -> Iterator[Finding]:
+    if job.share < _MUCH_OF_THE_CACHE:
+        return
+    lapses = (
+        f"its order lapses by itself in {job.left_s:.0f} s: other reads then take its places as they come"
+    )
+    if not job.left_s:
+        lapses = "its order has lapsed, so other reads take its places as they come"
+    yield Finding(
+        "silent job",
+        "warning",
+        f"job {job.name!r} is silent and holds {100 * job.share:.0f} % of the cache: it last read"
+        f" {job.silent_s:.0f} s ago",
+        f"{lapses}; if it is dead, forget it and its scores at once: DELETE /v1/jobs/{job.name}",
+    )

@@ -40,6 +40,7 @@ from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.readers import Readers
 from shadeproxy.app.recording import Recorder
+from shadeproxy.app.silent_jobs import SilentJobs
 from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
@@ -117,7 +118,7 @@ class Proxy:
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
-        self._stack.callback(pool.shutdown)
+        self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
         state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
@@ -158,6 +159,7 @@ class Proxy:
             stats=self.stats,
             clock=clock,
             status=lambda: self._status,
+            silent_jobs=SilentJobs(knowledge.orders, engine.cache, clock).look,
         )
         context = ControlContext(
             version=__version__,

@@ -36,6 +36,9 @@ class Facts:
         self._rng = rng
         self._reuse = ReuseEstimator()
         self._observed: list[tuple[int, float, float]] = []
+        self._abandoned_at: dict[
+            tuple[str, float], float
+        ] = {}  # the tick, by job and when it was last heard of
 
     def observe(self, group: int, tick: float, distance: float) -> None:
         """A demand read of a page that was read ``distance`` ticks before; nan: it is not known."""
@@ -65,15 +68,18 @@ class Facts:
         """Of pages that have a slot."""
         table = self._residents
         # The same array for both, whose objects are then found once.
-        hashes = table.object_hash[slots]
+        hashes, last_use = table.object_hash[slots], table.last_use[slots]
+        idle_after = self._reuse.idle_after(table.group[slots])
+        if self._next_uses.abandoned:
+            idle_after = np.where(self._are_abandoned(hashes, last_use, tick), 0.0, idle_after)
         return PageColumns(
             next_use_s=self._next_uses.next_use_s(hashes, table.number[slots]),
             weight=self._weights.weights_of(hashes, table.number[slots]),
-            last_use=table.last_use[slots],
+            last_use=last_use,
             admitted=table.admitted[slots],
             uses=table.uses[slots].astype(np.float64),
             size_bytes=table.record_bytes[slots].astype(np.float64),
-            idle_after=self._reuse.idle_after(table.group[slots]),
+            idle_after=idle_after,
             draw=self._rng.random(len(slots)),
             tick=tick,
         )
@@ -93,3 +99,15 @@ class Facts:
             draw=self._rng.random(count),
             tick=tick,
         )
+
+    def _are_abandoned(self, hashes: NDArray[np.uint64], last_use: Column, tick: float) -> NDArray[np.bool_]:
+        """Which pages are of data sets whose jobs are gone, and were read by nobody since."""
+        abandoned = self._next_uses.abandoned
+        known = self._abandoned_at
+        self._abandoned_at = {
+            (one.job, one.since_s): known.get((one.job, one.since_s), tick) for one in abandoned
+        }
+        found = np.zeros(len(hashes), dtype=np.bool_)
+        for one, at in zip(abandoned, self._abandoned_at.values(), strict=True):
+            found |= one.holds(hashes) & (last_use <= at)
+        return found

@@ -3,9 +3,10 @@
 ``_plan`` decides what is wanted, ``_pump`` starts what there is room for; both are plain defs, and run when
 an order or a reader moved, and when a page came. Laws: streams first, because their readers are here now;
 then announced samples by next use over all jobs, then the rest of big objects; a page is only asked for
-when it would win a place, and once for one use; memory and connections are taken only where demand leaves
-some; what only a withdrawn order wanted is cancelled; failures are counted, and slow it down, and a defect of
-its own ends nothing but the round that it is in, least of all a read.
+when it would win a place, and once for one use; what lies ready and unread takes a quarter of the tiers at
+most, because readers who announce nothing need places too; memory and connections are taken only where
+demand leaves some; what only a withdrawn order wanted is cancelled; failures are counted, and slow it down,
+and a defect of its own ends nothing but the round that it is in, least of all a read.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ _PAUSE_S = 0.02
 _SPARE = 2  # wanted pages win no place, or came meanwhile
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
+_MOST_READY = 4  # one part in so many of all tiers
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
@@ -135,12 +137,17 @@ class Prefetcher:
             self._parts.note(ref, meta, span, room_bytes=self._ahead.free_bytes)
 
     def _note_first_use(self, hashed: int, number: int) -> None:
-        self._fetched.was_wanted(hashed, number)
+        self._was_wanted(hashed, number)
         self._safely(partial(self._parts.note_first_use, hashed, number))
         self._woken.set()
 
     def _note_wanted(self, ref: ObjectRef, number: int) -> None:
-        self._fetched.was_wanted(object_hash(ref), number)
+        self._was_wanted(object_hash(ref), number)
+
+    def _was_wanted(self, hashed: int, number: int) -> None:
+        self._fetched.was_wanted(hashed, number)
+        for walk in self._walks.values():
+            walk.ready.drop((hashed, number))
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
         """Whether an order says what will be read of an object: it knows better."""
@@ -249,7 +256,7 @@ class Prefetcher:
             return
         while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
             self._start_part(guess, staged=True)
-        while self._queue and self._may_start(self._depth):
+        while self._queue and self._may_start(self._depth) and self._may_lie_ready():
             wanted = self._queue.pop()
             walk = self._walks.get(wanted.job)
             if walk is not None:
@@ -284,6 +291,12 @@ class Prefetcher:
             and self._ahead.may_take(size_bytes)
         )
 
+    def _may_lie_ready(self) -> bool:
+        """Whether one more page may come ahead; the first one may, however small the tiers are."""
+        ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
+        size_bytes = int(self._latency.size_bytes)
+        return not ready_bytes or ready_bytes + size_bytes <= self._ahead.capacity_bytes // _MOST_READY
+
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
@@ -293,17 +306,21 @@ class Prefetcher:
         flight = self._ahead.begin(need, partial(self._landed, key))
         now_s = self._clock.monotonic_s()
         self._fetched.add(need, now_s)
+        if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
+            walk.fetched(wanted, size_bytes)
         self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
         self._flying_bytes += size_bytes
 
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
         self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
+        page = object_hash(flown.flight.ref), flown.flight.number
         if fetched.error is not None:
-            self._fetched.was_wanted(object_hash(flown.flight.ref), flown.flight.number)
-        if flown.wanted is not None and fetched.meta is not None:
-            walk = self._walks.get(flown.wanted.job)
-            if walk is not None and fetched.meta.size > self._ahead.page_size:
+            self._was_wanted(*page)
+        walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
+        if walk is not None and flown.wanted is not None and fetched.meta is not None:
+            walk.ready.resize(page, fetched.size_bytes)
+            if fetched.meta.size > self._ahead.page_size:
                 walk.forget(flown.wanted.sample)
         if self._queue:
             self._safely(self._pump)

@@ -17,6 +17,7 @@ from shadeproxy.engine.ahead import Ahead, Need
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.engine.knowledge.upcoming import Outlook, Upcoming
 from shadeproxy.prefetch.pace import Pace
+from shadeproxy.prefetch.ready import ReadyPages
 
 _MOST_NEW = 512
 """Samples looked up in one look: about 2 ms."""
@@ -50,6 +51,7 @@ class Walk:
         self.pace = Pace(now_s)
         self.complete = True
         """Whether the last look saw all that it was to see."""
+        self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0
         self._state = np.zeros(0, dtype=np.uint8)  # by sample
@@ -70,6 +72,7 @@ class Walk:
         """What the next ``count`` samples lack, soonest first: about ``most`` pages."""
         ids = upcoming.coming(self.job, count)
         if not len(ids):
+            self.ready.clear()
             return []
         self._make_room(int(ids.max()) + 1)
         self._note_reach(ids)
@@ -92,6 +95,11 @@ class Walk:
             for sample, place in due.items()
             for need in self._needs[sample][:most]
         ]
+
+    def fetched(self, wanted: Wanted, size_bytes: int) -> None:
+        """A page is on its way. Of a sample that was read since the last look it is not to be counted."""
+        if self._looked[wanted.sample] == self._looks:
+            self.ready.add((wanted.need.object_hash, wanted.need.number), wanted.sample, size_bytes)
 
     def issued(self, wanted: Wanted) -> None:
         """A page is on its way, or need not be."""
@@ -125,6 +133,7 @@ class Walk:
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
+                self.ready.drop_sample(sample)
         if self._read > len(gone):
             # Others were read behind all that was looked at.
             self.pace.note_reach(2 * len(self._listed))

@@ -27,6 +27,10 @@ class Probed:
         return "answers"
 
 
+async def no_jobs() -> tuple[()]:
+    return ()
+
+
 @pytest.mark.parametrize(
     ("outcomes", "remarks", "lines"),
     [
@@ -66,6 +70,7 @@ async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwis
         stats=SimpleNamespace(gauges={}),
         clock=clock,
         status=lambda: "ready",
+        silent_jobs=no_jobs,
     )
     watch = asyncio.create_task(checkup.watch())
     await enough.wait()

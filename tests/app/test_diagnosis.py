@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+from shadeproxy.app.diagnosis import Facts, SilentJob, TierFacts, diagnose
 
 GIB = 1024**3
 TIER = TierFacts(
@@ -157,10 +157,26 @@ def test_a_trouble_is_found_by_its_sign(changes, name, severity, cause, remedy):
         health(last_refusal=REFUSED | {"age_s": 3600.0}),
         {"miss_p90_s": 3.0, "misses": 3},
         {"credentials_left_s": 3600.0},
+        {"silent_jobs": (SilentJob("resnet", 400.0, 0.004, 0.0),)},
     ],
 )
 def test_what_is_only_unusual_is_no_trouble(changes):
     assert diagnose(replace(WELL, **changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("left_s", "lapses"),
+    [
+        (90.0, "its order lapses by itself in 90 s: other reads then take its places as they come"),
+        (0.0, "its order has lapsed, so other reads take its places as they come"),
+    ],
+)
+def test_a_silent_job_is_named_with_what_it_holds(left_s, lapses):
+    (finding,) = diagnose(replace(WELL, silent_jobs=(SilentJob("resnet", 210.4, 0.873, left_s),)))
+    assert (finding.name, finding.severity) == ("silent job", "warning")
+    assert finding.cause == "job 'resnet' is silent and holds 87 % of the cache: it last read 210 s ago"
+    forget = "; if it is dead, forget it and its scores at once: DELETE /v1/jobs/resnet"
+    assert finding.remedy == lapses + forget
 
 
 def test_the_worst_comes_first():

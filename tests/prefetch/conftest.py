@@ -33,6 +33,7 @@ class FakeOrders:
 
     orders: dict[str, Order] = field(default_factory=dict)
     listeners: list[Callable[[], None]] = field(default_factory=list)
+    abandoned: tuple[()] = ()
 
     def outlooks(self) -> list[Outlook]:
         return [

@@ -78,6 +78,17 @@ def test_furthest_count_is_believed_from_the_start_of_the_epoch():
     assert progress.take() == []
 
 
+def test_a_position_is_never_beyond_the_epoch():
+    progress = Progress()
+    progress.begin(0, 0, 100)
+    progress.reported += 180  # two losses a sample
+    assert progress.position == 100
+    assert progress.take() == [(0, 100, 0.0)]
+    progress.begin(1, 40, 100)
+    progress.told(150, 0.0)
+    assert progress.position == 100
+
+
 def test_stall_is_the_wait_for_batches_and_not_the_work_between():
     clock = Clock()
 

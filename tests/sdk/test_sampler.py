@@ -157,6 +157,28 @@ def test_distinct_samples_are_those_of_the_finished_epoch(make_job):
     assert sampler.distinct_samples == len(set(everything)) < 40
 
 
+@pytest.mark.parametrize("mode", ["uniform", "importance", "shade", "reorder", "substitute"])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_distinct_samples_leave_out_the_batch_that_drop_last_drops(make_job, proxy, mode, world_size):
+    jobs = [make_job(rank=rank, world_size=world_size) for rank in range(world_size)]
+    samplers = [shade.ShadeSampler(job, mode, batch_size=7, drop_last=True) for job in jobs]
+    for epoch in range(2):
+        read = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            loader = torch.utils.data.DataLoader(
+                range(len(sampler.job.manifest)), batch_size=7, sampler=sampler, drop_last=True
+            )
+            read.append(torch.cat(list(loader)).tolist())
+        for job in jobs:
+            report_everything(job)
+            assert job.flush()
+    for sampler, mine in zip(samplers, read, strict=True):
+        every = mine if mode == "substitute" else [sample for rank in read for sample in rank]
+        assert len(mine) < sampler.num_samples
+        assert sampler.distinct_samples == len(set(every))
+
+
 @pytest.mark.parametrize("mode", ["uniform", "importance", "shade"])
 def test_resumes_at_the_same_sample_and_goes_on_the_same(make_job, proxy, mode):
     proxy.resident = bytes([0x0F] * 5)

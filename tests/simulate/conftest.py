@@ -36,6 +36,8 @@ class Weights:
 class Upcoming:
     """The simulator's next uses as the engine asks for them."""
 
+    abandoned = ()
+
     def __init__(self, trace, announce):
         self.next_uses = NextUses(trace, announce) if announce.epochs else None
         self.at = 0

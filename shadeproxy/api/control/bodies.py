@@ -70,16 +70,6 @@ class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
     expires_s: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = DEFAULT_EXPIRES_S
 
 
-class RankProgress(msgspec.Struct):
-    epoch: int
-    position: int
-
-
-class ScoreSummary(msgspec.Struct):
-    known: int
-    mean: float | None
-
-
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
     """``ids``: in the order in which they are read."""
 
@@ -93,43 +83,6 @@ class OrderAnnounced(msgspec.Struct):
     rank: int
     offset: int
     announced: int
-
-
-class OrderSummary(msgspec.Struct):
-    """``epochs``: ids announced, by epoch, of those not over yet. ``left``: of them not read yet.
-    ``believed``: reads bear the order out; else it is not used. ``found``: reads that it named about where
-    they came; ``surprises``: reads that it did not; ``missed``: announced and passed by unread.
-    """
-
-    epochs: dict[str, int]
-    epoch: int | None
-    position: int | None
-    left: int
-    believed: bool
-    rate_per_s: float | None
-    found: int
-    surprises: int
-    missed: int
-
-
-class JobSummary(msgspec.Struct):
-    job: str
-    dataset: str | None
-    digest: str | None
-    count: int
-    world_size: int
-    weight: float
-    expires_s: float
-    silent_s: float
-    live: bool
-    in_use: bool
-    scores: ScoreSummary
-    progress: dict[str, RankProgress]
-    order: OrderSummary | None = None
-
-
-class JobList(msgspec.Struct):
-    jobs: list[JobSummary]
 
 
 class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,15 +11,10 @@ from shadeproxy.api.control.bodies import (
     MAX_SCORES_BYTES,
     OCTETS,
     SCORES,
-    JobList,
     JobSpec,
-    JobSummary,
-    OrderSummary,
     ProgressReport,
-    RankProgress,
     ScoresApplied,
     ScoresBody,
-    ScoreSummary,
     answer_json,
     decode,
     read_body,
@@ -27,6 +22,13 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.job_summaries import (
+    JobList,
+    JobSummary,
+    OrderSummary,
+    RankProgress,
+    ScoreSummary,
+)
 from shadeproxy.api.control.orders import number
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
@@ -65,7 +67,9 @@ async def delete_job(context: ControlContext, request: web.Request) -> web.Respo
 
 
 async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
-    context.knowledge.end_rank(request.match_info["job"], number("rank", request.match_info["rank"]))
+    name = request.match_info["job"]
+    context.knowledge.end_rank(name, number("rank", request.match_info["rank"]))
+    await context.settling.settled(name)
     return web.Response(status=204)
 
 
@@ -124,6 +128,9 @@ def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
         found=state.found,
         surprises=state.surprises,
         missed=state.missed,
+        silent_s=state.silence.silent_s,
+        lapses_after_s=state.silence.limit_s,
+        lapsed=state.lapsed,
     )
 
 
@@ -157,6 +164,13 @@ def _check_json(knowledge: Knowledge, name: str, data: bytes) -> Batch:
     return knowledge.check_by_ids(name, body.ids, body.scores)
 
 
+def _silent_s(context: ControlContext, job: Job) -> float:
+    """Since its last call, or its last read where it has announced what it reads."""
+    silent_s = max(0.0, context.clock.now_s() - job.seen_s)
+    state = context.knowledge.orders.state(job.name)
+    return silent_s if state is None else min(silent_s, state.silence.silent_s)
+
+
 def _summary(context: ControlContext, job: Job) -> JobSummary:
     space = context.knowledge.space(job.name)
     column = context.knowledge.scoreboard.get(job.name)
@@ -169,7 +183,7 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         world_size=job.world_size,
         weight=job.weight,
         expires_s=job.expires_s,
-        silent_s=max(0.0, context.clock.now_s() - job.seen_s),
+        silent_s=_silent_s(context, job),
         live=job.live,
         in_use=job.in_use,
         scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),

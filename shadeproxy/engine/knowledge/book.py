@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shadeproxy.engine.knowledge.build import Built, Columns
 from shadeproxy.engine.knowledge.datasets import Ids
 from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.liveness import Liveness
 from shadeproxy.engine.knowledge.pace import Pace
 from shadeproxy.engine.knowledge.sequence import NEVER, OrderSequence, Places
 from shadeproxy.engine.knowledge.strays import Strays
@@ -34,12 +35,13 @@ _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job i
 
 
 class Book:
-    """What one job announced, read against what it does."""
+    """What one job announced, read against what it does. ``restored``: announced before a restart."""
 
-    def __init__(self, job: Job, built: Built, now_s: float) -> None:
+    def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
         self.job = job
         self.lookup = built.lookup
         self.pace = Pace(now_s)
+        self.liveness = Liveness(now_s, restored=restored)
         self.truth = Truth()
         self.left = 0
         """Places that are not over."""
@@ -104,6 +106,14 @@ class Book:
             return None, 0
         return self._strays.take(self.truth, self._near_now), 2 * self._near_now
 
+    def has_lapsed(self, now_s: float) -> bool:
+        """Whether what was announced counts no more: the job is silent, expired, or has ended."""
+        return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
+
+    def is_gone(self, now_s: float) -> bool:
+        """Whether the job has ended, or was silent for some time after its order lapsed."""
+        return not self.job.in_use or self.liveness.silence(now_s).is_gone
+
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
         """Whether a job that announces this was started anew: an epoch from before the one that it is in, or,
         after a pause and from the beginning, the one that it is well into.
@@ -150,6 +160,7 @@ class Book:
                 self.left -= 1
             self._next[sample] = self._links[place]
             self._last[sample] = place
+            self.liveness.hear(now_s)
             if len(self._stale):
                 self._stale[self.lookup.pages_of(np.array([sample]))] = True
             self._read.append(place)
@@ -175,6 +186,8 @@ class Book:
         while len(samples):
             together = self._near_now // _SETTLED_SHARE
             far = self._consume(samples[:together])
+            if self._read:
+                self.liveness.hear(now_s)
             if certain:
                 strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
                 self._surprises += len(strays)
@@ -289,15 +302,12 @@ class Book:
         found: NDArray[np.uint32] = self.sequence.ids[self.floor + left[skip:wanted]]
         return found
 
-    def next_use_s(
-        self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32], now_s: float
-    ) -> Column:
+    def next_use_s(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column:
         """Seconds until the next read of each page, for the job's weight: f64[k], inf where there is none."""
         places = self._next_places(object_hashes, numbers)
         rate = self.pace.rate_per_s
         rate = _USUAL_RATE_PER_S if not rate > 0 else rate
         distance = np.maximum(places - self.cursor, 0.0) / (rate * self.job.weight)
-        distance += self.pace.silent_s(now_s)
         distance[places == NEVER] = np.inf
         return distance
 

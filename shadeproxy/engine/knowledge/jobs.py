@@ -15,6 +15,8 @@ _ANEW_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # a week, with the default expiry
+_MOST_EPOCH = (1 << 31) - 1
+_MOST_POSITION = 1 << 24  # of an epoch of which no order is known: as many as may be announced
 
 
 class Progress(NamedTuple):
@@ -175,6 +177,28 @@ def refuse_if_any(users: list[Job]) -> None:
         raise Conflict(
             f"dataset {job.dataset!r} is in use by job {job.name!r}",
             hint=f"delete the job first (DELETE /v1/jobs/{job.name}), or use another dataset name",
+        )
+
+
+def check_progress(job: str, rank: int, progress: Progress, *, announced: int | None, samples: int) -> None:
+    """``announced``: samples of that epoch and rank, None where unknown; ``samples``: of the data set. Raises
+    InvalidRequest.
+    """
+    hint = "position is how many samples this rank has finished in this epoch, of those that it announced"
+    if progress.epoch > _MOST_EPOCH:
+        raise InvalidRequest(
+            f"epoch {progress.epoch}: at most {_MOST_EPOCH} is believed", hint="count epochs from 0 on"
+        )
+    if announced is not None and progress.position > announced:
+        raise InvalidRequest(
+            f"position {progress.position}, but rank {rank} of job {job!r} has announced {announced} samples "
+            f"of epoch {progress.epoch}",
+            hint=hint,
+        )
+    most = max(samples, _MOST_POSITION)
+    if progress.position > most:
+        raise InvalidRequest(
+            f"position {progress.position} in epoch {progress.epoch}: at most {most} is believed", hint=hint
         )
 
 

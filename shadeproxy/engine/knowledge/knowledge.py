@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, RequestError, StateError, UnknownName
-from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.engine.knowledge.frozen import FrozenScores
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank, refuse_if_any
+from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_progress, check_rank, refuse_if_any
 from shadeproxy.engine.knowledge.orders import Orders, order_of
 from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
+from shadeproxy.engine.knowledge.paths import ref_of
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores", "orders", "positions")
@@ -122,12 +122,16 @@ class Knowledge:
     def end_rank(self, name: str, rank: int) -> None:
         """A rank says no more. Raises UnknownName, InvalidRequest."""
         self.jobs.end(name, rank)
+        self.orders.end(name, rank)
         self._dirty("jobs", name)
 
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
         """Raises UnknownName, InvalidRequest."""
+        announced = self.orders.announced.ids(name, progress.epoch, rank)
+        told = None if announced is None else len(announced)
+        check_progress(name, rank, progress, announced=told, samples=self.space(name).count)
         self.jobs.report(name, rank, progress, now_s)
-        self.orders.progress(name, progress, now_s)
+        self.orders.progress(name, rank, progress, now_s)
         self._dirty("jobs", name)
 
     def expire(self, now_s: float) -> None:
@@ -177,7 +181,7 @@ class Knowledge:
         """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
-        refs = [_ref(path) for path in scores]
+        refs = [ref_of(path) for path in scores]
         if isinstance(space, GrowingSet):
             return Batch(space, column, hashes=[object_hash(ref) for ref in refs])
         found = space.samples_at(refs)
@@ -388,12 +392,3 @@ def _title(space: Space) -> str:
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"
-
-
-def _ref(path: str) -> ObjectRef:
-    bucket, slash, key = path.partition("/")
-    if not bucket or not slash or not key:
-        raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')
-    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
-        raise InvalidRequest(f"{path[:80]!r} is not valid Unicode", hint='write keys as "bucket/key"')
-    return ObjectRef(bucket, key)

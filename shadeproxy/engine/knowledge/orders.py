@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
+from shadeproxy.engine.knowledge.abandoned import Abandoned, abandoned_by
 from shadeproxy.engine.knowledge.announcements import Announcement, Announcements, unknown_order
 from shadeproxy.engine.knowledge.book import Book
 from shadeproxy.engine.knowledge.build import Build, Built
 from shadeproxy.engine.knowledge.datasets import Dataset, Hashes, Ids, Sample
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress
+from shadeproxy.engine.knowledge.liveness import Silence
 from shadeproxy.engine.knowledge.sequence import position_of
 from shadeproxy.engine.knowledge.upcoming import Outlook
 from shadeproxy.policy.base import Column
@@ -28,7 +30,7 @@ Dirty = Callable[[str, str], None]
 
 class OrderState(NamedTuple):
     """What is shown of a job's order. ``epochs``: ids announced, by epoch, of those not over yet;
-    ``position``: where every rank of ``epoch`` is, about.
+    ``position``: where every rank of ``epoch`` is, about. ``lapsed``: it does not count now.
     """
 
     epochs: dict[int, int]
@@ -40,6 +42,8 @@ class OrderState(NamedTuple):
     found: int
     surprises: int
     missed: int
+    silence: Silence
+    lapsed: bool
 
 
 class Prepared(NamedTuple):
@@ -70,10 +74,13 @@ class Orders:
         self._books: dict[str, Book] = {}
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
+        self._restored: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.on_lost: Callable[[str], None] = lambda _job: None
         """Called with the name of a job that reads something else: settling seeks it in its order."""
         self.now_s = -math.inf
+        self.abandoned: Sequence[Abandoned] = ()
+        self._lapsed: set[str] = set()
 
     # ------------------------------------------------------------------ what jobs announce
 
@@ -92,6 +99,9 @@ class Orders:
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
         book = self._books.get(job.name)
         again = book is not None and book.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        if book is not None:
+            book.liveness.announce(now_s, begins=again)
+        self._restored.discard(job.name)
         self._unsettle(job.name, new.epoch if again else None)
 
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
@@ -103,19 +113,32 @@ class Orders:
         self._gone(job, gone)
         self._unsettle(job, None)
 
+    def end(self, job: str, rank: int) -> None:
+        """A rank says no more: what it announced is not coming."""
+        gone = self.announced.drop(job, rank=rank)
+        if gone:
+            self._gone(job, gone)
+            self._unsettle(job, None)
+        self._look_for_silence()
+        self._changed()
+
     def forget(self, job: str) -> None:
         """The job is gone."""
         self._gone(job, self.announced.drop(job))
+        self._restored.discard(job)
         self._unsettled.pop(job, None)
         self._resumed.pop(job, None)
         if self._books.pop(job, None) is not None:
             self._dirty("positions", job)
+            self._look_for_silence()
             self._changed()
 
-    def progress(self, job: str, progress: Progress, now_s: float) -> None:
+    def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
         """A rank of a registered job finished ``position`` samples of an epoch: it is there, or further."""
         self._hear(now_s)
         book = self._books.get(job)
+        if book is not None:
+            book.liveness.advance(rank, progress, now_s)
         epoch = None if book is None else book.sequence.find(progress.epoch)
         if book is not None and epoch is not None:
             book.skip_to(epoch.place(progress.position))
@@ -154,7 +177,8 @@ class Orders:
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
         if book is None:
-            self._books[job.name] = Book(job, built, self.now_s)
+            restored = job.name in self._restored
+            self._books[job.name] = Book(job, built, self.now_s, restored=restored)
         else:
             book.finish(built)
         self._changed()
@@ -180,7 +204,7 @@ class Orders:
     def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
         """A demand read that begins at byte ``offset`` of an object, before its page is ranked."""
         self._hear(now_s)
-        for book, certain in self._readers(job):
+        for book, certain in self._readers(job, now_s):
             sample = book.lookup.find_one(object_hash, offset)
             if sample >= 0:
                 epoch = None if job is None else job.epoch
@@ -196,25 +220,26 @@ class Orders:
         of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
         for job, code in codes.items():
             mine = slice(None) if len(codes) == 1 else of == code
-            for book, certain in self._readers(job):
+            for book, certain in self._readers(job, now_s):
                 samples = book.lookup.find(object_hashes[mine], offsets[mine])
                 samples = samples[samples >= 0]
                 if len(samples):
                     book.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
                     self._read_on(book)
 
-    def _readers(self, job: JobContext | None) -> Iterator[tuple[Book, bool]]:
-        """Whose read it may be, and whether it must be."""
+    def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[Book, bool]]:
+        """Whose read it may be, and whether it must be: a sign of life then."""
         if job is not None:
             book = self._books.get(job.job)
             if book is not None:
+                book.liveness.hear(now_s)
                 yield book, True
             return
         for book in self._books.values():
             yield book, self._jobs_on(book.job.dataset) == 1
 
     def _jobs_on(self, dataset: str | None) -> int:
-        return sum(job.live and job.dataset == dataset for job in self._jobs)
+        return sum(job.in_use and job.dataset == dataset for job in self._jobs)
 
     def _read_on(self, book: Book) -> None:
         name = book.job.name
@@ -233,8 +258,8 @@ class Orders:
     def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
         soonest = np.full(len(object_hashes), np.inf)
         for book in self._books.values():
-            if book.job.live and book.left and book.truth.proven:
-                np.minimum(soonest, book.next_use_s(object_hashes, numbers, self.now_s), out=soonest)
+            if book.left and book.truth.proven and not book.has_lapsed(self.now_s):
+                np.minimum(soonest, book.next_use_s(object_hashes, numbers), out=soonest)
         return soonest
 
     # ------------------------------------------------------------------ see upcoming.Upcoming
@@ -243,8 +268,7 @@ class Orders:
         return [
             Outlook(name, book.pace.rate_per_s, book.left)
             for name, book in self._books.items()
-            if book.job.live and book.left and book.truth.believed
-            and book.pace.silent_s(self.now_s) < math.inf
+            if book.left and book.truth.believed and not book.has_lapsed(self.now_s)
         ]  # fmt: skip
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
@@ -278,7 +302,17 @@ class Orders:
             found=truth.found,
             surprises=truth.surprises,
             missed=truth.missed,
+            silence=book.liveness.silence(self.now_s),
+            lapsed=book.has_lapsed(self.now_s),
         )
+
+    def silences(self) -> list[tuple[Job, Silence, Dataset]]:
+        """Of every job that announced something and has not read all of it, how silent it is."""
+        return [
+            (book.job, book.liveness.silence(self.now_s), book.lookup.dataset)
+            for book in self._books.values()
+            if book.left
+        ]
 
     def states(self) -> dict[str, OrderState]:
         """Of every job that announced something."""
@@ -297,6 +331,7 @@ class Orders:
         """Take back what was stored; ``settle`` once all of it is there. Raises as ``put``."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
+        self._restored.add(announcement.job)
 
     def resume(self, job: str, progress: Progress) -> None:
         """Where the job was, for ``settle``."""
@@ -305,8 +340,18 @@ class Orders:
     # ------------------------------------------------------------------ inside
 
     def tick(self, now_s: float) -> None:
-        """Call now and then: silence is told by the time of the latest call."""
+        """Call now and then: silence is told by the time of the latest call. Jobs that only read are seen."""
         self._hear(now_s)
+        for book in self._books.values():
+            book.job.seen_s = max(book.job.seen_s, book.liveness.last_s)
+        self._look_for_silence()
+
+    def _look_for_silence(self) -> None:
+        self.abandoned = abandoned_by(self._books.values(), self._jobs, self.now_s)
+        lapsed = {name for name, book in self._books.items() if book.has_lapsed(self.now_s)}
+        if lapsed != self._lapsed:
+            self._lapsed = lapsed
+            self._changed()
 
     def _hear(self, now_s: float) -> None:
         self.now_s = max(now_s, self.now_s)

@@ -1,7 +1,7 @@
-"""How fast a job reads, and since when it does not.
+"""How fast a job reads.
 
 Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; a rate that cannot be
-told yet is nan, never a guess.
+told yet is nan, never a guess. Whether the job still reads at all is for liveness.py to say.
 """
 
 import math
@@ -10,9 +10,6 @@ _HALF_LIFE_S = 15.0
 _SHORTEST_S = 0.05
 _PAUSE_S = 2.0
 _PAUSE_GAPS = 8
-_SILENT_S = 30.0
-_SILENT_READS = 10
-_ASLEEP = 10
 
 
 class Pace:
@@ -47,12 +44,3 @@ class Pace:
             self._busy_s = self._busy_s * kept + gap_s
             self._gap_s += (gap_s - self._gap_s) / 8
         self._reads += reads
-
-    def silent_s(self, now_s: float) -> float:
-        """How long it has been silent, 0 while that is usual; inf when it is not to be waited for."""
-        silent_s = now_s - self.last_s
-        rate = self.rate_per_s
-        limit_s = _SILENT_S if math.isnan(rate) or not rate else max(_SILENT_S, _SILENT_READS / rate)
-        if silent_s <= limit_s:
-            return 0.0
-        return silent_s if silent_s <= _ASLEEP * limit_s else math.inf

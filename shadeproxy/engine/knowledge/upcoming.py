@@ -12,15 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
+from shadeproxy.engine.knowledge.abandoned import Abandoned
 from shadeproxy.engine.knowledge.datasets import Hashes, Ids, Sample
 from shadeproxy.policy.base import Column
 
 
 class NextUses(Protocol):
-    """What eviction asks."""
+    """What eviction asks.
+
+    ``abandoned``: data sets of jobs that are gone; empty nearly always.
+    """
+
+    @property
+    def abandoned(self) -> Sequence[Abandoned]: ...
 
     def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
-        """Seconds until the earliest announced read of each page, over all live jobs: f64[k].
+        """Seconds until the earliest announced read of each page, over all jobs that still speak: f64[k].
 
         ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. inf where none is announced;
         0 where it is due. A job's seconds are divided by its weight. Orders that no read has confirmed yet
@@ -52,7 +59,7 @@ class NotesReads(Protocol):
 
 
 class Outlook(NamedTuple):
-    """One live job whose announced order is believed.
+    """One job that still speaks, and whose announced order is believed.
 
     ``rate_per_s``: samples a second, over the ranks that were announced here; nan until measured.
     ``left``: announced samples yet to be read, over all epochs.
@@ -67,7 +74,7 @@ class Upcoming(Protocol):
     """What prefetching asks."""
 
     def outlooks(self) -> list[Outlook]:
-        """Every live job with an order."""
+        """Every such job with an order."""
         ...
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
@@ -89,6 +96,7 @@ class NothingAnnounced:
     """Implements ``NextUses`` and ``NotesReads`` for who has no orders."""
 
     active = False
+    abandoned: Sequence[Abandoned] = ()
 
     def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:  # noqa: ARG002 - as NextUses
         return np.full(len(object_hashes), np.inf)

@@ -327,6 +327,14 @@ async def test_scores_checked_for_a_job_that_is_then_replaced_are_not_applied(cl
 # ------------------------------------------------------------------ progress and residency
 
 
+async def test_a_position_of_ten_to_the_fifteenth_is_refused_with_what_to_change(client, job, refused):
+    body = {"epoch": 3, "rank": 1, "position": 10**15, "stall_s": 0.25}
+    text = await refused(await client.post(f"{job}/progress", json=body), 400, "invalid_request")
+    assert "position 1000000000000000 in epoch 3: at most 16777216 is believed" in text
+    assert "position is how many samples this rank has finished in this epoch" in text
+    assert (await (await client.get(job)).json())["progress"] == {}
+
+
 async def test_progress_is_shown_and_stall_counted(client, job, context):
     body = {"epoch": 3, "rank": 1, "position": 512, "stall_s": 0.25}
     assert (await client.post(f"{job}/progress", json=body)).status == 204

@@ -48,6 +48,9 @@ async def test_ranks_announce_in_pieces_and_the_job_shows_it(client, job, contex
         "found": 0,
         "surprises": 0,
         "missed": 0,
+        "silent_s": 0.0,
+        "lapses_after_s": 300.0,
+        "lapsed": False,
     }
 
 
@@ -185,3 +188,28 @@ async def test_an_order_that_cannot_be_built_leaves_the_one_before(client, job, 
     monkeypatch.undo()
     await put(client, job, [4, 5])
     assert coming(context) == [4, 5]
+
+
+async def test_the_order_of_a_silent_job_lapses_and_that_is_shown(client, job, context, clock):
+    await put(client, job, [*range(10)])
+    clock.advance(299)
+    context.knowledge.expire(clock.now_s())
+    assert not (await shown(client, job))["lapsed"]
+    clock.advance(2)
+    context.knowledge.expire(clock.now_s())
+    order = await shown(client, job)
+    assert (order["silent_s"], order["lapses_after_s"], order["lapsed"]) == (301.0, 300.0, True)
+    await client.post(f"{job}/progress", json={"epoch": 0, "rank": 0, "position": 1})
+    order = await shown(client, job)
+    assert (order["silent_s"], order["lapses_after_s"], order["lapsed"]) == (0.0, 20.0, False)
+    assert (await (await client.get(job)).json())["silent_s"] == 0.0
+
+
+async def test_an_ended_rank_takes_its_orders_with_it(client, job, context):
+    await put(client, job, [0, 1, 2])
+    await put(client, job, [9, 8, 7], "?rank=1")
+    assert (await client.delete(f"{job}/ranks/0")).status == 204
+    assert coming(context) == [9, 8, 7]
+    assert (await client.delete(f"{job}/ranks/1")).status == 204
+    order = await shown(client, job)
+    assert (order["left"], order["lapsed"]) == (0, True)

@@ -1,0 +1,58 @@
+"""Jobs that announced what they read and fell silent, and how much of the cache lies there for them."""
+
+import asyncio
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.app.diagnosis import SilentJob
+from shadeproxy.core.clock import Clock
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.knowledge.datasets import Dataset
+from shadeproxy.engine.knowledge.orders import Orders
+
+_LEAST_S = 20.0  # less is a checkpoint
+
+
+class _Pages(NamedTuple):
+    """Of every readable page the object's hash, and how long its record is."""
+
+    object_hash: NDArray[np.uint64]
+    record_bytes: NDArray[np.int64]
+
+
+class SilentJobs:
+    """Of one proxy, for ``shadeproxy doctor``."""
+
+    def __init__(self, orders: Orders, cache: PageCache, clock: Clock) -> None:
+        self._orders = orders
+        self._cache = cache
+        self._clock = clock
+
+    async def look(self) -> tuple[SilentJob, ...]:
+        """Those that have been silent for long, and have not ended."""
+        now_s = self._clock.now_s()
+        self._orders.tick(now_s)
+        silent = [
+            (job, silence, dataset)
+            for job, silence, dataset in self._orders.silences()
+            if job.in_use and silence.silent_s >= max(_LEAST_S, silence.limit_s / 2)
+        ]
+        if not silent:
+            return ()
+        table = self._cache.residents
+        ready = table.ready()
+        pages = _Pages(table.object_hash[ready], table.record_bytes[ready])
+        capacity_bytes = sum(medium.tier.capacity_bytes for medium in self._cache.media)
+        found = []
+        for job, silence, dataset in silent:
+            held_bytes = await asyncio.to_thread(_held_bytes, dataset, pages)
+            share = held_bytes / max(capacity_bytes, 1)
+            left_s = max(silence.limit_s - silence.silent_s, 0.0)
+            found.append(SilentJob(job.name, silence.silent_s, share, left_s))
+        return tuple(found)
+
+
+def _held_bytes(dataset: Dataset, pages: _Pages) -> int:
+    return int(pages.record_bytes[dataset.groups.find(pages.object_hash) >= 0].sum())

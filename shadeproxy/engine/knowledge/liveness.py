@@ -1,0 +1,94 @@
+"""Whether a job still speaks: what it announced lapses with its silence, in proportion to its own pace.
+
+Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
+for tens of seconds (a checkpoint), at most for minutes. Signs of life that cost nothing count a bounded
+number of times: an announcement once between two reads, progress only where it is further than ever before.
+"""
+
+import math
+from typing import NamedTuple
+
+from shadeproxy.engine.knowledge.jobs import Progress
+
+_SHORTEST_S = 20.0
+_LONGEST_S = 300.0
+_GAPS = 4
+_GONE_S = 20.0
+_START_S = 300.0  # a data set is indexed, a model is compiled: until its first read a job may take as long
+_SHORT_GAP_S = 1.0  # far below what matters, so that a busy job pays next to nothing
+_HALF_LIFE_S = 60.0  # of a gap: after a pause a job is soon as impatient as before
+
+
+class Silence(NamedTuple):
+    """``silent_s``: since the last sign of life. ``limit_s``: after so much silence announced uses lapse."""
+
+    silent_s: float
+    limit_s: float
+
+    @property
+    def has_lapsed(self) -> bool:
+        return self.silent_s >= self.limit_s
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the job is not to be waited for: a checkpoint may take a little longer than usual."""
+        return self.silent_s >= self.limit_s + _GONE_S
+
+
+class Liveness:
+    """Signs of life of one job. ``restored``: it announced before a restart, and has yet to speak."""
+
+    def __init__(self, now_s: float, *, restored: bool = False) -> None:
+        self.last_s = now_s
+        self._waits = restored
+        self._began = restored  # no grace: whether the job outlived the restart is not known
+        self._announced = not restored
+        self._gap_s = 0.0
+        self._gap_at_s = now_s
+        self._furthest: dict[int, Progress] = {}
+
+    def hear(self, now_s: float) -> None:
+        """The job read."""
+        gap_s = now_s - self.last_s
+        if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
+            gap_s = min(gap_s, _LONGEST_S / _GAPS)
+            if gap_s >= self._usual_s(now_s):
+                self._gap_s, self._gap_at_s = gap_s, now_s
+        self._speak(now_s)
+        self._began = True
+        self._announced = False
+
+    def announce(self, now_s: float, *, begins: bool) -> None:
+        """The job announced something. ``begins``: it begins again, and has the grace of a start."""
+        if self._announced:
+            return
+        self._announced = True
+        if begins:
+            self._began = False
+            self._furthest.clear()
+        self._speak(now_s)
+
+    def advance(self, rank: int, progress: Progress, now_s: float) -> None:
+        """A rank said where it is."""
+        before = self._furthest.get(rank)
+        if before is None or progress > before:
+            self._furthest[rank] = progress
+            self.hear(now_s)
+
+    def silence(self, now_s: float) -> Silence:
+        """How long the job has been silent, and how long it may be."""
+        silent_s = max(now_s - self.last_s, 0.0)
+        if self._waits:
+            return Silence(silent_s, 0.0)
+        if not self._began:
+            return Silence(silent_s, _START_S)
+        return Silence(silent_s, min(max(_GAPS * self._usual_s(self.last_s), _SHORTEST_S), _LONGEST_S))
+
+    def _speak(self, now_s: float) -> None:
+        self.last_s = max(now_s, self.last_s)
+        self._waits = False
+
+    def _usual_s(self, now_s: float) -> float:
+        """The longest gap between two reads lately."""
+        elapsed_s = max(now_s - self._gap_at_s, 0.0)
+        return self._gap_s * math.exp2(-elapsed_s / _HALF_LIFE_S)

@@ -1,0 +1,126 @@
+"""What a stock client gets of a cache that a job has filled and left."""
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.engine.rules import Freshness, Rule
+
+DATA, STOCK, PLACES = 300, 60, 100
+PAGE, BODY, RECORD = 16_384, 7_900, 8_192
+RATE_PER_S = 50
+
+
+class Scene:
+    """A job that reads ``DATA`` objects by its order, beside a stock client that reads ``STOCK`` others."""
+
+    def __init__(self, bench, knowledge):
+        self.bench, self.knowledge = bench, knowledge
+        self.orders = [np.random.default_rng(epoch).permutation(DATA) for epoch in range(4)]
+        self.random = np.random.default_rng(7)
+        for epoch in range(3):
+            self.announce(epoch)
+
+    def announce(self, epoch):
+        new = self.knowledge.check_order("j", self.orders[epoch], epoch=epoch, rank=0)
+        self.knowledge.orders.put(new, self.bench.clock.now_s())
+        self.knowledge.orders.settle()
+
+    async def read(self, key, job=None):
+        _, source = await self.bench.get(key, job=job)
+        await self.bench.settle()
+        self.bench.clock.advance(1 / RATE_PER_S)
+        self.knowledge.expire(self.bench.clock.now_s())
+        return source is not Source.ORIGIN
+
+    async def train(self, epoch, start, stop):
+        return [
+            await self.read(f"d{n}", JobContext("j", epoch, 0))
+            for n in self.orders[epoch][start:stop].tolist()
+        ]
+
+    async def serve(self, seconds, keys):
+        """Hits of a stock client that reads all of ``keys`` in turn, each time in another order."""
+        hits = []
+        for _ in range(int(seconds * RATE_PER_S) // len(keys)):
+            hits += [await self.read(keys[n]) for n in self.random.permutation(len(keys)).tolist()]
+        return float(np.mean(hits))
+
+    def wait(self, seconds):
+        self.bench.clock.advance(seconds)
+        self.knowledge.expire(self.bench.clock.now_s())
+
+
+STOCK_KEYS = [f"s{n}" for n in range(STOCK)]
+
+
+@pytest.fixture
+async def scene(make_bench):
+    builder = ManifestBuilder("data")
+    for n in range(DATA):
+        builder.add(ObjectRef("b", f"d{n}"), None, None)
+    knowledge = Knowledge(page_size=PAGE)
+    knowledge.put_dataset(builder.finish())
+    knowledge.put_job(Job("j", dataset="data"), 0.0)
+    bench = await make_bench(
+        knowledge=knowledge,
+        page_size=PAGE,
+        ram_bytes=PLACES * RECORD,
+        segment_bytes=1 << 20,
+        rules=(Rule(freshness=Freshness.IMMUTABLE),),
+    )
+    for key in (*STOCK_KEYS, *(f"d{n}" for n in range(DATA))):
+        bench.origin.put("b", key, bytes(BODY))
+    made = Scene(bench, knowledge)
+    await made.train(0, 0, DATA)
+    await made.train(1, 0, DATA // 2)
+    return made
+
+
+async def test_a_killed_job_holds_the_cache_for_tens_of_seconds(scene):
+    assert await scene.serve(15, STOCK_KEYS) < 0.2, "it may be back in a moment"
+    await scene.serve(30, STOCK_KEYS)
+    assert await scene.serve(10, STOCK_KEYS) == 1.0
+
+
+async def test_an_ended_job_holds_nothing(scene):
+    scene.knowledge.end_rank("j", 0)
+    await scene.serve(2.4, STOCK_KEYS)
+    assert await scene.serve(10, STOCK_KEYS) == 1.0
+
+
+async def test_a_checkpoint_costs_a_job_nothing(scene):
+    pages = [f"d{n}" for n in range(DATA)]
+    before = scene.bench.cached(pages)
+    scene.wait(15)
+    for key in STOCK_KEYS:
+        await scene.read(key)
+    assert scene.bench.cached(pages) >= before - 4
+
+
+async def test_a_job_that_nobody_disturbed_finds_all_it_had_after_any_silence(scene):
+    pages = [f"d{n}" for n in range(DATA)]
+    before = scene.bench.cached(pages)
+    scene.wait(2000)
+    assert scene.bench.cached(pages) == before
+    await scene.train(1, DATA // 2, DATA)
+    assert np.mean(await scene.train(2, 0, DATA)) > 0.9 * PLACES / DATA, "as if it had never stopped"
+
+
+async def test_a_stock_client_on_the_data_of_a_killed_job_keeps_the_cached_share(scene):
+    """Its own reads are not abandoned: by recency alone a shuffled epoch would hit 3 % here."""
+    scene.wait(60)
+    keys = [f"d{n}" for n in range(DATA)]
+    await scene.serve(12, keys)
+    assert await scene.serve(24, keys) > 0.9 * PLACES / DATA
+
+
+async def test_a_job_in_use_on_the_same_data_keeps_it_from_being_abandoned(scene):
+    scene.wait(100)
+    assert [one.job for one in scene.knowledge.orders.abandoned] == ["j"]
+    scene.knowledge.put_job(Job("k", dataset="data"), scene.bench.clock.now_s())
+    scene.wait(1)
+    assert not scene.knowledge.orders.abandoned
