@@ -8,7 +8,6 @@ state is flushed, then the control listener and everything else close (design se
 import asyncio
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
@@ -116,8 +116,8 @@ class Proxy:
         token = settings.control.resolve_token()
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
-        pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
-        self._stack.callback(pool.shutdown)
+        pool = WorkPool(_CONTROL_THREADS, "control")
+        self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
         state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
@@ -280,7 +280,7 @@ class Proxy:
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
     async def _open_state(
-        self, pool: ThreadPoolExecutor, rules: Rules
+        self, pool: WorkPool, rules: Rules
     ) -> tuple[StateStore, Persistence, Knowledge, DurablePins]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
