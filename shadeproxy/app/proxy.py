@@ -7,7 +7,7 @@ state is flushed, then the control listener and everything else close (design se
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
@@ -211,8 +212,7 @@ class Proxy:
             relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S, door=door)
             await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
-            watch = asyncio.create_task(tls.watch(clock), name="certificate")
-            self._stack.callback(watch.cancel)
+            self._run_until_stopped(tls.watch(clock), "certificate")
         info["s3_endpoint"] = f"{scheme}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -222,8 +222,12 @@ class Proxy:
             pages=len(engine.cache.residents),
             lane="compiled" if COMPILED else "interpreted",
         )
-        look = asyncio.create_task(checkup.watch(), name="probe")
-        self._stack.callback(look.cancel)
+        self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
+        self._run_until_stopped(checkup.watch(), "probe")
+
+    def _run_until_stopped(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._stack.callback(task.cancel)
 
     def _open_door(self, engine: Engine) -> Door:
         tiers = (medium.tier for medium in engine.cache.media)
