@@ -1,5 +1,7 @@
 """The engine as the control listener sees it, and what requests leave behind in statistics and logs."""
 
+import asyncio
+
 import numpy as np
 import structlog
 
@@ -73,8 +75,10 @@ class EngineAdmin:
     async def _pinned(self, bucket: str, prefix: str) -> Pinned:
         table = self._engine.cache.residents
         found = await self._engine.cache.find_under(bucket, prefix)
-        objects = len(np.unique(table.object_hash[found]))
-        return Pinned(objects, len(found), int(table.body_bytes[found].sum()), int(table.pinned[found].sum()))
+        hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
+        pinned = int(table.pinned[found].sum())
+        objects = len(await asyncio.to_thread(np.unique, hashes))
+        return Pinned(objects, len(found), size_bytes, pinned)
 
     def pins(self) -> PinsNow:
         pins, cache = self._pins.pins, self._engine.cache

@@ -180,6 +180,7 @@ class Checkup:
             descriptors_open=descriptors_open,
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             connections_refused=int(self._gauge("connections_refused", 0.0)),
+            loop_lag_p99_s=self._stats.loop_lag.recent_quantile_s(0.99),
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
             memory_error=self._memory.cause,

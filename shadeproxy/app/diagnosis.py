@@ -20,6 +20,7 @@ _EXPIRES_SOON_S = 300.0
 _SLOW_MISS_S = 1.0
 _ENOUGH_MISSES = 20
 _FEW_DESCRIPTORS = 4096
+_LATE_S = 0.05
 _DESCRIPTORS_SHARE = 0.8
 _MUCH_OF_THE_CACHE = 0.01
 
@@ -101,6 +102,7 @@ class Facts:
     memory_error: str = ""
     memory_remedy: str = ""
     silent_jobs: tuple[SilentJob, ...] = ()
+    loop_lag_p99_s: float = 0.0
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -112,6 +114,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         *(finding for tier in facts.tiers for finding in _tier(tier)),
         *_process(facts),
         *_connections(facts),
+        *_loop(facts),
         *_settings(facts),
         *(finding for job in facts.silent_jobs for finding in _silent(job)),
     ]
@@ -331,6 +334,18 @@ def _connections(facts: Facts) -> Iterator[Finding]:
             f"{facts.connections_refused} connections were answered 503 SlowDown since the start: all that"
             f" clients may have of {facts.descriptors_limit} descriptors were open",
             "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
+        )
+
+
+def _loop(facts: Facts) -> Iterator[Finding]:
+    if facts.loop_lag_p99_s > _LATE_S:
+        yield Finding(
+            "event loop late",
+            "warning",
+            f"in the last minutes a hundredth of its timers were up to {facts.loop_lag_p99_s * 1000:.0f} ms"
+            " late: requests wait as long",
+            "give it processor time (look at other processes, steal time, a CPU limit of the container), send"
+            " scores and orders in binary form, raise s3.workers; else report a `py-spy dump`",
         )
 
 

@@ -7,8 +7,7 @@ state is flushed, then the control listener and everything else close (design se
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
@@ -59,6 +59,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
@@ -117,7 +118,7 @@ class Proxy:
         token = settings.control.resolve_token()
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
-        pool = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="control")
+        pool = WorkPool(_CONTROL_THREADS, "control")
         self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
         state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
@@ -213,8 +214,7 @@ class Proxy:
             relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S, door=door)
             await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
-            watch = asyncio.create_task(tls.watch(clock), name="certificate")
-            self._stack.callback(watch.cancel)
+            self._run_until_stopped(tls.watch(clock), "certificate")
         info["s3_endpoint"] = f"{scheme}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -224,8 +224,12 @@ class Proxy:
             pages=len(engine.cache.residents),
             lane="compiled" if COMPILED else "interpreted",
         )
-        look = asyncio.create_task(checkup.watch(), name="probe")
-        self._stack.callback(look.cancel)
+        self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
+        self._run_until_stopped(checkup.watch(), "probe")
+
+    def _run_until_stopped(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._stack.callback(task.cancel)
 
     def _open_door(self, engine: Engine) -> Door:
         tiers = (medium.tier for medium in engine.cache.media)
@@ -282,7 +286,7 @@ class Proxy:
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
     async def _open_state(
-        self, pool: ThreadPoolExecutor, rules: Rules
+        self, pool: WorkPool, rules: Rules
     ) -> tuple[StateStore, Persistence, Knowledge, DurablePins]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)

@@ -35,7 +35,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import RecordHeader
 
 _PROMOTIONS = 8  # among the reads that are noted together
-_SLICE = 256  # pages dropped before something else may run
+_SLICE = 128  # pages dropped before something else may run
 
 
 class PageCache:
@@ -333,17 +333,16 @@ class PageCache:
         What is read anew meanwhile stays: where readers never rest this would not end otherwise.
         """
         # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
-        for slot in self._slots_of(bucket, prefix).tolist():
+        for slot in self.transfers.unplaced_among(self._slots_of(bucket, prefix)):
             self.transfers.drop_unplaced(slot)
         await self._recovery.over()
         before = self.residents.generation.copy()
         # Again, because a page may have moved to another tier while headers were read.
         while len(found := self._of_then(before, await self.find_under(bucket, prefix))):
-            places = [(slot, self._places.of(slot)) for slot in found.tolist()]
-            for start in range(0, len(places), _SLICE):
-                for slot, place in places[start : start + _SLICE]:
-                    if self._places.holds(slot, place):
-                        self.drop(slot, reason)
+            for start in range(0, len(found), _SLICE):
+                part = self._of_then(before, found[start : start + _SLICE])
+                for slot in part[self.residents.tier[part] != NO_TIER].tolist():
+                    self.drop(slot, reason)
                 await asyncio.sleep(0)
 
     def distrust(self, bucket: str) -> None:

@@ -235,13 +235,12 @@ class Engine:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""
         found = await self.cache.find_under(bucket, prefix)
         table = self.cache.residents
-        counted = (
-            len(np.unique(table.object_hash[found])), len(found), int(table.body_bytes[found].sum())
-        )  # fmt: skip
+        hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
+        counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
         if not dry_run:
             # Flights first: what they bring would be stored behind the purge's back.
             self._filling.flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
-            self._versions.forget_prefix(bucket, prefix)
+            await self._versions.forget_prefix(bucket, prefix)
             await self.cache.drop_under(bucket, prefix, "purged")
             await self.cache.erased()
         return counted

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.pace import Pace, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
 
 PIECE_BYTES = 256 * 1024
@@ -36,6 +37,7 @@ class Flight:
         wanted: str | None,
         *,
         part: Span | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.ref = ref
         self.number = number
@@ -63,6 +65,7 @@ class Flight:
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
+        self._pace = pace or Pace()
 
     @property
     def length(self) -> int:
@@ -149,8 +152,7 @@ class Flight:
             return
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if not future.done():  # its reader was cancelled
-                future.set_result(None)
+            self._pace.call(partial(set_done, future))
 
 
 Fill = Callable[[Flight], Coroutine[Any, Any, None]]
@@ -170,6 +172,8 @@ class SingleFlight:
         self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
         self._goes_on = goes_on
+        self._pace = Pace()
+        """Of all waiters: a cold object may have thousands."""
 
     def __len__(self) -> int:
         return sum(map(len, self._live.values()))
@@ -211,7 +215,9 @@ class SingleFlight:
         flight = self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
         if flight is None:
-            flight = Flight(ref, number, upstream, intent, wanted, part=part if alone else None)
+            flight = Flight(
+                ref, number, upstream, intent, wanted, part=part if alone else None, pace=self._pace
+            )
             self._flights.setdefault((ref, number), []).append(flight)
             self._live.setdefault(ref, set()).add(flight)
             name = f"fill {ref} page {number}"

@@ -4,10 +4,13 @@ Laws: no I/O and no clock; the newest fact wins; of two answers about one versio
 (a ranged answer lacks whole-object checksums). Absence is never remembered: a 404 is asked again.
 """
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from shadeproxy.core.types import ObjectMeta, ObjectRef
+
+SLICE = 4096  # objects looked at before something else may run
 
 
 @dataclass(slots=True)
@@ -60,6 +63,16 @@ class MetadataCache:
     def forget(self, ref: ObjectRef) -> None:
         self._known.pop(ref, None)
 
-    def forget_prefix(self, bucket: str, prefix: str) -> None:
-        for ref in [r for r in self._known if r.bucket == bucket and r.key.startswith(prefix)]:
+    def forget_bucket(self, bucket: str) -> None:
+        """At once: a write waits for it. 0.1 us for each object that is known, and as much to forget it."""
+        for ref in [ref for ref in self._known if ref[0] == bucket]:
             del self._known[ref]
+
+    async def forget_prefix(self, bucket: str, prefix: str) -> None:
+        """What was known when this was called, in slices: readers go on meanwhile."""
+        known = list(self._known)
+        for start in range(0, len(known), SLICE):
+            for ref in known[start : start + SLICE]:
+                if ref.bucket == bucket and ref.key.startswith(prefix):
+                    self._known.pop(ref, None)
+            await asyncio.sleep(0)

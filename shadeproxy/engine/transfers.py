@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import structlog
 
 from shadeproxy.core.errors import TierError
@@ -16,7 +17,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.pins import Pins
 from shadeproxy.engine.placement import Placement
-from shadeproxy.engine.residents import Residents
+from shadeproxy.engine.residents import Residents, Slots
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader, Tier
 
@@ -110,6 +111,12 @@ class Transfers:
         self._forget(slot)
         self._stats.record_bypass()
         return False
+
+    def unplaced_among(self, slots: Slots) -> list[int]:
+        """Those of ``slots`` whose page is on its way into a tier."""
+        unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))
+        found: list[int] = unplaced[np.isin(unplaced, slots)].tolist()
+        return found
 
     def drop_unplaced(self, slot: int) -> None:
         """Remove a page that is on its way into a tier; nothing when it is not."""

@@ -157,8 +157,8 @@ class Versions:
     def forget(self, ref: ObjectRef) -> None:
         self._metadata.forget(ref)
 
-    def forget_prefix(self, bucket: str, prefix: str) -> None:
-        self._metadata.forget_prefix(bucket, prefix)
+    async def forget_prefix(self, bucket: str, prefix: str) -> None:
+        await self._metadata.forget_prefix(bucket, prefix)
 
     def touch(self, ref: ObjectRef) -> None:
         """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
@@ -169,7 +169,7 @@ class Versions:
         if ref.key:
             self._metadata.forget(ref)
         else:
-            self._metadata.forget_prefix(ref.bucket, "")
+            self._metadata.forget_bucket(ref.bucket)
 
     def _note_touched(self, ref: ObjectRef) -> None:
         """Listings that were asked for before say nothing of it."""

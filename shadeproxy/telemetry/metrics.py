@@ -25,6 +25,7 @@ from shadeproxy.telemetry.counters import (
     TierCounters,
     TierGauges,
 )
+from shadeproxy.telemetry.lag import LAG_BOUNDS_S
 from shadeproxy.telemetry.stats import Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,6 +60,7 @@ class StatsCollector(Collector):
         yield from _families("prefetch", PrefetchCounters, (), {(): stats.prefetch})
         yield self._origin_errors()
         yield self._origin_latency()
+        yield self._loop_lag()
         yield from self._tier_gauges()
         for name, gauge in stats.gauges.items():
             yield GaugeMetricFamily(f"shadeproxy_{name}", name.replace("_", " "), value=gauge())
@@ -81,6 +83,15 @@ class StatsCollector(Collector):
             family.add_metric(
                 [kind], list(zip(bounds, cumulative, strict=True)), sum_value=counters.latency_sum_s
             )
+        return family
+
+    def _loop_lag(self) -> Metric:
+        lag = self._stats.loop_lag
+        family = HistogramMetricFamily(
+            "shadeproxy_loop_lag_seconds", "How late timers of the event loop were: requests wait as long."
+        )
+        bounds = [*map(str, LAG_BOUNDS_S), "+Inf"]
+        family.add_metric([], list(zip(bounds, accumulate(lag.buckets), strict=True)), sum_value=lag.sum_s)
         return family
 
     def _tier_gauges(self) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ from shadeproxy.telemetry.counters import (
     TierCounters,
     TierGauges,
 )
+from shadeproxy.telemetry.lag import LoopLag
 
 MAX_BUCKETS = 256
 MAX_JOBS = 64
@@ -68,6 +69,7 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.loop_lag = LoopLag()
         self.origin_health: Callable[[], dict[str, Any]] = dict
         """What is known of the origin beside counts: see docs/metrics.md."""
         self.before_showing: Callable[[], None] = lambda: None
@@ -178,6 +180,7 @@ class Stats:
             "evictions": self._evictions(),
             "pages": self.pages.as_json(),
             "prefetch": self.prefetch.as_json(),
+            "loop_lag_s": self.loop_lag.as_json(),
             "gauges": {name: gauge() for name, gauge in self.gauges.items()},
         }
 

@@ -102,6 +102,7 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "30 s ago",
             "[[auth.clients]]",
         ),
+        ({"loop_lag_p99_s": 0.2}, "event loop late", "warning", "up to 200 ms", "in binary form"),
         ({"miss_p90_s": 3.0}, "slow misses", "warning", "longer than 3.0 s", "latency"),
         ({"credentials_left_s": 100.0}, "credentials expire", "warning", "expire in 100 s", "issues"),
         ({"credentials_left_s": -5.0}, "credentials expire", "wrong", "expired 5 s ago", "issues"),

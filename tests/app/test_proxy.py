@@ -1,6 +1,7 @@
 """A proxy that starts says how; one that stops says so, finishes what is under way, and ends in time."""
 
 import asyncio
+import threading
 
 import aiohttp
 import pytest
@@ -9,6 +10,8 @@ from structlog.testing import capture_logs
 from shadeproxy.app import proxy as module
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
+from shadeproxy.core.workpool import raise_if_cancelled
+from shadeproxy.engine.knowledge import manifest
 
 BODY = bytes(range(256)) * (64 << 10)  # more than socket buffers hold
 
@@ -148,3 +151,32 @@ async def test_the_control_listener_answers_bytes_that_are_no_http_as_any_mistak
     await connection.close()
     assert b"400 Bad Request" in head
     assert b"Content-Type: application/json" in head
+
+
+async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatch):
+    """A manifest that would be at it for minutes, and whose client waits for the answer."""
+    begun = threading.Event()
+
+    def digest_of(_samples):
+        begun.set()
+        while True:
+            raise_if_cancelled()
+
+    monkeypatch.setattr(manifest, "digest_of", digest_of)
+    monkeypatch.setattr(module, "_CONTROL_DRAIN_S", 0.1)
+    proxy = Proxy(settings)
+    await proxy.start()
+    async with aiohttp.ClientSession() as session:
+        sent = asyncio.create_task(
+            session.put(
+                f"http://{proxy.control_address}/v1/datasets/d",
+                data=b'{"bucket": "b", "key": "k"}\n',
+                headers={"Content-Type": "application/x-ndjson"},
+            )
+        )
+        assert await asyncio.to_thread(begun.wait, 60)
+        async with asyncio.timeout(60):
+            await proxy.stop()
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("control")]

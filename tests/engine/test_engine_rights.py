@@ -1,6 +1,7 @@
 """Who may read what is cached, what a purge takes, what is counted, and how an engine ends."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -10,7 +11,10 @@ from shadeproxy.core.errors import (
     ShuttingDown,
 )
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import SHARED, ObjectRef, Source, Upstream
+from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef, Source, Upstream
+from shadeproxy.engine import metadata
+from shadeproxy.engine.metadata import MetadataCache
+from shadeproxy.engine.places import ASKED
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.memory import Gate
 
@@ -105,6 +109,53 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
     assert looks == [10, 10, 10]  # counted, dropped, and those fetched since
     for n in range(10):
         assert (await bench.get(f"p/{n}"))[0] == b"new"
+
+
+@pytest.mark.parametrize("prefix", ["", "p/"])
+async def test_a_purge_lets_others_run_every_few_pages(make_bench, prefix):
+    """Nothing that it does for each page or object is done for all of them in one turn of the loop."""
+    count = 3000
+    bench = await make_bench(budget_bytes=1 << 22)
+    for n in range(count):
+        bench.origin.put("b", f"p/{n}", b"x")
+        await bench.get(f"p/{n}")
+    turn, steps = 0, []
+
+    def counted(function):
+        def call(*args, **kwargs):
+            steps.append(turn)
+            return function(*args, **kwargs)
+
+        return call
+
+    async def others():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    bench.cache.transfers.drop = counted(bench.cache.transfers.drop)
+    bench.cache.transfers.drop_unplaced = counted(bench.cache.transfers.drop_unplaced)
+    bench.cache._places.of = counted(bench.cache._places.of)
+    beside = asyncio.create_task(others())
+    assert (await bench.engine.purge("b", prefix, dry_run=False))[0] == count
+    beside.cancel()
+    assert len(steps) >= count
+    assert max(steps.count(one) for one in set(steps)) <= 2 * ASKED
+
+
+async def test_what_is_known_of_objects_is_forgotten_in_slices():
+    known = MetadataCache()
+    for n in range(3 * metadata.SLICE):
+        known.learn(ObjectRef("b", f"p/{n}"), ObjectMeta('"e"', 1), 1.0)
+    known.learn(ObjectRef("b", "q"), ObjectMeta('"e"', 1), 1.0)
+    forgetting = asyncio.create_task(known.forget_prefix("b", "p/"))
+    sizes = []
+    while not forgetting.done():
+        sizes.append(len(known))
+        await asyncio.sleep(0)
+    assert all(before - after <= metadata.SLICE for before, after in pairwise(sizes))
+    assert len(known) == 1
 
 
 async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
+from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef
 from shadeproxy.engine.flight import PIECE_BYTES, Flight, SingleFlight
 
@@ -245,3 +246,27 @@ class Unscannable(dict):
         raise AssertionError("every flight was looked at")
 
     values = items = __iter__
+
+
+async def test_thousands_of_readers_of_one_page_are_woken_a_few_in_a_turn_of_the_loop(bench):
+    turn, woken = 0, []
+    flights = [bench.join(REF, number) for number in range(3)]
+
+    async def read(flight):
+        try:
+            await flight.piece(3, 6)
+            woken.append(turn)
+        finally:
+            bench.flights.leave(flight)
+
+    for flight in flights:
+        flight.waiters += 499
+    readers = [asyncio.create_task(read(flight)) for flight in flights for _ in range(500)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    bench.go.set()
+    while len(woken) < len(readers):
+        turn += 1
+        await asyncio.sleep(0)
+    assert max(woken.count(one) for one in set(woken)) <= PER_TURN
+    await asyncio.gather(*readers)

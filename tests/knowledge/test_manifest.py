@@ -1,7 +1,10 @@
 import gzip
 import hashlib
 import json
+import time
+import tracemalloc
 import zlib
+from concurrent.futures import CancelledError
 from itertools import pairwise
 
 import numpy as np
@@ -9,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
+from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody, ShuttingDown
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.knowledge import manifest
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
-from shadeproxy.engine.knowledge.unpack import MAX_LINE_BYTES, ManifestReader
+from shadeproxy.engine.knowledge.unpack import MAX_EMPTY_LINES, MAX_LINE_BYTES, MAX_RATIO, ManifestReader
 
 
 def read(body, **limits):
@@ -193,9 +197,92 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(monkeypatch):
     monkeypatch.setattr(
         ManifestReader, "_split", lambda self, data: (unpacked.append(len(data)), split(self, data))
     )
-    with pytest.raises(BodyTooLarge, match="1048576 bytes unpacked"):
-        read(gzip.compress(b"\n" * (256 << 20), 1), max_bytes=1 << 20)
-    assert sum(unpacked) <= 2 << 20
+    with pytest.raises(BodyTooLarge, match="more lines than bytes: 65536 in the first 16384") as error:
+        read(gzip.compress(b"\n" * (256 << 20), 1))
+    assert "send it unpacked" in error.value.hint
+    assert sum(unpacked) <= 1 << 16
+
+
+LONG = lines({"bucket": "b", "key": "k" * 1000})
+
+
+def test_a_gzip_body_that_grows_more_than_any_manifest_is_refused_while_it_is_unpacked():
+    with pytest.raises(BodyTooLarge, match=f"more than {MAX_RATIO} times its length") as error:
+        read(gzip.compress(LONG * 50_000))
+    assert "send it unpacked" in error.value.hint
+
+
+def test_two_mebibytes_of_gzip_take_no_hundreds_of_memory():
+    """Two keys in turn: each line is another object, and costs a kilobyte here and three bytes there."""
+    other = lines({"bucket": "b", "key": "K" * 1000})
+    packer = zlib.compressobj(9, wbits=31)
+    packed = b"".join(packer.compress((LONG + other) * 512) for _ in range(600)) + packer.flush()
+    reader = ManifestReader(ManifestBuilder("train"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BodyTooLarge):
+            for start in range(0, len(packed), 1 << 16):
+                reader.feed(packed[start : start + (1 << 16)])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_no_manifest_that_is_one_is_taken_for_a_bomb(level):
+    for pattern in ("%08d", "one/prefix/of/many/words/that/every/key/of/this/data/set/begins/with/%08d.jpeg"):
+        body = lines(*({"bucket": "train", "key": pattern % number} for number in range(60_000)))
+        assert read(gzip.compress(body, level)).count == 60_000
+
+
+def test_a_limit_of_bytes_holds_unpacked_too():
+    with pytest.raises(BodyTooLarge, match="longer than 1000 bytes unpacked"):
+        read(gzip.compress(LONG), max_bytes=1000)
+
+
+def test_empty_lines_are_counted():
+    body = TWO + b"\n" * MAX_EMPTY_LINES
+    assert read(body).count == 2
+    with pytest.raises(MalformedBody, match=f"line {3 + MAX_EMPTY_LINES} is empty, as 65536 before it"):
+        read(body + b" \n")
+
+
+def test_members_without_bytes_cost_no_more_than_their_length():
+    steps = []
+    body = gzip.compress(b"") * 20_000 + PACKED
+    reader = ManifestReader(ManifestBuilder("train"))
+    reader._split = lambda data, split=reader._split: (steps.append(len(data)), split(data))
+    reader.feed(body)
+    assert reader.finish().count == 2
+    # One more for each piece that it came in.
+    assert len(steps) <= 20_000 + len(body) // (1 << 14) + 2
+
+
+def test_reading_stops_once_nobody_waits_for_it():
+    reader, fed = ManifestReader(ManifestBuilder("train")), []
+
+    def feed():
+        while True:
+            reader.feed(TWO * 100)
+            fed.append(1)
+
+    pool = WorkPool(1, "test")
+    future = pool.submit(feed)
+    while not fed:
+        time.sleep(0.001)
+    assert not future.cancel()
+    with pytest.raises(ShuttingDown):
+        future.result(timeout=60)
+    pool.shutdown()
+
+
+def test_a_digest_stops_once_nobody_waits_for_it():
+    samples = iter(lambda: Sample(ObjectRef("b", "k"), 0, None), None)
+    pool = WorkPool(1, "test")
+    future = pool.submit(manifest.digest_of, samples)
+    pool.shutdown()
+    with pytest.raises((ShuttingDown, CancelledError)):
+        future.result(timeout=60)
 
 
 def test_gzip_members_may_follow_each_other():

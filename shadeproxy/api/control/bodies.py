@@ -5,13 +5,14 @@ misspelt field is told instead of ignored.
 """
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
 
+from shadeproxy.api.control.decoding import Body, SampleId, decode
 from shadeproxy.api.control.errors import UnsupportedMediaType
-from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
+from shadeproxy.core.errors import BodyTooLarge
 from shadeproxy.engine.knowledge.jobs import DEFAULT_EXPIRES_S
 
 JSON = "application/json"
@@ -37,11 +38,8 @@ MAX_READS = 65_536
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
-SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
 Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
-
-Body = TypeVar("Body")
 
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
@@ -306,9 +304,18 @@ def require_type(request: web.Request, *types: str) -> str:
     return sent
 
 
-async def read_pieces(request: web.Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it arrives, at most ``limit`` bytes. Raises BodyTooLarge."""
+async def read_pieces(
+    request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
+) -> AsyncIterator[bytes]:
+    """The body as it arrives, at most ``limit`` bytes; not unpacked where its Content-Encoding is one of
+    ``encodings``. Raises BodyTooLarge, UnsupportedMediaType.
+    """
     seen = 0
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in encodings | {"identity", ""}:
+        raise UnsupportedMediaType(
+            f"Content-Encoding {coding[:40]} is not taken here", hint="send the body as it is, not packed"
+        )
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     async for piece in request.content.iter_any():
@@ -323,17 +330,6 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     return b"".join([piece async for piece in read_pieces(request, limit)])
 
 
-def decode(data: bytes, kind: type[Body]) -> Body:
-    """JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (not of that shape)."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the JSON body is not right: {error}", hint=_shape(kind)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        hint = "the body is JSON in UTF-8; NaN and Infinity are not JSON"
-        raise MalformedBody(f"the body is no JSON: {error}", hint=hint) from None
-
-
 async def read_json(request: web.Request, kind: type[Body]) -> Body:
     """A small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and as ``decode``."""
     require_type(request, JSON)
@@ -346,8 +342,3 @@ def answer_json(body: object) -> web.Response:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than {limit} bytes", hint="send it in pieces")
-
-
-def _shape(kind: object) -> str:
-    fields = getattr(kind, "__struct_fields__", ())
-    return f"fields: {', '.join(fields)}" if fields else "see /openapi.json"

@@ -15,11 +15,14 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.waiting import while_connected
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
 from shadeproxy.engine.knowledge.unpack import MAX_BYTES, ManifestReader
+
+_GZIP = frozenset({"gzip", "x-gzip"})
 
 
 async def list_datasets(context: ControlContext, _request: web.Request) -> web.Response:
@@ -61,9 +64,9 @@ async def delete_dataset(context: ControlContext, request: web.Request) -> web.R
 
 async def _uploaded(context: ControlContext, name: str, request: web.Request) -> Dataset:
     reader = ManifestReader(ManifestBuilder(name, page_size=context.page_size))
-    async for piece in read_pieces(request, MAX_BYTES):
-        await context.in_pool(reader.feed, piece)
-    return await context.in_pool(reader.finish)
+    async for piece in read_pieces(request, MAX_BYTES, encodings=_GZIP):
+        await while_connected(request, context.in_pool(reader.feed, piece))
+    return await while_connected(request, context.in_pool(reader.finish))
 
 
 async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing) -> Dataset:

@@ -16,12 +16,12 @@ from shadeproxy.api.control.bodies import (
     ScoresApplied,
     ScoresBody,
     answer_json,
-    decode,
     read_body,
     read_json,
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
 from shadeproxy.api.control.job_summaries import (
     JobList,
     JobSummary,
@@ -38,6 +38,7 @@ from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
+_COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
 
 
@@ -153,7 +154,7 @@ def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
 
 
 def _check_json(knowledge: Knowledge, name: str, data: bytes) -> Batch:
-    body = decode(data, ScoresBody)
+    body, columns = decode_columns(data, ScoresBody, _COLUMNS)
     if body.keys is not None and body.ids is None and body.scores is None:
         return knowledge.check_by_keys(name, body.keys)
     if body.ids is None or body.scores is None or body.keys is not None:
@@ -161,7 +162,8 @@ def _check_json(knowledge: Knowledge, name: str, data: bytes) -> Batch:
             "send either ids and scores, or keys",
             hint='{"ids": [0, 1], "scores": [0.5, 2]} or {"keys": {"bucket/key": 0.5}}',
         )
-    return knowledge.check_by_ids(name, body.ids, body.scores)
+    ids, scores = columns.get("ids", body.ids), columns.get("scores", body.scores)
+    return knowledge.check_by_ids(name, ids, scores)
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:

@@ -15,15 +15,16 @@ from shadeproxy.api.control.bodies import (
     OrderAnnounced,
     OrderBody,
     answer_json,
-    decode,
     read_body,
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.decoding import Column, decode_columns
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.engine.knowledge.announcements import Announcement
 
 _ID_BYTES = 4
+_COLUMNS = {"ids": Column(list[int], np.int64)}
 _MOST = 1 << 31
 # Announcements up to this length are checked where they stand: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
@@ -42,7 +43,7 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     data = await read_body(request, MAX_ORDER_BYTES)
 
     def check() -> Announcement:
-        ids = decode(data, OrderBody).ids if form == JSON else _ids(data)
+        ids = _json_ids(data) if form == JSON else _ids(data)
         return context.knowledge.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
     new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
@@ -61,6 +62,11 @@ async def delete_order(context: ControlContext, request: web.Request) -> web.Res
     context.knowledge.orders.withdraw(name, epoch, rank, context.clock.now_s())
     await context.settling.settled(name)
     return web.Response(status=204)
+
+
+def _json_ids(data: bytes) -> NDArray[np.int64] | list[int]:
+    body, columns = decode_columns(data, OrderBody, _COLUMNS)
+    return columns.get("ids", body.ids)
 
 
 def _ids(data: bytes) -> NDArray[np.uint32]:

@@ -16,11 +16,11 @@ from shadeproxy.api.control.bodies import (
     MAX_READS,
     MAX_READS_BYTES,
     ReadsBody,
-    decode,
     read_body,
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.decoding import decode
 from shadeproxy.api.control.errors import ReadsForbidden
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest

@@ -43,6 +43,8 @@ class _ControlServer(web.Server):
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
+            # It would unpack on the event loop, and as much as comes.
+            auto_decompress=False,
         )
 
 

@@ -177,7 +177,12 @@ class S3Protocol(RefusingHandler):
         """See port.py ``Outlet``."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
-        return self._drain_helper() if self._paused else None
+        return self._drained_in_turn() if self._paused else None
+
+    async def _drained_in_turn(self) -> None:
+        await self._drain_helper()  # as many may end in one turn of the loop as there are clients
+        if (turn := self._s3.pace.turn()) is not None:
+            await turn
 
     # ------------------------------------------------------------------ what aiohttp calls
 

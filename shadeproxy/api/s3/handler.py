@@ -23,6 +23,7 @@ from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.pace import Pace
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
 from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath, ReadRequest
@@ -56,6 +57,8 @@ class S3Handler(Gate):
         )
         self._engine = engine
         self._clock = clock
+        self.pace = Pace()
+        """Of all connections: as many requests may arrive in one turn of the loop as there are clients."""
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
@@ -76,7 +79,7 @@ class S3Handler(Gate):
         call, wanted, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
-        await self._complete(exchange, self._read(exchange, call, wanted))
+        await self._complete(exchange, self._read_in_turn(exchange, call, wanted))
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -121,6 +124,8 @@ class S3Handler(Gate):
 
     async def _serve(self, exchange: Exchange) -> None:
         http = exchange.http
+        if (turn := self.pace.turn()) is not None:
+            await turn
         # Taken apart, so that what is refused is reported with what was understood of it.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
@@ -136,6 +141,11 @@ class S3Handler(Gate):
         await refuse_cross_site_write(self._engine, call, request_id=exchange.request_id)
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
+
+    async def _read_in_turn(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
+        if (turn := self.pace.turn()) is not None:
+            await turn
+        await self._read(exchange, call, wanted)
 
     async def _read(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
         exchange.count_as(call.identity)

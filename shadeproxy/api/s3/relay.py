@@ -81,6 +81,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._taken: tuple[int, int, int] | None = None
         """What changes as the client takes bytes, as the timer last saw it; None: none waited for it."""
         self._stopped = False
+        """Whether the transport was told not to read."""
+        self._owner_full = False
         self._ending = False
         self._client: asyncio.Transport | None = None
         self._owner: _Owner | None = None
@@ -114,9 +116,10 @@ class ReaderProtocol(asyncio.Protocol):
             self._active = True
             self._owner.write(data)
             return
-        self._hold(self._held + data)
+        self._held += data
         if self._lane == _OURS:
             self._go_on()
+        self._regulate()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -128,8 +131,8 @@ class ReaderProtocol(asyncio.Protocol):
         self._resumed += 1
         if self._owner is not None:
             self._owner.resume()
-        if (self._held or self._ending) and self._lane == _OURS:
-            self._loop.call_soon(self._go_on)
+        if (self._held or self._stopped or self._ending) and self._lane == _OURS:
+            self._loop.call_soon(self._resume)
 
     # ------------------------------------------------------------------ life
 
@@ -164,21 +167,20 @@ class ReaderProtocol(asyncio.Protocol):
 
     # ------------------------------------------------------------------ requests
 
-    def _hold(self, data: bytes) -> None:
-        self._held = data
-        if len(data) > MOST_HELD_BYTES and not self._stopped:
-            self._stop_reading()
-
-    def _stop_reading(self) -> None:
-        if self._client is not None:
-            self._stopped = True
+    def _regulate(self) -> None:
+        """Read the client while little is held and the owner takes what it is sent."""
+        full = self._owner_full or len(self._held) > MOST_HELD_BYTES
+        if full is self._stopped or self._client is None:
+            return
+        self._stopped = full
+        if full:
             self._client.pause_reading()
-
-    def read_on(self) -> None:
-        """What kept from reading the client is over."""
-        if self._stopped and self._client is not None:
-            self._stopped = False
+        else:
             self._client.resume_reading()
+
+    def _resume(self) -> None:
+        self._go_on()
+        self._regulate()
 
     def _go_on(self) -> None:
         """Answer what is held, as far as it is whole, the client keeps up, and it is a hit."""
@@ -190,8 +192,6 @@ class ReaderProtocol(asyncio.Protocol):
             if end < len(_HEAD_END):
                 if len(self._held) > MOST_HEAD_BYTES:
                     self._pass_on(self._held, lent=False)
-                else:
-                    self.read_on()
                 return
             raw, self._held = self._held[:end], self._held[end:]
             self._begun += 1
@@ -211,8 +211,6 @@ class ReaderProtocol(asyncio.Protocol):
         if not lent:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._owner is not None:
-            if not lent:
-                self.read_on()
             self._owner.write(raw)
         else:
             self._opening = self._loop.create_task(self._open(raw))
@@ -229,14 +227,15 @@ class ReaderProtocol(asyncio.Protocol):
         self._owner = owner
         if self._paused:
             owner.pause()
-        held = b""
+        owner.write(raw)
         if self._lane == _GIVEN:
-            # What came meanwhile was held. Reading first: a full socket of the owner ends it again.
-            held, self._held = self._held, held
-            self.read_on()
-        for data in (raw, held):
-            if data:
-                owner.write(data)
+            self._give_held(owner)  # what came meanwhile
+
+    def _give_held(self, owner: "_Owner") -> None:
+        held, self._held = self._held, b""
+        if held:
+            owner.write(held)
+        self._regulate()
 
     # ------------------------------------------------------------------ answers
 
@@ -249,21 +248,18 @@ class ReaderProtocol(asyncio.Protocol):
             return
         self._client.write(data)
         self._active = True
+        left = self._answer.take(data)
         if self._lane == _GIVEN:
-            self._answer.take(data)
-        else:
-            left = self._answer.take(data)
-            if left is None:
-                self._lane = _GIVEN
-                held, self._held = self._held, b""
-                self.read_on()
-                if held and self._owner is not None:
-                    self._owner.write(held)
-            elif left < 0:
-                self.cut()
-            elif self._answer.complete:
-                self._lane = _OURS
-                self._loop.call_soon(self._go_on)
+            return
+        if left is None:
+            self._lane = _GIVEN
+            if self._owner is not None:
+                self._give_held(self._owner)
+        elif left < 0:
+            self.cut()
+        elif self._answer.complete:
+            self._lane = _OURS
+            self._loop.call_soon(self._resume)
 
     def owner_lost(self) -> None:
         """The owner closed, or is no more."""
@@ -275,20 +271,21 @@ class ReaderProtocol(asyncio.Protocol):
 
     def owner_full(self, *, full: bool) -> None:
         """The owner does not take what the client sends, or does again."""
-        if full:
-            self._stop_reading()
-        else:
-            self.read_on()
+        self._owner_full = full
+        self._regulate()
 
 
 class Answering:
-    """Where the answer to the request with the head ``raw`` ends."""
+    """Where the answer to the request with the head ``raw`` ends. Keeps nothing of an answer but its head,
+    and that only until the head is whole.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self._has_body = not raw.startswith(b"HEAD ")
         self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-        self._head = b""
-        self._left_bytes = -1
+        self._head: bytearray | None = bytearray()
+        """None: its end was seen, or is not looked for any more."""
+        self._left_bytes: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -306,24 +303,31 @@ class Answering:
         """Bytes that are still to come: 0 also while that is unknown, negative when there were too many.
         None: only who reads the answer can tell.
         """
-        if self._left_bytes >= 0:
+        if self._head is not None:
+            return self._take_head(self._head, data)
+        if self._left_bytes is not None:
             self._left_bytes -= len(data)
-            return self._left_bytes
-        self._head += data
-        end = self._head.find(_HEAD_END) + len(_HEAD_END)
-        if end < len(_HEAD_END):
+        return self._left_bytes
+
+    def _take_head(self, head: bytearray, data: bytes) -> int | None:
+        seen = max(0, len(head) - len(_HEAD_END) + 1)
+        head += data
+        end = head.find(_HEAD_END, seen) + len(_HEAD_END)
+        if end < len(_HEAD_END) and len(head) <= MOST_HEAD_BYTES:
             return 0
-        status, length = _STATUS.match(self._head), _LENGTH.search(self._head, 0, end)
+        self._head = None
+        body = self._body_bytes(bytes(head[:end])) if end >= len(_HEAD_END) else None
+        if body is not None:
+            self._left_bytes = body - (len(head) - end)
+        return self._left_bytes
+
+    def _body_bytes(self, head: bytes) -> int | None:
+        status, length = _STATUS.match(head), _LENGTH.search(head)
         if status is None or status[1].startswith(b"1"):
             return None
         if not self._has_body or int(status[1]) in _NO_BODY:
-            body = 0
-        elif length is not None:
-            body = int(length[1])
-        else:
-            return None
-        self._left_bytes = body - (len(self._head) - end)
-        return self._left_bytes
+            return 0
+        return None if length is None else int(length[1])
 
 
 class _Owner(asyncio.Protocol):

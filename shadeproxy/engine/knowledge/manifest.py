@@ -20,6 +20,7 @@ import numpy as np
 
 from shadeproxy.core.errors import BodyTooLarge, InvalidRequest, MalformedBody
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.workpool import raise_if_cancelled
 from shadeproxy.engine.knowledge.datasets import WHOLE, Dataset, Entries, Groups, Ids, Sample
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
@@ -173,6 +174,7 @@ def digest_of(samples: Iterable[Sample]) -> str:
     lines = map(_canonical, samples)
     while batch := b"".join(islice(lines, _BATCH)):
         digest.update(batch)
+        raise_if_cancelled()
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,12 +19,21 @@ from shadeproxy.api.control.context import (
     PinsNow,
     Purged,
 )
+from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ListEntry, ListPage
+from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.prefetch.warm import Progress
 from shadeproxy.telemetry.stats import Stats
+
+
+class ControlTestServer(TestServer):
+    """With the connections of the product."""
+
+    async def _make_runner(self, **_options):
+        return ControlRunner(self.app)
 
 
 @dataclass
@@ -128,7 +136,7 @@ def clock():
 
 @pytest.fixture
 def context(backend, clock):
-    with ThreadPoolExecutor(2, thread_name_prefix="control") as pool:
+    with WorkPool(2, "control") as pool:
         yield ControlContext(
             version="9.9.9",
             knowledge=Knowledge(),
@@ -151,6 +159,13 @@ def context(backend, clock):
 @pytest.fixture
 async def client(context) -> AsyncIterator[TestClient]:
     async with TestClient(TestServer(make_control_app(context))) as client:
+        yield client
+
+
+@pytest.fixture
+async def listening(context) -> AsyncIterator[TestClient]:
+    """As ``client``, over connections of the product."""
+    async with TestClient(ControlTestServer(make_control_app(context))) as client:
         yield client
 
 

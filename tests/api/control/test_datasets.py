@@ -1,14 +1,18 @@
+import asyncio
 import gzip
 import hashlib
 import json
+import threading
 
 import pytest
 
 from shadeproxy.api.control import datasets as calls
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
-from shadeproxy.engine.knowledge.unpack import ManifestReader
+from shadeproxy.core.workpool import raise_if_cancelled
+from shadeproxy.engine.knowledge import manifest
 
 LINES = {"Content-Type": "application/x-ndjson"}
+JSON = {"Content-Type": "application/json"}
 TWO = b'{"bucket": "b", "key": "a/1"}\n{"bucket": "b", "key": "a/2"}\n'
 DIGEST = "sha256:" + hashlib.sha256(b"b\0a/1\0\nb\0a/2\0\n").hexdigest()
 
@@ -43,12 +47,43 @@ async def test_a_damaged_content_encoding_is_told(client, refused):
     await refused(answer, 400, "malformed_body")
 
 
-async def test_a_gzip_bomb_is_refused_by_its_unpacked_size(client, refused, monkeypatch):
-    monkeypatch.setitem(ManifestReader.__init__.__kwdefaults__, "max_bytes", 1 << 20)
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
+async def test_a_gzip_bomb_is_refused_by_what_it_unpacks_to(listening, refused, headers):
     bomb = gzip.compress(b"\n" * (64 << 20))
     assert len(bomb) < 1 << 17
-    text = await refused(await put(client, bomb), 413, "body_too_large")
-    assert "1048576 bytes unpacked" in text
+    text = await refused(await put(listening, bomb, **headers), 413, "body_too_large")
+    assert "more lines than bytes" in text
+
+
+async def test_only_manifests_may_be_packed(listening, refused):
+    body, headers = gzip.compress(b'{"bucket": "b"}'), {"Content-Encoding": "gzip"}
+    answer = await listening.put("/v1/datasets/train", data=body, headers=headers | JSON)
+    assert "Content-Encoding gzip is not taken here" in await refused(answer, 415, "unsupported_media_type")
+    answer = await put(listening, TWO, **{"Content-Encoding": "br"})
+    assert "Content-Encoding br is not taken here" in await refused(answer, 415, "unsupported_media_type")
+
+
+async def test_a_manifest_is_given_up_when_its_client_has_gone(listening, context, monkeypatch):
+    """The last step of a big manifest takes longest, and nothing is read from the client meanwhile."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def digest_of(_samples):
+        begun.set()
+        try:
+            while True:
+                raise_if_cancelled()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(manifest, "digest_of", digest_of)
+    sent = asyncio.create_task(put(listening, TWO))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    sent.cancel()
+    await asyncio.gather(sent, return_exceptions=True)
+    await asyncio.to_thread(ended.wait, 60)
+    assert ended.is_set()
+    assert not context.knowledge.datasets
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(client, refused, monkeypatch):

@@ -1,9 +1,11 @@
 """Where an answer ends, as who relays it sees it, and whom a reader process cuts off."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 
+from shadeproxy.api.s3.connection import MOST_HELD_BYTES
 from shadeproxy.api.s3.relay import Answering, ReaderProtocol
 
 GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
@@ -115,6 +117,15 @@ class Owned(asyncio.Transport):
         pass
 
 
+class Sent(Owned):
+    """Counts what it is given."""
+
+    taken_bytes = 0
+
+    def write(self, data):
+        self.taken_bytes += len(data)
+
+
 class Nothing:
     def answer(self, _raw, _sender):
         return None
@@ -171,4 +182,103 @@ async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
     while not owner.taken:
         await asyncio.sleep(0)
     assert not client.reading
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param(head(200, b"Content-Length: 0"), id="of a PUT"),
+        pytest.param(head(100) + head(200, b"Content-Length: 0"), id="of a PUT that waited"),
+        pytest.param(head(200, b"Transfer-Encoding: chunked"), id="chunked"),
+        pytest.param(b"x" * 4096, id="without a head"),
+    ],
+)
+async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
+    client, body = Sent(), bytes(256 * 1024)
+
+    async def connect(owner, _peer):
+        owner.connection_made(Owned())
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
+    while connection._owner is None:
+        await asyncio.sleep(0)
+    connection.owner_sent(answers)
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            connection.owner_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
+            for _ in range(8):
+                connection.owner_sent(body)
+        # A piece of an answer that is put behind what is kept would show as its copy.
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
+    finally:
+        tracemalloc.stop()
+        connection.connection_lost(None)
+    assert client.taken_bytes > 64 * 8 * len(body)
+
+
+def test_a_head_without_an_end_is_given_away_and_not_kept():
+    answering, piece = Answering(GET), b"x" * 4096
+    answers = [answering.take(piece) for _ in range(64)]
+    assert answers[0] == 0
+    assert answers[-1] is None
+
+
+async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once():
+    """The last of many pipelined hits fills the client's socket: nothing is held that would ask for more."""
+    client, asked = Owned(), []
+
+    class MissThenHits:
+        def answer(self, _raw, _sender):
+            asked.append(1)
+            if len(asked) == 1:
+                return None
+            if len(asked) == 1 + many:
+                connection.pause_writing()
+            return True
+
+    async def connect(owner, _peer):
+        owner.connection_made(Owned())
+
+    many = MOST_HELD_BYTES // len(GET) + 1
+    connection = ReaderProtocol(MissThenHits(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while connection._owner is None:
+        await asyncio.sleep(0)
+    connection.data_received(GET * many)
+    assert not client.reading
+    connection.owner_sent(head(200, b"Content-Length: 0"))
+    while len(asked) <= many:
+        await asyncio.sleep(0)
+    connection.resume_writing()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.reading
+    connection.connection_lost(None)
+
+
+async def test_no_more_is_read_while_the_owner_takes_nothing():
+    """A request that gives the connection away does not hide that the owner is full."""
+    client, owner = Owned(), Owned()
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(owner)
+
+    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(GET)
+    while connection._owner is None:
+        await asyncio.sleep(0)
+    connection._owner.pause_writing()
+    assert not client.reading
+    connection.owner_sent(head(200, b"Content-Length: 0"))
+    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n")
+    await asyncio.sleep(0)
+    assert not client.reading
+    connection._owner.resume_writing()
+    assert client.reading
     connection.connection_lost(None)

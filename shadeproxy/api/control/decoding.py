@@ -1,0 +1,98 @@
+"""JSON bodies: decoded at once where they are short, their long arrays of numbers in slices.
+
+The decoder holds the interpreter, and with it the event loop, until it is done, on whatever thread it runs.
+Law: both ways take the same bodies and refuse the others with the same words.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import InvalidRequest, MalformedBody
+from shadeproxy.core.workpool import raise_if_cancelled
+
+SLICE_BYTES = 64 * 1024
+_SKELETON_BYTES = 1024
+_BETWEEN = 16
+"""Bytes from the name of a field to its array, at most; more is decoded at once."""
+
+SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+
+Body = TypeVar("Body")
+
+
+class Column(NamedTuple):
+    """A field that is an array of numbers: their type in JSON and in the column made of them."""
+
+    kind: Any
+    dtype: type[np.generic]
+
+
+def decode(data: bytes, kind: type[Body]) -> Body:
+    """JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (not of that shape)."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the JSON body is not right: {error}", hint=_shape(kind)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        hint = "the body is JSON in UTF-8; NaN and Infinity are not JSON"
+        raise MalformedBody(f"the body is no JSON: {error}", hint=hint) from None
+
+
+def decode_columns(
+    data: bytes, kind: type[Body], columns: dict[str, Column]
+) -> tuple[Body, dict[str, NDArray[Any]]]:
+    """As ``decode``, for any thread; fields of ``columns`` that were decoded in slices come as arrays, and
+    empty in the body. Raises as ``decode``.
+    """
+    rest, arrays = data, dict[str, NDArray[Any]]()
+    try:
+        for name, column in columns.items():
+            found = _find(rest, name)
+            if found is not None:
+                arrays[name] = _numbers(rest, *found, column)
+                rest = rest[: found[0]] + rest[found[1] :]
+        if arrays and _is_plain(rest, arrays):
+            return decode(rest, kind), arrays
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
+        pass  # said about the whole body, and in its words
+    return decode(data, kind), {}
+
+
+def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
+    """Whether what is left of a body names each field once, however it may be written."""
+    once = all(rest.count(b'"%b"' % name.encode()) == 1 for name in arrays)
+    return once and len(rest) <= _SKELETON_BYTES and b"\\" not in rest
+
+
+def _find(data: bytes, name: str) -> tuple[int, int] | None:
+    """Where the content of the array of field ``name`` begins and ends, if it seems to be one."""
+    after = data.find(b'"%b"' % name.encode()) + len(name) + 2
+    start = data.find(b"[", after, after + _BETWEEN) + 1
+    stop = data.find(b"]", start)
+    if after < len(name) + 2 or not start or stop < 0 or data[after : start - 1].strip() != b":":
+        return None
+    return start, stop
+
+
+def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]:
+    """The numbers between ``start`` and ``stop``. Raises what the decoder and numpy do."""
+    parts = [np.empty(0, column.dtype)]
+    while start < stop or data[start - 1 : start] == b",":
+        raise_if_cancelled()
+        end = data.find(b",", min(start + SLICE_BYTES, stop), stop)
+        end = stop if end < 0 else end
+        numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
+        if not numbers:
+            raise OverflowError("a comma without a number")  # or an array that is empty but for white space
+        parts.append(np.array(numbers, column.dtype))
+        start = end + 1
+    return np.concatenate(parts)
+
+
+def _shape(kind: object) -> str:
+    fields = getattr(kind, "__struct_fields__", ())
+    return f"fields: {', '.join(fields)}" if fields else "see /openapi.json"

@@ -1,0 +1,73 @@
+"""How late the event loop is: everything that it serves waits as long.
+
+Law: measured by a timer that asks for nothing else, so a machine without processor time left shows as a loop
+that is held does.
+"""
+
+import asyncio
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Any
+
+LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+RECENT_S = 60.0
+_EVERY_S = 0.02
+
+
+class LoopLag:
+    """A histogram since the start, and one of the last minute or two."""
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+        self.max_s = 0.0
+        self._recent = [0] * len(self.buckets)
+        self._before = [0] * len(self.buckets)
+        self._since_s = 0.0
+
+    def observe(self, lag_s: float, now_s: float) -> None:
+        """A timer was ``lag_s`` late at ``now_s``, of any clock that only goes forward."""
+        if now_s - self._since_s > RECENT_S:
+            self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
+        place = bisect_left(LAG_BOUNDS_S, lag_s)
+        self.buckets[place] += 1
+        self._recent[place] += 1
+        self.sum_s += lag_s
+        self.max_s = max(self.max_s, lag_s)
+
+    def quantile_s(self, share: float) -> float:
+        """The upper bound of the bucket in which that share of all lags ends, 0 without any; of the last
+        bucket the longest lag.
+        """
+        return self._quantile_s(self.buckets, share)
+
+    def recent_quantile_s(self, share: float) -> float:
+        """``quantile_s`` of the last minute or two."""
+        return self._quantile_s([sum(both) for both in zip(self._before, self._recent, strict=True)], share)
+
+    def as_json(self) -> dict[str, Any]:
+        """``loop_lag_s`` of ``GET /v1/stats``, see docs/metrics.md."""
+        return {
+            "count": sum(self.buckets),
+            "sum": self.sum_s,
+            "max": self.max_s,
+            **{f"p{percent}": self.quantile_s(percent / 100) for percent in (50, 90, 99)},
+            "recent_p99": self.recent_quantile_s(0.99),
+        }
+
+    def _quantile_s(self, buckets: list[int], share: float) -> float:
+        total = sum(buckets)
+        if not total:
+            return 0.0
+        place = next(at for at, seen in enumerate(accumulate(buckets)) if seen >= share * total)
+        return LAG_BOUNDS_S[place] if place < len(LAG_BOUNDS_S) else self.max_s
+
+
+async def watch_loop(lag: LoopLag) -> None:
+    """Measure until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + _EVERY_S
+        await asyncio.sleep(_EVERY_S)
+        now_s = loop.time()
+        lag.observe(max(0.0, now_s - due_s), now_s)

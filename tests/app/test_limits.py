@@ -1,0 +1,62 @@
+"""Collections look at what is new, and once in a while at everything."""
+
+import gc
+
+import pytest
+
+from shadeproxy.app import limits
+
+
+@pytest.fixture
+def collecting(monkeypatch):
+    """What a proxy sets at its start, taken back."""
+    before, callbacks = gc.get_threshold(), list(gc.callbacks)
+    now = [0.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    limits.collect_less()
+    yield now
+    gc.callbacks[:] = callbacks
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+class Node:
+    def __init__(self):
+        self.me = self
+
+
+def known(count):
+    return [[number] for number in range(count)]
+
+
+def test_what_outlived_a_collection_is_not_walked_again(collecting):
+    kept = known(50_000)
+    gc.collect()
+    assert gc.get_count()[0] < 50_000
+    assert len(gc.get_objects()) < 10_000
+    assert gc.get_freeze_count() > len(kept)
+
+
+def test_no_collection_of_its_own_walks_much(collecting):
+    """As metadata of more and more objects is remembered."""
+    walked, kept = [], []
+
+    def note(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            walked.append(len(gc.get_objects(generation=0)) + len(gc.get_objects(1)) + len(gc.get_objects(2)))
+
+    gc.callbacks.append(note)
+    kept.extend(known(1000) for _ in range(300))
+    assert len(walked) > 5
+    assert max(walked) < 60_000
+
+
+def test_cycles_are_found_while_they_are_new_and_all_of_them_within_the_hour(collecting):
+    Node()
+    assert gc.collect() >= 1
+    old = Node()
+    gc.collect()
+    del old
+    assert gc.collect() == 0
+    collecting[0] += 3601
+    assert gc.collect() >= 1
