@@ -75,9 +75,10 @@ crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an
 	@$(BIN)/python -m tests.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 # Logs and the result are in chaos-report/. Several seeds can run at once.
-chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy.bench.chaos --minutes $(MINUTES) --seed $(SEED) \
-	  $(if $(WRITE),--write docs/reliability)
+# MEDIA=1: media that fail for good under acknowledged writes, ROUNDS times; as root with an ext4 image too.
+chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1, or MEDIA=1 ROUNDS=300); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy.bench.chaos --seed $(SEED) \
+	  $(if $(MEDIA),--media --rounds $(ROUNDS),--minutes $(MINUTES) $(if $(WRITE),--write docs/reliability))
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \

@@ -4,6 +4,7 @@ import asyncio
 import grp
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
@@ -13,7 +14,7 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.transfers import Medium, RunIO
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.tiers.base import Tier
-from shadeproxy.tiers.medium import SYSTEM, Calls
+from shadeproxy.tiers.medium import SYSTEM, Calls, is_tmpfs
 from shadeproxy.tiers.store import SegmentStore
 
 _DISK_READERS = 8
@@ -61,6 +62,7 @@ class Media:
                 group_id=group_id,
                 submit=submit,
                 calls=calls.get("disk", SYSTEM),
+                tombstones=_tombstones(settings),
             )
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
 
@@ -73,6 +75,14 @@ class Media:
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._pools.append(pool)
         return pool
+
+
+def _tombstones(settings: Settings) -> Path:
+    """Where those of the disk tier lie: in memory, which no failing disk touches, else with the state."""
+    ram = settings.cache.ram.path
+    there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)
+    # Made by the tier that owns it, which is opened first.
+    return ram if is_tmpfs(there) else settings.state.path
 
 
 def _group_id(name: str) -> int | None:
@@ -108,5 +118,8 @@ def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGa
         dropped_records=tier.dropped.records,
         dropped_catalogues=tier.dropped.catalogues,
         dropped_lists=tier.dropped.lists,
+        owed_erasures=tier.erasures.owed,
+        tombstones=tier.erasures.tombstones,
+        in_doubt=int(tier.erasures.in_doubt),
         disabled_reason=tier.disabled_reason or "",
     )

@@ -323,6 +323,8 @@ class Proxy:
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
         cache.start_recovery()
+        cache.erasing.start(clock)
+        self._stack.push_async_callback(cache.erasing.aclose)
         self._stack.push_async_callback(cache.stop_recovery)
         pins.follow(cache.renew_pins)
         self._stack.push_async_callback(pins.aclose)

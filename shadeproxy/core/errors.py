@@ -175,6 +175,10 @@ class TierFull(TierError):
     """No room, and nothing may be freed."""
 
 
+class WriteRefused(ShadeProxyError):
+    """Nothing was written: a tier could answer the old version after a restart, and nothing prevents it."""
+
+
 class PeerError(ShadeProxyError):
     """A peer proxy failed. Never leaves the engine: it becomes a miss."""
 

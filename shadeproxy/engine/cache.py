@@ -15,6 +15,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.columns import Share
+from shadeproxy.engine.erasing import Erasing
 from shadeproxy.engine.facts import WeightSource
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.hot import HotPages
@@ -72,6 +73,7 @@ class PageCache:
         self.transfers = Transfers(
             self.residents, media, placement=self.placement, pins=self.pins, stats=stats, ledger=ledger
         )
+        self.erasing = Erasing(media, self.transfers)
         self._places = Places(self.residents, media, failed=self.transfers.note_failure)
         self._pinning = Pinning(
             self.pins, self.residents, self._groups, placement=self.placement, places=self._places
@@ -82,11 +84,10 @@ class PageCache:
             self._groups,
             tick=lambda: self.placement.tick,
             pinned=self._pinning.of_rows,
-            erasing=self._note_erasures,
+            erasing=self.erasing.note,
         )
         self.listing = Listing(self.residents, self._groups, self._places, self._recovery)
         self._partial = PartialReads(self.placement, self.pins, self._groups)
-        self._erased = [0] * len(media)  # of each medium, how many releases are known to be carried out
 
     # ------------------------------------------------------------------ reading
 
@@ -227,6 +228,8 @@ class PageCache:
         ref, hashed = page.ref, object_hash(page.ref)
         occupant = self.residents.occupant(hashed, page.number)
         if occupant is not None:
+            if self.residents.etag[occupant] != etag_hash(page.etag):
+                self._recovery.disown(hashed)
             self.drop(occupant, "replaced")
         slot = self.residents.add(
             hashed,
@@ -332,37 +335,32 @@ class PageCache:
 
         What is read anew meanwhile stays: where readers never rest this would not end otherwise.
         """
-        # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
-        for slot in self.transfers.unplaced_among(self._slots_of(bucket, prefix)):
-            self.transfers.drop_unplaced(slot)
         await self._recovery.over()
-        before = self.residents.generation.copy()
-        # Again, because a page may have moved to another tier while headers were read.
-        while len(found := self._of_then(before, await self.find_under(bucket, prefix))):
-            for start in range(0, len(found), _SLICE):
-                part = self._of_then(before, found[start : start + _SLICE])
-                for slot in part[self.residents.tier[part] != NO_TIER].tolist():
-                    self.drop(slot, reason)
+        before, table = self.residents.generation.copy(), self.residents
+        unknown = self._slots_of(bucket, prefix)
+        while len(unknown := self._of_then(before, unknown)):
+            # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
+            for slot in self.transfers.unplaced_among(unknown):
+                self.transfers.drop_unplaced(slot)
+            unknown = unknown[table.tier[unknown] != NO_TIER]
+            places = {slot: self._places.of(slot) for slot in unknown[:ASKED].tolist()}
+            refs = await self._places.refs(places) if prefix else {}
+            # One that moved meanwhile is asked again, one that cannot be read goes too.
+            told = [slot for slot, place in places.items() if self._places.holds(slot, place)]
+            for start in range(0, len(told), _SLICE):
+                for slot in told[start : start + _SLICE]:
+                    ref = refs.get(slot)
+                    under = ref is None or (ref.bucket == bucket and ref.key.startswith(prefix))
+                    if under and self._places.holds(slot, places[slot]):
+                        self._recovery.disown(int(table.object_hash[slot]))
+                        self.drop(slot, reason)
                 await asyncio.sleep(0)
+            unknown = np.setdiff1d(unknown, told, assume_unique=True)
 
     def distrust(self, bucket: str) -> None:
         """What is cached of a bucket must be checked against the origin before it is served again."""
         self._recovery.distrust(bucket)
         self.residents.distrust(self._slots_of(bucket, ""))
-
-    async def erased(self) -> None:
-        """Return once everything dropped so far is erased from media that are written by a thread, or is on
-        the tier's list of what must not be taken in.
-
-        At once where nothing was dropped since the last call. It waits twice, because a page that was
-        dropped while it was being written is released after its write.
-        """
-        for index, medium in enumerate(self.media):
-            released = self.transfers.released[index]
-            if medium.write is not None and released != self._erased[index]:
-                await medium.write(lambda: None)
-                await medium.write(lambda: None)
-                self._erased[index] = max(self._erased[index], released)
 
     def assert_quiescent(self) -> None:
         """Nothing in flight, and the books balance: for tests, after everything has settled."""
@@ -378,10 +376,6 @@ class PageCache:
             assert sum(members.staged.values()) == members.staged_bytes
 
     # ------------------------------------------------------------------ inside
-
-    def _note_erasures(self) -> None:
-        """Something of which no slot tells is on its way to the media: ``erased`` waits for it too."""
-        self.transfers.released = [count + 1 for count in self.transfers.released]
 
     def _of_then(self, generations: NDArray[np.int64], slots: Slots) -> Slots:
         """Those of ``slots`` with the page that they had when ``generations`` were copied."""

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import numpy as np
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown, WriteRefused
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.ahead import Ahead
@@ -209,7 +209,9 @@ class Engine:
         try:
             self._invalidate(touched)
             # Erased before the origin changes: a crash must not bring back what was overwritten.
-            await self.cache.erased()
+            await self.cache.erasing.over()
+            if refused := self.cache.erasing.unmarked(touched):
+                raise WriteRefused(refused)
             yield
         except (asyncio.CancelledError, OriginError):
             # The client is gone or the origin silent, and it may still carry the write out.
@@ -242,7 +244,9 @@ class Engine:
             self._filling.flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
             await self._versions.forget_prefix(bucket, prefix)
             await self.cache.drop_under(bucket, prefix, "purged")
-            await self.cache.erased()
+            await self.cache.erasing.over()
+            if refused := self.cache.erasing.any_unmarked():
+                raise WriteRefused(refused)
         return counted
 
     async def inspect(self, ref: ObjectRef) -> tuple[Known, Age, list[tuple[int, str, int, bool]]] | None:

@@ -110,12 +110,10 @@ class Recovery:
     # ------------------------------------------------------------------ news while it runs
 
     def disown(self, object_hash: int) -> None:
-        """Nothing of that object comes in any more."""
-        if self.awaited_segments:
-            # Also of one that is on the list already: its name may still be on the way there.
+        """Nothing of that object comes in any more, and nothing comes back after a restart."""
+        submitted = [medium.tier.disown(object_hash) for medium in self._media]
+        if any(submitted):
             self._erasing()
-        for medium in self._media:
-            medium.tier.disown(object_hash)
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
         """The origin said which version of an object it has."""
@@ -136,7 +134,8 @@ class Recovery:
         release = self._media[index].tier.release
         if self._news:
             rows, outdated = self._without_outdated(rows)
-            for location in outdated["location"].tolist():
+            for hashed, location in outdated[["object_hash", "location"]].tolist():
+                self.disown(hashed)
                 release(Location(location))
         groups = self._groups.of_names(contents.names)[rows["group"]]
         if self._distrusted:

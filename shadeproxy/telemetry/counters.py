@@ -120,6 +120,9 @@ class TierGauges:
     dropped_records: int = 0
     dropped_catalogues: int = 0
     dropped_lists: int = 0
+    owed_erasures: int = 0
+    tombstones: int = 0
+    in_doubt: int = 0
     disabled_reason: str = field(default="", metadata={"internal": True})
 
 

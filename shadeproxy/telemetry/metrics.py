@@ -38,6 +38,9 @@ _TIER_HELP = {
     "disabled": "1 when the tier takes nothing more because its medium failed.",
     "dropped_records": "Pages found damaged at the start and given up.",
     "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",
+    "owed_erasures": "Old pages that the medium refused to erase; each is tried again.",
+    "tombstones": "Overwritten objects whose erasure is not known to be on the medium yet.",
+    "in_doubt": "1 when the next start checks every page of the tier with the origin.",
     "dropped_lists": "Lists of overwritten objects found damaged; every page was to be checked then.",
 }
 

@@ -1,9 +1,8 @@
 """Segments that an earlier process left and this one has yet to take in, one by one, while it serves.
 
 Laws: until a segment is taken in, nothing is placed in it and it counts against the capacity with all that
-it takes; what was disowned meanwhile never becomes a page, not after kill -9 either: the names of disowned
-objects are in a file (tiers/disowned.py), and stay until the last segment is in and every record of theirs
-erased. ``arrivals`` runs on a thread of its own; all else on the owner's.
+it takes; what was disowned meanwhile never becomes a page, and nothing that a tombstone names does.
+``arrivals`` runs on a thread of its own; all else on the owner's.
 """
 
 import logging
@@ -12,10 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.base import Dropped, Location
-from shadeproxy.tiers.directory import Claim, doubt
-from shadeproxy.tiers.disowned import Disowned
+from shadeproxy.tiers.directory import Claim
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.files import SegmentFiles
 from shadeproxy.tiers.location import address_of, lengths_of, unit_of, units_of
@@ -45,16 +42,14 @@ class Awaited:
         *,
         attempt: Try,
         release: Callable[[Location], None],
-        doubt: Callable[[], None],
     ) -> None:
         self.dropped = Dropped()
         self._files = files
         self._space = space
         self._try = attempt
         self._release = release
-        self._doubt = doubt
         self._segments: dict[int, tuple[Segment, int]] = {}
-        self._disowned: Disowned | None = None
+        self._disowned: set[int] = set()
         self._claim: Claim | None = None
         self._halted = False
 
@@ -66,44 +61,27 @@ class Awaited:
         """Numbers of the segments."""
         return self._segments.keys()
 
-    def open(self, claim: Claim) -> Claim:
-        """Take stock of the directory, reading no segment; the claim, that may be worth less than before.
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments."""
+        return [segment for segment, _ in self._segments.values()]
 
-        Raises OSError, which names the file.
-        """
-        self._disowned, self._halted = Disowned(claim.path), False
+    def open(self, claim: Claim) -> None:
+        """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
+        self._disowned, self._halted = set(claim.session.tombstones.found), False
+        self.dropped.lists += claim.session.lost_lists
         for number, path in self._files.existing():
             segment = self._files.keep(number, path)
             awaited_bytes = self._space.awaited_bytes_of(segment)
             self._segments[number] = segment, awaited_bytes
             self._space.awaited_bytes += awaited_bytes
-        try:
-            self._disowned.read()
-        except TierError as error:
-            # Any page may be one that was written over since.
-            _logger.warning("%s: the list of overwritten objects is lost: %s", claim.path, error)
-            self.dropped.lists += 1
-            claim = doubt(claim)
-            self._disowned.reset()
-        if self._segments:
-            self._disowned.prepare()
-        elif self._disowned.hashes:
-            self._disowned.reset()
         self._claim = claim
-        return claim
 
-    def disown(self, object_hash: int) -> None:
-        """No record of that object that is still to be taken in counts any more."""
-        if self._segments and self._disowned is not None and object_hash not in self._disowned.hashes:
-            self._try(partial(self._list, self._disowned.add(object_hash)))
-
-    def _list(self, write: Callable[[], None]) -> None:
-        """Carry out what ``add`` answered; a list that lacks a name is as good as none. Raises OSError."""
-        try:
-            write()
-        except OSError:
-            self._doubt()
-            raise
+    def disown(self, object_hash: int) -> bool:
+        """No record of that object that is still to be taken in counts any more; whether there may be any."""
+        if self._segments:
+            self._disowned.add(object_hash)
+        return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
         """Each segment with what is in it (blocking), until ``halt``."""
@@ -150,10 +128,7 @@ class Awaited:
             _logger.warning(
                 "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped.records
             )
-        if self._disowned is not None and self._disowned.hashes:
-            self._disowned.hashes.clear()
-            # Ended only after every erasure that was submitted before.
-            self._try(self._disowned.end)
+        self._disowned.clear()
 
     def halt(self) -> None:
         """End ``arrivals`` soon."""
@@ -183,7 +158,7 @@ class Awaited:
         return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
 
     def _owned(self, rows: Rows) -> Rows:
-        names = set() if self._disowned is None else self._disowned.hashes
+        names = self._disowned
         if not names:
             return rows
         disowned = np.isin(rows["object_hash"], np.fromiter(names, np.uint64, len(names)))

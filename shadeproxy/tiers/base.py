@@ -19,6 +19,7 @@ from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.rows import Contents
 
 if TYPE_CHECKING:  # it builds on this module
+    from shadeproxy.tiers.erasures import Erasures
     from shadeproxy.tiers.recovery import Arrival
 
 Location = NewType("Location", int)
@@ -92,6 +93,9 @@ class Tier(Protocol):
 
     name: str
     capacity_bytes: int
+    erasures: "Erasures"
+    """What was erased, and whether the medium knows."""
+
     most_segments: int
     """Files that it may have at a time, with two descriptors each."""
 
@@ -148,8 +152,10 @@ class Tier(Protocol):
         """
         ...
 
-    def disown(self, object_hash: int) -> None:
-        """Records of that object that are not taken in yet are erased when they are, after a crash too."""
+    def disown(self, object_hash: int) -> bool:
+        """No record of that object that was written before counts after a restart, and none that is yet to
+        be taken in counts at all. True: what that takes is given to ``submit``.
+        """
         ...
 
     def halt(self) -> None:

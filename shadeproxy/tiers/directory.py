@@ -7,16 +7,15 @@ renamed, a directory with foreign files is refused. Every refusal is a ConfigErr
 import errno
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock, suppress_full
 from shadeproxy.tiers.medium import punch_hole
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
+from shadeproxy.tiers.session import Session
 from shadeproxy.tiers.version import (
     OTHER_ORIGIN,
     VERSION_NAME,
@@ -29,8 +28,6 @@ from shadeproxy.tiers.version import (
 
 _logger = logging.getLogger(__name__)
 
-BOOT_NAME = "boot"
-"""There while the directory is in use: the id of the boot (of the machine) that it is used in."""
 PROBE_NAME = "probe"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # A fresh ext4 file system has it in its root, which may well be the cache directory.
@@ -39,18 +36,24 @@ _IGNORED = frozenset({"lost+found"})
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A directory held by this process. ``store_id``: the 64-bit id that its records carry.
-
-    ``unflushed``: the machine went down while the directory was in use, or an erasure failed, so that what
-    was erased last may have come back, and what was written last may be torn. ``boot``: a number that stands
-    for the boot of the machine that this is.
-    """
+    """A directory held by this process. ``store_id``: the 64-bit id that its records carry."""
 
     path: Path
     store_id: int
     descriptor: int
-    boot: int
-    unflushed: bool
+    session: Session
+
+    @property
+    def unflushed(self) -> bool:
+        """Whether the machine went down while the directory was in use, or erasures were lost: what was
+        erased last may have come back, and what was written last may be torn.
+        """
+        return self.session.unflushed
+
+    @property
+    def boot(self) -> int:
+        """A number for the boot of the machine that this is, and the last time that all was put in doubt."""
+        return self.session.epoch
 
     def holds_path(self) -> bool:
         """Whether ``path`` is still the directory that was locked."""
@@ -60,13 +63,15 @@ class Claim:
             return False
 
     def release(self, *, clean: bool = True) -> None:
-        """Unlock; ``clean`` after a use that ended in order. The lock file stays: deleting it would let two
-        processes lock two files.
+        """Unlock; ``clean`` after a use that ended in order, with every erasure on the medium. The lock file
+        stays: deleting it would let two processes lock two files.
         """
-        # Once cut off, the mark stays: a page that nobody has read since is as doubtful as before.
-        if clean and not self.unflushed and self.holds_path():
-            (self.path / BOOT_NAME).unlink(missing_ok=True)
-        os.close(self.descriptor)
+        try:
+            self.session.end(clean=clean and self.holds_path())
+        except OSError as error:
+            _logger.warning("%s stays marked as in use: %s", self.path, error.strerror)
+        finally:
+            os.close(self.descriptor)
 
 
 def claim(
@@ -76,16 +81,17 @@ def claim(
     contents: str = "",
     set_aside: bool = False,
     group_id: int | None = None,
+    place: Path | None = None,
 ) -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting`` is the configuration key that names the directory. ``contents`` names the origin that it is a
     cache of. A cache of another origin is refused, or renamed with ``set_aside``.
     ``group_id``: whose members may read the segment files that are there, and enter the directory.
-    Raises ConfigError.
+    ``place``: the directory of its tombstones, itself where none is given. Raises ConfigError.
     """
     try:
-        held = _claim(path, setting, contents, set_aside=set_aside)
+        held = _claim(path, setting, contents, set_aside=set_aside, place=place or path)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
     try:
@@ -163,7 +169,7 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str, contents: str, *, set_aside: bool) -> Claim:
+def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: Path) -> Claim:
     _prepare(path, setting)
     descriptor = lock_directory(path, setting)
     try:
@@ -180,54 +186,12 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool) -> Claim
             version = None
         known = None if version is None else version.store_id
         store_id = write_version(path, contents) if known is None else known
-        boot = _BOOT_ID.read_text()
-        unflushed = _was_cut_off(path, boot)
+        session = Session(path, boot=_BOOT_ID.read_text(), place=place, store_id=store_id)
+        session.begin()
     except BaseException:
         os.close(descriptor)
         raise
-    return Claim(path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=unflushed)
-
-
-def _was_cut_off(path: Path, boot: str) -> bool:
-    """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
-    mark = path / BOOT_NAME
-    if mark.exists():
-        return mark.read_bytes() != boot.encode()
-    _write_mark(mark, boot)
-    return False
-
-
-def doubt(held: Claim) -> Claim:
-    """From now on every page of the directory is to be checked with the origin before it is used, as after
-    the machine went down. Raises OSError.
-    """
-    _write_mark(held.path / BOOT_NAME, "in doubt")
-    for file in held.path.glob("*.cat"):
-        # Written before the doubt, they would tell that pages were checked.
-        # The recovery deletes some as well.
-        file.unlink(missing_ok=True)
-    return replace(held, unflushed=True)
-
-
-def _write_mark(mark: Path, text: str) -> None:
-    fresh = mark.with_name(f"{BOOT_NAME}.new")
-    fresh.touch(mode=0o600)
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        # On the medium before anything changes: else a change could outlive its mark.
-        os.fsync(file.fileno())
-    # As a whole: a kill between making the file and writing it would leave a mark of no boot.
-    fresh.rename(mark)
-    _sync_directory(mark.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return Claim(path, store_id, descriptor, session)
 
 
 def _prepare(path: Path, setting: str) -> None:

@@ -14,9 +14,10 @@ from typing import Protocol, TypeVar
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME
-from shadeproxy.tiers import catalogue, disowned
-from shadeproxy.tiers.directory import BOOT_NAME, PROBE_NAME, lock_directory
+from shadeproxy.tiers import catalogue, disowned, tombstones
+from shadeproxy.tiers.directory import PROBE_NAME, lock_directory
 from shadeproxy.tiers.segment import SUFFIX
+from shadeproxy.tiers.session import BOOT_NAME
 from shadeproxy.tiers.version import VERSION_NAME
 
 RESERVE_NAME = "reserve"
@@ -108,7 +109,9 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
         raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
     try:
         # Segments first: what is left by a kill in between is a smaller cache, never one without its version.
-        files = [file for file in path.iterdir() if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+        files = [
+            file for file in path.iterdir() if file.suffix in {SUFFIX, catalogue.SUFFIX, tombstones.SUFFIX}
+        ]
         files += [file for file in path.iterdir() if file.name in _NAMES]
         dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
         for file in () if dry_run else files:

@@ -29,6 +29,7 @@ class MediumFault(StrEnum):
     WRITE_TORN = "write: short, then EIO"
     WRITE_SLOW = "write: slow"
     PUNCH_EIO = "punch: EIO"
+    FLUSH_EIO = "flush: EIO"
     PUNCH_LOST = "punch: lost"
 
 
@@ -38,6 +39,7 @@ _ERRNO = {
     MediumFault.WRITE_ENOSPC: errno.ENOSPC,
     MediumFault.WRITE_EROFS: errno.EROFS,
     MediumFault.PUNCH_EIO: errno.EIO,
+    MediumFault.FLUSH_EIO: errno.EIO,
 }
 _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
@@ -67,6 +69,10 @@ class FaultyCalls:
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
         if self._suffer("punch") is not MediumFault.PUNCH_LOST:
             self._inner.punch_hole(descriptor, start, length)
+
+    def flush(self, descriptor: int) -> None:
+        self._suffer("flush")
+        self._inner.flush(descriptor)
 
     def _suffer(self, operation: str) -> MediumFault | None:
         """The fault of this call, if any; one that is an error is raised, a slow one waited for."""

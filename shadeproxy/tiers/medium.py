@@ -7,6 +7,7 @@ Only thin bindings live here; failures are OSError with the errno of the call.
 import ctypes
 import os
 import threading
+from pathlib import Path
 from typing import Protocol
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
@@ -31,7 +32,9 @@ def punch_hole(fd: int, start: int, length: int) -> None:
 
 
 class Calls(Protocol):
-    """By which a segment is changed and read: pread(2), pwrite(2), fallocate(2). All raise OSError."""
+    """By which a segment is changed and read: pread(2), pwrite(2), fallocate(2), fdatasync(2). All raise
+    OSError.
+    """
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         """Fewer bytes only at the end of the file."""
@@ -43,6 +46,10 @@ class Calls(Protocol):
 
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
         """Give the blocks of ``[start, start + length)`` back; they read as zeros."""
+        ...
+
+    def flush(self, descriptor: int) -> None:
+        """Have everything that was written on the medium."""
         ...
 
 
@@ -58,8 +65,22 @@ class SystemCalls:
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
         punch_hole(descriptor, start, length)
 
+    def flush(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
 
 SYSTEM: Calls = SystemCalls()
+
+
+def is_tmpfs(path: Path) -> bool:
+    """Whether a directory lies in memory alone, where no device can fail or forget. Raises OSError."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0] in {"tmpfs", "ramfs"}
+    return False
 
 
 class _Vector(threading.local):

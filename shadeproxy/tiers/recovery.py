@@ -245,14 +245,15 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: Claim) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    Any other segment, one with a record that nobody is to find again, is walked at the next start.
+    Any other segment, one with a record that nobody is to find again, or could not be erased, is walked at
+    the next start.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])
     for segment in segments:
         first, stop = np.searchsorted(numbers, [segment.number, segment.number + 1])
         part = rows[first:stop].copy()
-        if len(part) != segment.records:
+        if len(part) != segment.records or segment.owed:
             continue
         groups, part["group"] = np.unique(part["group"], return_inverse=True)
         contents = Contents(part, [pages.names[group] for group in groups.tolist()])

@@ -76,6 +76,8 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
+        # Whether an erasure may not be on the medium yet; of an earlier process nobody knows.
+        self._unflushed = size_bytes is None
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         """The open file; -1 once closed."""
@@ -219,6 +221,27 @@ class Segment:
         self._unerased.append(offset)
         self._prepare()
 
+    @property
+    def owed(self) -> int:
+        """Headers that were to be erased, and could not be."""
+        return len(self._unerased)
+
+    def retry(self) -> None:
+        """Erase what could not be erased. Raises OSError."""
+        if self._unerased:
+            self._prepare()
+
+    def flush(self) -> None:
+        """Have every erasure so far on the medium. Raises OSError: nobody knows then which of them are."""
+        if self._unflushed and self.descriptor >= 0:
+            # First: another thread may erase meanwhile.
+            self._unflushed = False
+            try:
+                self._calls.flush(self.descriptor)
+            except OSError:
+                self._unflushed = True
+                raise
+
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
         return self._calls.pread(self.descriptor, length, offset)
@@ -277,6 +300,7 @@ class Segment:
         while self._unerased:
             self._write_all(_ZERO_HEADER, self._unerased[-1])
             self._unerased.pop()
+            self._unflushed = True
 
     def _outdate(self) -> None:
         # One that was deleted says nothing already.

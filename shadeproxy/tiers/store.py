@@ -18,8 +18,9 @@ from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
 from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
-from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
+from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
 from shadeproxy.tiers.dropping import making_room
+from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import interior, lends
@@ -57,7 +58,7 @@ class SegmentStore:
     ``min_free_bytes``: what stays free on the file system. ``contents``: the name of the origin; a cache of
     another one is refused, or with ``set_aside`` renamed. ``group_id``: whose members may read the files
     too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it. ``calls``: by which
-    segments are read and written.
+    segments are read and written. ``tombstones``: where tiers/tombstones.py keeps them.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SegmentStore:
         lend: bool = False,
         submit: Submit = run_inline,
         calls: Calls = SYSTEM,
+        tombstones: Path | None = None,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.name = name
@@ -83,22 +85,22 @@ class SegmentStore:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._submit = submit
-        self._claim = partial(claim, path, contents=contents, set_aside=set_aside, group_id=group_id)
+        self._claim = partial(
+            claim, path, contents=contents, set_aside=set_aside, group_id=group_id, place=tombstones
+        )
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
-        self._awaited = Awaited(
-            self._files, self._space, attempt=self._try, release=self.release, doubt=self._doubt
-        )
+        self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
+        self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: Claim | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
         self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
-        self._lends = lend
-        self._encoder = MetaEncoder()
+        self._lends, self._encoder = lend, MetaEncoder()
 
     # ------------------------------------------------------------------ owner's thread: facts
 
@@ -145,7 +147,8 @@ class SegmentStore:
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
             self._lends = self._lends and lends(self.path / PROBE_NAME)
-            held = self._await_segments(held, setting)
+            self._await_segments(held, setting)
+            self.erasures.open(held.session)
         except BaseException:
             held.release(clean=False)
             raise
@@ -153,9 +156,9 @@ class SegmentStore:
         self._store_id = held.store_id
         self._measure()
 
-    def _await_segments(self, held: Claim, setting: str) -> Claim:
+    def _await_segments(self, held: Claim, setting: str) -> None:
         try:
-            return self._awaited.open(held)
+            self._awaited.open(held)
         except OSError as error:
             self._awaited.close()
             raise ConfigError(
@@ -169,8 +172,9 @@ class SegmentStore:
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
         return self._awaited.take_in(arrival)
 
-    def disown(self, object_hash: int) -> None:
-        self._awaited.disown(object_hash)
+    def disown(self, object_hash: int) -> bool:
+        awaited = self._awaited.disown(object_hash)
+        return bool(self.segments) and self.erasures.remember(object_hash, awaited=awaited)
 
     def halt(self) -> None:
         self._awaited.halt()
@@ -184,6 +188,7 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
+        finished = self.claim is not None and self.erasures.finish(awaited=len(self._awaited) > 0)
         if pages is not None and self.claim is not None and self.claim.holds_path():
             write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
@@ -192,7 +197,7 @@ class SegmentStore:
         self._space.segments.clear()
         self._files.ready.clear()
         if self.claim is not None:
-            self.claim.release()
+            self.claim.release(clean=finished)
             self.claim = None
 
     # ------------------------------------------------------------------ owner's thread: decisions
@@ -249,7 +254,7 @@ class SegmentStore:
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
-        self._try(self._erase, segment, offset)
+        self._try(self.erasures.erase, segment, offset)
         if self._pins.release(location):
             self._free(location)
 
@@ -344,23 +349,10 @@ class SegmentStore:
         """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
-            self._erase(segment, offset)
+            self.erasures.erase(segment, offset)
         except OSError as error:
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
-
-    def _erase(self, segment: Segment, offset: int) -> None:
-        """Zero a header; where that fails the next process is to trust no page. Raises OSError."""
-        try:
-            segment.erase(offset)
-        except OSError:
-            self._doubt()
-            raise
-
-    def _doubt(self) -> None:
-        """The next process is to trust no page. Raises OSError."""
-        if self.claim is not None and not self.claim.unflushed:
-            self.claim = doubt(self.claim)
 
     def locate(self, location: Location) -> Place:
         """See ``Tier.locate``; raises as ``pin``."""
@@ -390,6 +382,9 @@ class SegmentStore:
             action(*arguments)
         except OSError as error:
             self._note(error)
+
+    def _all_segments(self) -> list[Segment]:
+        return [*self._space.segments.values(), *self._files.ready, *self._awaited.segments]
 
     def _note(self, error: OSError) -> None:
         self._health.note_failure(error, used_bytes=self._space.claimed_bytes)

@@ -19,8 +19,8 @@ from shadeproxy.engine.transfers import Medium
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.tiers import awaited
-from shadeproxy.tiers.disowned import Disowned
 from shadeproxy.tiers.store import SegmentStore
+from shadeproxy.tiers.tombstones import Tombstones
 
 SIZE = 3000
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -35,9 +35,10 @@ def origin_of(count: int) -> MemoryOrigin:
 
 async def listed(path):
     """What the next start of the tier in ``path`` would find to be disowned."""
-    disowned = Disowned(path)
-    await asyncio.to_thread(disowned.read)
-    return disowned.hashes
+    (file,) = path.glob("*.tombstones")
+    tombstones = Tombstones(file)
+    await asyncio.to_thread(tombstones.read)
+    return tombstones.found
 
 
 class Writer:
@@ -128,6 +129,7 @@ async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_pa
     await bench.cache.recovered()
     assert len(bench.cache.residents) == 19
     assert await bench.get("dir0/4") == (b"new", Source.ORIGIN)
+    assert await bench.cache.erasing.settle()
     assert await listed(tmp_path / "one" / "ram") == set()
 
 

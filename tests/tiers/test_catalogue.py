@@ -8,10 +8,10 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.tiers import catalogue, directory, recovery
+from shadeproxy.tiers import catalogue, directory, recovery, session
 from shadeproxy.tiers.catalogue import Key, pack, unpack
-from shadeproxy.tiers.disowned import Disowned
 from shadeproxy.tiers.rows import ROW, Contents
+from shadeproxy.tiers.tombstones import Tombstones
 
 KEY = Key(0x1122334455667788, 3, 1 << 18)
 PLACE = 3 << 46 | 5 << 20 | 9
@@ -163,7 +163,7 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
 ):
     samples, _ = stopped(bench, sample, pages)
     # Not closed in order, and the machine was started again.
-    (bench.path / directory.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
+    (bench.path / session.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
     monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
     directory._BOOT_ID.write_text("another boot")
     store, recovered = bench.open()
@@ -246,9 +246,11 @@ def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, 
     late = found & gone
     store._close()
     assert {one.header.page.ref for one in bench.open()[1]} & gone == late
-    again = Disowned(bench.path)
-    again.read()
-    assert again.hashes == set()
+    bench.close()
+    (path,) = bench.path.glob("*.tombstones")
+    again = Tombstones(path)
+    assert again.read()
+    assert again.found == set()
 
 
 def test_closing_ends_a_recovery(bench, sample, pages):

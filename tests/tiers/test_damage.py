@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
-from shadeproxy.tiers import directory, disowned
+from shadeproxy.tiers import session
 from shadeproxy.tiers.store import SegmentStore
 
 CAPACITY_BYTES, SEGMENT_BYTES = 1 << 20, 1 << 18
@@ -87,7 +87,7 @@ def check(store, location, sample) -> None:
 def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
     """A store that was killed in its recovery after page 0 was written anew, its list then damaged."""
     left_behind(bench, sample, pages, in_order=False)
-    path = bench.path / disowned.NAME
+    (path,) = bench.path.glob("*.tombstones")
     path.write_bytes(damage(path.read_bytes()))
     return bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
 
@@ -97,10 +97,10 @@ def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
     [
         lambda raw: bytes([raw[0] ^ 1]) + raw[1:],
         lambda raw: raw[:20] + bytes([raw[20] ^ 64]) + raw[21:],
-        lambda raw: raw[:-1],
         lambda raw: raw[:24],
         lambda _: b"",
-        lambda raw: raw[:16] + bytes(16) + raw[32:],
+        lambda raw: raw[:4096] + bytes(16) + raw[4112:],
+        lambda raw: raw[:4100] + bytes([raw[4100] ^ 64]) + raw[4101:],
     ],
 )
 def test_a_damaged_list_of_what_was_overwritten_makes_every_page_doubtful(bench, sample, pages, damage):
@@ -144,7 +144,7 @@ def test_many_overwritten_objects(bench, sample, pages):
 @pytest.mark.parametrize("mark", [b"\xff\xfe", b"", b"another boot"])
 def test_a_damaged_mark_of_the_boot_counts_as_a_machine_that_went_down(bench, sample, pages, mark):
     left_behind(bench, sample, pages, in_order=False)
-    (bench.path / directory.BOOT_NAME).write_bytes(mark)
+    (bench.path / session.BOOT_NAME).write_bytes(mark)
     for path in bench.path.glob("*.cat"):
         path.unlink()  # those of this boot are believed
     _, recovered = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)

@@ -10,7 +10,7 @@ import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
-from shadeproxy.tiers import directory
+from shadeproxy.tiers import directory, session
 from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.room import look_at
 from shadeproxy.tiers.store import SegmentStore
@@ -160,8 +160,8 @@ def test_too_many_open_files(bench, sample):
     code = (
         "import resource, sys; from pathlib import Path; from shadeproxy.tiers.store import SegmentStore\n"
         "store = SegmentStore('disk', Path(sys.argv[1]), 1 << 20)\n"
-        # Enough for the lock and the probe, and not for the mapping of a segment.
-        "import os; limit = os.dup(0) + 3; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
+        # Enough for the lock, the tombstones and the probe, and not for the mapping of a segment.
+        "import os; limit = os.dup(0) + 4; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
         "store.open()"
     )
     done = subprocess.run(
@@ -199,10 +199,12 @@ def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
     store = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
     store.open()
     store.write(store.reserve(store.record_bytes(page, header.meta, 4)), header, b"body")
-    mark = (tmp_path / "c" / "boot").read_text()
     store.close()
     assert reopened(None) == 1234.5  # closed in order
-    assert reopened(mark) == 1234.5  # killed: what was written is in the page cache
+    killed = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
+    killed.open()
+    killed.claim.release(clean=False)
+    assert reopened(None) == 1234.5  # killed: what was written is in the page cache
     assert reopened("another boot") == 0
     assert reopened(None) == 0  # nobody has checked it since
 
@@ -228,6 +230,6 @@ def test_what_took_the_place_of_a_deleted_directory_is_left_alone(bench, sample,
     location = bench.add(store, one)
     bench.path.rename(bench.path.with_name("aside"))
     bench.path.mkdir()
-    (bench.path / directory.BOOT_NAME).write_text("of another")
+    (bench.path / session.BOOT_NAME).write_text("of another")
     store.close(pages(store, [(location, one)]))
-    assert [path.name for path in bench.path.iterdir()] == [directory.BOOT_NAME]
+    assert [path.name for path in bench.path.iterdir()] == [session.BOOT_NAME]

@@ -56,6 +56,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.ObjectChanged: (409, "object_changed"),
     core.TierError: (500, "internal"),
     core.TierFull: (500, "internal"),
+    core.WriteRefused: (503, "write_refused"),
     core.PeerError: (500, "internal"),
     core.StateError: (500, "state_failed"),
     core.Overloaded: (503, "overloaded"),

@@ -58,6 +58,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ObjectChanged: Row(503, "ServiceUnavailable", 1),
     errors.TierError: Row(500, "InternalError"),
     errors.TierFull: Row(500, "InternalError"),
+    errors.WriteRefused: Row(503, "ServiceUnavailable", 1),
     errors.PeerError: Row(500, "InternalError"),
     errors.StateError: Row(500, "InternalError"),
     errors.Overloaded: Row(503, "SlowDown", 1),

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from shadeproxy.bench import machine
+from shadeproxy.bench.chaos.media.rounds import judged, play
 from shadeproxy.bench.chaos.report import keep, summary
 from shadeproxy.bench.chaos.run import Run, chaos
 from shadeproxy.bench.chaos.scene import Plan
@@ -27,7 +28,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("chaos-report"), help="logs and the result as JSON")
     parser.add_argument("--write", type=Path, help="put the result into chaos.json and chaos.md there")
     parser.add_argument("--keep", type=Path, nargs="*", help="run nothing: put these results there")
+    parser.add_argument("--media", action="store_true", help="rounds with media that fail for good, instead")
+    parser.add_argument("--rounds", type=int, default=300, help="so many, with --media")
     options = parser.parse_args()
+    if options.media:
+        return _media(options.rounds, options.seed, options.out)
     if options.keep:
         for path in options.keep:
             page = keep(msgspec.json.decode(path.read_bytes(), type=Run), options.write or options.out)
@@ -49,6 +54,21 @@ def main() -> int:
     if options.write:
         _say(f"written: {keep(run, options.write)}")
     return int(any(check.passed is False for check in judge(run)))
+
+
+def _media(rounds: int, seed: int, out: Path) -> int:
+    _say(machine.describe())
+    try:
+        with termination_as_interrupt():
+            run = play(rounds, seed, _say)
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"media-{seed}.json").write_bytes(msgspec.json.encode(run))
+    for line in judged(run):
+        _say(line)
+    return int(not run.passed)
 
 
 if __name__ == "__main__":

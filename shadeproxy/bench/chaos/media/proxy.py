@@ -1,0 +1,86 @@
+"""``shadeproxy serve`` whose disk tier fails on order: while the file ``--failing`` names an error, every
+call that changes the tier's directory answers with it.
+"""
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+
+from shadeproxy.app import serve
+from shadeproxy.config import Settings
+from shadeproxy.tiers import directory
+from shadeproxy.tiers.medium import SYSTEM
+from shadeproxy.tiers.tombstones import Tombstones
+
+_CHANGES = frozenset({"os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link"})
+_STILL_DONE_WHEN_FULL = frozenset({"os.remove", "os.truncate"})
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+class FailingMedium:
+    """``Calls`` that change nothing while ``failing`` names an error, and an audit hook for all other calls
+    on what lies under ``root``.
+    """
+
+    def __init__(self, root: Path, failing: Path) -> None:
+        self._root, self._failing = str(root), failing
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        return SYSTEM.pread(descriptor, length, offset)
+
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+        self._suffer()
+        return SYSTEM.pwrite(descriptor, data, offset)
+
+    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+        self._suffer()
+        SYSTEM.punch_hole(descriptor, start, length)
+
+    def flush(self, descriptor: int) -> None:
+        self._suffer()
+        SYSTEM.flush(descriptor)
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        """See ``sys.addaudithook``: refuse a change of something under the root."""
+        if event in _CHANGES or (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
+        ):
+            path = arguments[0]
+            if isinstance(path, int):
+                path = str(Path(f"/proc/self/fd/{path}").readlink())
+            if isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(self._root):
+                self._suffer(event)
+
+    def _suffer(self, event: str = "write") -> None:
+        name = self._failing.read_text()
+        if name and not (name == "ENOSPC" and event in _STILL_DONE_WHEN_FULL):
+            number = getattr(errno, name)
+            raise OSError(number, os.strerror(number))
+
+
+def _plant() -> None:
+    """Take the mend away, for the check that the rounds notice: nothing is marked before a write."""
+    Tombstones.add = lambda *_: None  # type: ignore[method-assign]
+    Tombstones.doubt_all = lambda *_: None  # type: ignore[method-assign]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The proxy of rounds with failing media.")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--failing", type=Path, required=True, help="file with the name of the error")
+    parser.add_argument("--boot", type=Path, required=True, help="file with the id of the boot")
+    parser.add_argument("--planted", action="store_true", help="without the marks: rounds must then fail")
+    options = parser.parse_args()
+    settings = Settings.load(options.config)
+    medium = FailingMedium(settings.cache.disk.path, options.failing)
+    sys.addaudithook(medium.audit)
+    directory._BOOT_ID = options.boot  # noqa: SLF001 (a power failure without one)
+    if options.planted:
+        _plant()
+    serve(settings, calls={"disk": medium})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A use of a tier's directory by one process: how it began, and whether what is in it may be believed.
+
+The mark ``boot`` in the directory is there while it is in use, and stays when the use did not end in order:
+the id of the boot of the machine, a number of the use, and where its tombstones lie. A start that finds a
+mark of this boot asks the tombstones; one that finds another boot's, or whose tombstones are lost or belong
+to another use, puts every record in doubt: it is checked with the origin before it is used. After an
+orderly end the mark is ``stopped``, and tombstones that know of a later use tell a medium that was put back.
+"""
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.tiers import disowned
+from shadeproxy.tiers.tombstones import SUFFIX, Tombstones
+
+_logger = logging.getLogger(__name__)
+
+BOOT_NAME = "boot"
+"""There while the directory is in use."""
+STOPPED_NAME = "stopped"
+"""What the mark is renamed to when the use ended in order."""
+
+
+class Session:
+    """Of ``directory``, in the ``boot`` of this id; ``place``: the directory of the tombstones.
+
+    ``lost_lists`` counts tombstones that were lost or damaged.
+    """
+
+    def __init__(self, directory: Path, *, boot: str, place: Path, store_id: int) -> None:
+        self.directory = directory
+        self._boot = boot
+        self._cut_off = ""  # the first line of the mark of a boot that was cut off
+        self.lost_lists = 0
+        self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
+
+    @property
+    def unflushed(self) -> bool:
+        """Whether every record is in doubt."""
+        return bool(self._cut_off or self.tombstones.epoch)
+
+    @property
+    def epoch(self) -> int:
+        """A number for the boot, and the time in it since when no record was put in doubt."""
+        return xxh3_64_intdigest(f"{self._boot}{self.tombstones.epoch or ''}".encode())
+
+    # ------------------------------------------------------------------ begin
+
+    def begin(self) -> None:
+        """Look at what the last use left and begin another. Raises OSError."""
+        in_doubt = self._look() | self._take_over_list()
+        self.tombstones.open()
+        if in_doubt:
+            self.tombstones.doubt_all()
+        number = secrets.randbits(63) + 1
+        self.tombstones.begin(number)
+        first = self._cut_off or self._boot.strip()
+        _write_mark(self.directory / BOOT_NAME, f"{first}\n{number:016x}\n{self.tombstones.path}\n")
+        self.tombstones.begun()
+        (self.directory / disowned.NAME).unlink(missing_ok=True)
+
+    def _look(self) -> bool:
+        """Whether records may have come back of which no tombstone tells."""
+        mark = _lines(self.directory / BOOT_NAME)
+        if mark is None:
+            return not self._is_where_it_stopped()
+        if mark[0] != self._boot.strip():
+            self._cut_off = mark[0] or "another boot"
+        if len(mark) == 1:
+            # Of an earlier release, which had no tombstones.
+            return False
+        return not self._take_over(mark[1], Path(mark[2] if len(mark) > 2 else ""))
+
+    def _is_where_it_stopped(self) -> bool:
+        """Whether the directory is that of the last orderly end, as far as anybody knows."""
+        stopped = _lines(self.directory / STOPPED_NAME)
+        number = stopped[1] if stopped is not None and len(stopped) > 1 else ""
+        found = self._read(self.tombstones)
+        if found is None or (found and f"{self.tombstones.session:016x}" != number):
+            _logger.warning("%s is not as it was left: every page is checked", self.directory)
+            self.lost_lists += 1
+            self.tombstones.found.clear()
+            return False
+        return True
+
+    def _take_over(self, number: str, path: Path) -> bool:
+        """Whether the tombstones at ``path`` are those of the use ``number``; they are ours then."""
+        theirs = Tombstones(path)
+        known = self._read(theirs) and number in {f"{one:016x}" for one in (theirs.session, theirs.coming)}
+        if known:
+            self.tombstones.found, self.tombstones.epoch = theirs.found, theirs.epoch
+        elif not self._cut_off:
+            _logger.warning(
+                "%s: the list of overwritten objects is lost: every page is checked", self.directory
+            )
+            self.lost_lists += 1
+        return bool(known)
+
+    def _take_over_list(self) -> bool:
+        """Whether the list that an earlier release left is damaged; its names are ours else."""
+        try:
+            self.tombstones.found |= disowned.read_list(self.directory)
+        except TierError as error:
+            _logger.warning("%s: the list of overwritten objects is lost: %s", self.directory, error)
+            self.lost_lists += 1
+            return True
+        return False
+
+    def _read(self, tombstones: Tombstones) -> bool | None:
+        """Whether there were any; None when they are damaged."""
+        try:
+            return tombstones.read()
+        except (TierError, OSError, ValueError) as error:
+            _logger.warning("the list of overwritten objects of %s: %s", self.directory, error)
+            return None
+
+    # ------------------------------------------------------------------ end
+
+    def end(self, *, clean: bool) -> None:
+        """``clean``: everything that was erased is known to be on the medium. Raises OSError.
+
+        Once in doubt, the mark stays: a page that nobody has read since is as doubtful as before.
+        """
+        try:
+            if clean and not self.unflushed and self.tombstones.at_rest:
+                (self.directory / BOOT_NAME).rename(self.directory / STOPPED_NAME)
+        finally:
+            self.tombstones.close()
+
+
+def _lines(path: Path) -> list[str] | None:
+    try:
+        return path.read_bytes().decode("utf-8", "replace").splitlines() or [""]
+    except FileNotFoundError:
+        return None
+
+
+def _write_mark(mark: Path, text: str) -> None:
+    fresh = mark.with_name(f"{BOOT_NAME}.new")
+    fresh.touch(mode=0o600)
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        # On the medium before anything changes: else a change could outlive its mark.
+        os.fsync(file.fileno())
+    # As a whole: a kill between making the file and writing it would leave a mark of no boot.
+    fresh.rename(mark)
+    _sync_directory(mark.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
