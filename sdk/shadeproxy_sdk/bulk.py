@@ -23,7 +23,7 @@ from shadeproxy_sdk import copying, frames, locate
 from shadeproxy_sdk.channel import Channel
 from shadeproxy_sdk.connections import Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json, refusal
-from shadeproxy_sdk.errors import BadAnswer, Broken, ConfigError, ControlError, Unreachable
+from shadeproxy_sdk.errors import BadAnswer, Broken, ConfigError, ControlError, Silent, Unreachable
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.landing import UNKNOWN, Allocate, Landing
 from shadeproxy_sdk.manifest import Manifest
@@ -125,12 +125,15 @@ class BulkReads:
     control: Control
     timeout_s: float
 
-    def read(self, request: Request, allocate: Allocate) -> None:
-        """Land what can be had, of at most MOST_ITEMS samples, in memory of ``allocate``."""
+    def read(self, request: Request, allocate: Allocate) -> str | None:
+        """Land what can be had, of at most MOST_ITEMS samples, in memory of ``allocate``.
+
+        The reason when the proxy was waited for in vain: who hangs here may hang everywhere.
+        """
         ways = self.connections.ways
         passage = ways.batch.ask()
         if passage is Passage.SHUT:
-            return
+            return None
         timeout_s = probe_timeout_s(passage, self.timeout_s)
         try:
             offers = self._offers(timeout_s)
@@ -151,8 +154,9 @@ class BulkReads:
             _LOG.debug("Reading by GET for a while: %s", error)
             ways.offers = None  # What listens there next may be another version, with another socket.
             ways.batch.failed(passage, str(error))
-        else:
-            ways.batch.succeeded()
+            return str(error) if isinstance(error, Silent) else None
+        ways.batch.succeeded()
+        return None
 
     def _offers(self, timeout_s: float) -> Offers:
         """What the proxy can do. Raises ControlError, ConfigError, and Unreachable when it can do neither."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from shadeproxy_sdk.errors import BadAnswer, Broken, Unreachable
+from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
 READ_AHEAD_BYTES = 16384
@@ -56,7 +56,7 @@ class Channel:
         try:
             self._socket, self._prefix = _connect(address, min(timeout_s, MAX_CONNECT_S))
         except TimeoutError:
-            raise Unreachable(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
+            raise Silent(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
         except OSError as error:
             raise Unreachable((error.strerror or str(error)).lower()) from None
         # TLS records are decrypted piece by piece: its sockets know no flags.
@@ -265,7 +265,7 @@ class Channel:
 
     def _lost(self, error: OSError) -> Unreachable:
         if isinstance(error, BlockingIOError | ssl.SSLWantReadError | ssl.SSLWantWriteError):
-            return Unreachable(f"no answer within {self._timeout_s:g} s")
+            return Silent(f"no answer within {self._timeout_s:g} s")
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:

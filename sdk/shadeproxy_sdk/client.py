@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from shadeproxy_sdk.bulk import BulkReads, Request, parts
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
-from shadeproxy_sdk.errors import NOBODY_ANSWERS, Busy, ConfigError, ControlError, ReadError, Unreachable
+from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, nobody_answers
 from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, heap
+from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, check_rows, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
@@ -78,18 +78,23 @@ class Client:
         Asks the proxy; when it does not answer, the origin, with one warning a run. Raises ReadError
         when the sample does not exist or may not be read, or nobody answered for ``timeout_s``.
         """
+        return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
+
+    def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
+        """As ``read``, looking for somebody who answers until ``deadline``."""
         headers = tag.headers() if tag is not None else {}
-        return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}))
+        return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
     def listing(self, bucket: str, prefix: str = "") -> list[Found]:
         """The objects under ``prefix`` in key order, with their sizes; nothing is registered. Raises as
         ``read``.
         """
-        return self._ask(f"s3://{bucket}/{prefix}", lambda side, _: list(side.listing(bucket, prefix)))
+        what, deadline = f"s3://{bucket}/{prefix}", time.monotonic() + self.timeout_s
+        return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
-    def _ask(self, what: str, call: Callable[[S3Side, bool], Value]) -> Value:
+    def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
         """``call`` on the proxy's S3 side (then with True), or on the origin."""
-        deadline, gate = time.monotonic() + self.timeout_s, self.connections.s3_gate
+        gate = self.connections.s3_gate
         while True:
             passage, reason = gate.ask(), gate.reason
             if passage is not Passage.SHUT:
@@ -124,14 +129,7 @@ class Client:
         ConfigError for another ``out``, IndexError, and ReadError as ``read`` and when a sample has another
         length; what ``out`` then holds is undefined. Thread-safe.
         """
-        if out.shape[:1] != (len(ids),) or out.ndim != 2 or out.dtype != np.uint8:
-            raise ConfigError(
-                f"out is {out.dtype}{list(out.shape)}: make it uint8[{len(ids)}, length of a sample]"
-            )
-        if not (out.flags.c_contiguous and out.flags.writeable):
-            raise ConfigError(
-                "out must be C-contiguous and writable: pass an array of its own, not a slice of columns"
-            )
+        check_rows(out, len(ids))
         length, row = out.shape[1], 0
         for part in parts(ids):
             landing = Landing(part)
@@ -156,9 +154,18 @@ class Client:
         request, connections = Request(manifest, ids, landing), self.connections
         for position in [i for i, length in enumerate(request.lengths) if length == 0]:
             landing.put(position, b"")
-        BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
+        deadline = time.monotonic() + self.timeout_s
+        hung = BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
+        if hung is None:
+            deadline = time.monotonic() + self.timeout_s
+        elif missing := landing.missing():
+            # One read finds out, and does not wait for long: else each would wait as long once more.
+            connections.s3_gate.failed(Passage.OPEN, hung)
+            connections.s3_gate.hurry(0.0)
+            landing.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
+        submit = connections.executor.submit
         fetches = {
-            position: connections.executor.submit(self.read, manifest[ids[position]], manifest.tag)
+            position: submit(self._read_by, deadline, manifest[ids[position]], manifest.tag)
             for position in landing.missing()
         }
         try:
@@ -240,15 +247,8 @@ class Client:
     def _nobody(
         self, what: str, proxy_reason: str, origin: Origin | None = None, origin_reason: str = ""
     ) -> ReadError:
-        second = (
-            f"the origin {origin.endpoint_url} does not either ({origin_reason})"
-            if origin
-            else "no origin is known"
-        )
-        return ReadError(
-            f"{what} cannot be read: the proxy at {self._control.url} does not answer ({proxy_reason}), and "
-            f"{second}. {NOBODY_ANSWERS}"
-        )
+        second = None if origin is None else f"{origin.endpoint_url} does not either ({origin_reason})"
+        return nobody_answers(what, f"{self._control.url} does not answer ({proxy_reason})", second)
 
     # ------------------------------------------------------------------ datasets and jobs
 

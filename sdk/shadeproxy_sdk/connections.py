@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from shadeproxy_sdk.channel import MAX_CONNECT_S
-from shadeproxy_sdk.errors import Broken, Unreachable
+from shadeproxy_sdk.errors import Broken, Silent, Unreachable
 from shadeproxy_sdk.gate import Gate
 from shadeproxy_sdk.ways import Ways
 
@@ -57,7 +57,8 @@ class Connections:
         body: bytes | None = None,
         timeout_s: float,
     ) -> Answer:
-        """One request, one whole answer. Raises Unreachable, or Broken when another attempt may do.
+        """One request, one whole answer. Raises Unreachable: Silent when nothing came in time, Broken when
+        another attempt may do.
 
         ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or whose end
         nothing announces, is Broken: it could be a truncated sample.
@@ -78,7 +79,7 @@ class Connections:
         except NewConnectionError as error:
             raise Unreachable(_cause(error)) from None
         except HTTPTimeout:
-            raise Unreachable(f"no answer within {timeout_s:g} s") from None
+            raise Silent(f"no answer within {timeout_s:g} s") from None
         except ProtocolError as error:
             raise Broken(f"connection broken: {_cause(error)}") from None
         except HTTPError as error:

@@ -43,9 +43,19 @@ class Broken(Unreachable):
     """The connection broke under way, as an idle one does when its server restarts: worth another attempt."""
 
 
+class Silent(Unreachable):
+    """A server took the connection, or did not even refuse it, and gave no answer in time: it may be hung."""
+
+
 class BadAnswer(Unreachable):
     """A server answered something that docs/protocol.md does not allow."""
 
 
 class Busy(ShadeError):
     """A server answered 429 or 5xx to every attempt."""
+
+
+def nobody_answers(what: str, proxy: str, origin: str | None) -> ReadError:
+    """The error of a read that neither side answers: ``proxy`` and ``origin`` say how each fares."""
+    second = "no origin is known" if origin is None else f"the origin {origin}"
+    return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {NOBODY_ANSWERS}")

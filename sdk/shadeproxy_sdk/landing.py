@@ -7,6 +7,9 @@ of its slot gets bytes of its own, so a wrong guess costs a copy and never a byt
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.errors import ConfigError
 
 Data = bytes | memoryview
 Allocate = Callable[[int], memoryview]
@@ -18,6 +21,16 @@ UNKNOWN = -1
 def heap(length_bytes: int) -> memoryview:
     """Plain memory, not zeroed: numpy asks for huge pages, which halves the cost of touching 25 MB anew."""
     return np.empty(length_bytes, np.uint8).data
+
+
+def check_rows(out: NDArray[np.uint8], count: int) -> None:
+    """Raise ConfigError unless ``out`` can take ``count`` samples as its rows."""
+    if out.shape[:1] != (count,) or out.ndim != 2 or out.dtype != np.uint8:
+        raise ConfigError(f"out is {out.dtype}{list(out.shape)}: make it uint8[{count}, length of a sample]")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise ConfigError(
+            "out must be C-contiguous and writable: pass an array of its own, not a slice of columns"
+        )
 
 
 class LengthGuess:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.origin_names import AWS, canonical_origin
 from shadeproxy.core.types import SHARED, Upstream
 from shadeproxy.origin.base import Origin
+from shadeproxy.origin.bounded import BoundedOrigin
 from shadeproxy.origin.credentials import (
     AnonymousCredentials,
     ChainCredentials,
@@ -43,6 +45,12 @@ def origin_name(settings: Settings) -> str:
     return canonical_origin(f"s3 {section.endpoint or AWS}")
 
 
+def read_bounds(settings: Settings) -> ReadBounds:
+    """How long reads wait for the origin."""
+    timeouts = settings.origin.timeouts
+    return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
+
+
 def build_origin(
     settings: Settings,
     *,
@@ -50,8 +58,8 @@ def build_origin(
     providers: Providers | None = None,
     health: OriginHealth | None = None,
 ) -> Origin:
-    """The origin of the settings, limited, retried and verified. ``providers``: may be changed while it is
-    used. ``health``: is told how it fares.
+    """The origin of the settings, limited, retried, verified and bounded. ``providers``: may be changed while
+    it is used. ``health``: is told how it fares.
 
     Raises ConfigError.
     """
@@ -67,7 +75,7 @@ def build_origin(
             credentials=build_providers(settings, clock) if providers is None else providers,
             region=section.region or _DEFAULT_REGION,
             addressing=section.addressing,
-            timeouts=Timeouts(section.timeouts.connect, section.timeouts.read),
+            timeouts=Timeouts(section.timeouts.connect, section.timeouts.read, bounds=read_bounds(settings)),
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
             trailing_checksums=section.trailing_checksums,
@@ -80,7 +88,8 @@ def build_origin(
         origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
-    return VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
+    verified = VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
+    return BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

@@ -33,7 +33,7 @@ from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media, tier_gauges
-from shadeproxy.app.origins import build_origin, build_providers
+from shadeproxy.app.origins import build_origin, build_providers, read_bounds
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.prefetching import start_prefetching
@@ -139,6 +139,7 @@ class Proxy:
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
             verbose=is_verbose(settings),
+            bounds=read_bounds(settings),
         )
         fast = FastLane(
             engine,
@@ -177,6 +178,7 @@ class Proxy:
             info=info,
             token=token,
             reads_allowed=reads_allowed(settings),
+            bounds=read_bounds(settings),
             log_levels=self.live,
             remarks=checkup.remarks,
             doctor=checkup.report,
@@ -341,6 +343,7 @@ class Proxy:
             stats=stats,
             clock=clock,
             page_size=settings.cache.page_size,
+            bounds=read_bounds(settings),
             verdicts=make_verdicts(settings),
             jobs_of=knowledge.jobs_of,
             orders=knowledge.orders,

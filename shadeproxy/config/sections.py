@@ -102,6 +102,9 @@ class ControlListener(Section):
 class Timeouts(Section):
     connect: Duration = 5.0
     read: Duration = 30.0
+    first_byte: Duration = 25.0
+    window: Duration = 30.0
+    min_rate: Size = 1 * _KIB
 
 
 class Retry(Section):

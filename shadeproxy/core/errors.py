@@ -150,6 +150,10 @@ class OriginThrottled(OriginUnavailable):
     """The origin asked to slow down (503 SlowDown, 429)."""
 
 
+class DeadlineExceeded(OriginError):
+    """A request's time budget ended before its first byte came: 503 SlowDown, before its client gives up."""
+
+
 class BodyCutShort(OriginError):
     """The origin ended a body before its announced length; what came is never published."""
 

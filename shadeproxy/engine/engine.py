@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import numpy as np
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown, WriteRefused
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
@@ -53,6 +54,7 @@ class Engine:
         stats: Stats,
         clock: Clock,
         page_size: int,
+        bounds: ReadBounds = DEFAULT_BOUNDS,
         verdicts: Verdicts | None = None,
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
         orders: NotesReads | None = None,
@@ -83,6 +85,7 @@ class Engine:
             clock=clock,
             page_size=page_size,
             outdated=self._outdated,
+            bounds=bounds,
         )
         self.ahead = Ahead(
             cache,

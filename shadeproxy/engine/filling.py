@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEADLINE, ReadBounds
 from shadeproxy.core.errors import ObjectChanged
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
@@ -17,6 +18,7 @@ from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Ups
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Flight, SingleFlight
 from shadeproxy.engine.outlasting import Outlasting
+from shadeproxy.engine.overdue import OverdueFlights
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
@@ -38,6 +40,7 @@ class Filling:
         clock: Clock,
         page_size: int,
         outdated: Callable[[ObjectRef], None],
+        bounds: ReadBounds,
     ) -> None:
         self._origin = origin
         self._cache = cache
@@ -53,7 +56,8 @@ class Filling:
         """Told of each page that a reader wants and that is not resident."""
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
         """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
-        self.flights = SingleFlight(self._retire, self._goes_on)
+        overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
+        self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
         self._outlasting = Outlasting(ledger.capacity_bytes // 2)
 
     @property
@@ -150,6 +154,8 @@ class Filling:
         )
 
     async def _fill(self, known: ObjectMeta | None, flight: Flight) -> None:
+        # It is not only the first reader's, who may leave it to others.
+        DEADLINE.set(None)
         try:
             await self._bring(flight, known)
         except ObjectChanged:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.pace import Pace, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
@@ -64,8 +65,13 @@ class Flight:
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
         self._pace = pace or Pace()
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for the next byte now."""
+        return any(not future.done() for future, _ in self._waiting)
 
     @property
     def length(self) -> int:
@@ -112,25 +118,27 @@ class Flight:
             self.ended = True
             self._wake()
 
-    async def opened(self, *, proven: bool = False) -> ObjectMeta:
-        """Wait for the metadata; ``proven``: until it is known to be right. Raises the flight's error."""
+    async def opened(self, deadline: Deadline | None = None, *, proven: bool = False) -> ObjectMeta:
+        """Wait for the metadata; ``proven``: until it is known to be right. Raises the flight's error, and
+        DeadlineExceeded when the caller's own ``deadline`` has passed: the flight goes on for others.
+        """
         while self.meta is None:
             self._raise_if_failed()
-            await self._progress()
+            await self._progress(deadline)
         while proven and self.doubtful and not self.ended:
-            await self._progress()
+            await self._progress(deadline)
         if proven and self.doubtful:
             self._raise_if_failed()
         return self.meta
 
-    async def piece(self, position: int, stop: int) -> memoryview:
+    async def piece(self, position: int, stop: int, deadline: Deadline | None = None) -> memoryview:
         """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and
-        PIECE_BYTES at most.
+        PIECE_BYTES at most. Raises as ``opened``.
         """
         position, stop = position - self._first, stop - self._first
         while self.filled <= position:
             self._raise_if_failed()
-            await self._progress()
+            await self._progress(deadline)
         return self.buffer[position : min(self.filled, stop, position + PIECE_BYTES)].toreadonly()
 
     def _raise_if_failed(self) -> None:
@@ -141,17 +149,29 @@ class Flight:
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
-    def _progress(self) -> asyncio.Future[None]:
+    def refuse_late(self) -> None:
+        """Tell the waiters whose deadline has passed, and no others.
+
+        Who waits for more than a first byte, as of a body that has to be verified, has a window longer.
+        """
+        arriving = self.filled > 0
+        for future, deadline in self._waiting:
+            if deadline is None or future.done():
+                continue
+            if (deadline.arriving_left_s if arriving else deadline.left_s) <= 0:
+                future.set_exception(deadline.exceeded())
+
+    def _progress(self, deadline: Deadline | None) -> asyncio.Future[None]:
         """Done when there is more."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiting.append((future, deadline))
         return future
 
     def _wake(self) -> None:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        for future in waiting:
+        for future, _ in waiting:
             self._pace.call(partial(set_done, future))
 
 
@@ -162,11 +182,15 @@ FlightKey = tuple[ObjectRef, int]
 class SingleFlight:
     """The table of flights. ``retire`` is called once per flight when nobody needs its memory any more.
 
-    ``goes_on`` is asked whether a flight that served somebody may end without a waiter.
+    ``goes_on`` is asked whether a flight that served somebody may end without a waiter. ``on_start`` is
+    called after each start.
     """
 
     def __init__(
-        self, retire: Callable[[Flight], None], goes_on: Callable[[Flight], bool] = lambda _flight: False
+        self,
+        retire: Callable[[Flight], None],
+        goes_on: Callable[[Flight], bool] = lambda _flight: False,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._flights: dict[FlightKey, list[Flight]] = {}  # more than one: of several versions
         self._live: dict[ObjectRef, set[Flight]] = {}
@@ -174,6 +198,7 @@ class SingleFlight:
         self._goes_on = goes_on
         self._pace = Pace()
         """Of all waiters: a cold object may have thousands."""
+        self._on_start = on_start
 
     def __len__(self) -> int:
         return sum(map(len, self._live.values()))
@@ -224,6 +249,7 @@ class SingleFlight:
             flight.task = asyncio.get_running_loop().create_task(fill(flight), name=name)
             # A callback, not a wrapper: a task cancelled before its first step never runs a line.
             flight.task.add_done_callback(partial(self._ended, flight))
+            self._on_start()
         flight.waiters += 1
         return flight, coalesced
 
@@ -266,9 +292,18 @@ class SingleFlight:
         for ref in filter(matches, self._live):
             self.invalidate_object(ref)
 
+    def all(self) -> list[Flight]:
+        """Every flight whose memory is not given back yet."""
+        return [one for flights in self._live.values() for one in flights]
+
+    def fail(self, flight: Flight, error: ShadeProxyError) -> None:
+        """End a fill that its origin does not: its readers get ``error``."""
+        flight.end(error)
+        self._cancel(flight)
+
     def cancel_unwatched(self) -> None:
         """End the fills that go on without a waiter."""
-        for flight in [one for flights in self._live.values() for one in flights]:
+        for flight in self.all():
             if not flight.waiters and not flight.ended:
                 self._cancel(flight)
 

@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from shadeproxy.core.conditions import Verdict
+from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import (
     BodyDamaged,
+    DeadlineExceeded,
     ObjectChanged,
     OriginAnswer,
     RangeNotSatisfiable,
@@ -80,6 +82,8 @@ class EngineReading:
         self._ahead_pages = _FIRST_AHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
+        self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
+        """Until the next byte must have come."""
 
     @property
     def meta(self) -> ObjectMeta:
@@ -178,23 +182,25 @@ class EngineReading:
         # so would the answer that there is no such part.
         part_only = self.request.range is not None
         try:
-            meta = await flight.opened(proven=part_only)
+            meta = await flight.opened(self.deadline, proven=part_only)
         except ShadeProxyError as error:
             damaged = isinstance(error, BodyDamaged) and flight.doubtful
             if not damaged and not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
             flight, _ = self._join(number)
-            meta = await flight.opened(proven=part_only)
+            meta = await flight.opened(self.deadline, proven=part_only)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
         """Whether a failure may be due to who started the flight."""
+        if self.deadline is not None and self.deadline.left_s <= 0:
+            return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
             return True
-        return isinstance(error, ObjectChanged) or flight.prefetched
+        return isinstance(error, ObjectChanged | DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
         view = await self._load(number)
@@ -281,6 +287,7 @@ class Body:
         self._position = 0
         self._stop = 0
         self._started = False
+        self._begun = False  # a piece of the current page has come
 
     def __aiter__(self) -> "Body":
         return self
@@ -296,9 +303,13 @@ class Body:
                 page = await self._open_page()
                 if isinstance(page, memoryview):
                     self._number += 1
+                    self._begun = True
                     return page[self._position : self._stop]
                 self._flight = page
-            piece = await self._flight.piece(self._position, self._stop)
+            # Once it is on its way, the rate of its flight is what counts.
+            deadline = None if self._begun else self._reading.deadline
+            piece = await self._flight.piece(self._position, self._stop, deadline)
+            self._begun = True
         except BaseException:
             await self.aclose()
             raise
@@ -320,6 +331,10 @@ class Body:
 
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
+        if self._begun and self._reading.deadline is not None:
+            # The answer has begun: its next part has the same time again.
+            self._reading.deadline = self._reading.deadline.renewed()
+        self._begun = False
         within = page_span(number, self._page_size, self._reading.meta.size)
         self._position = max(span.start, within.start) - within.start
         self._stop = min(span.stop, within.stop) - within.start

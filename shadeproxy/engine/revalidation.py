@@ -15,7 +15,8 @@ from itertools import groupby
 
 import structlog
 
-from shadeproxy.core.errors import OriginAnswer, OriginError
+from shadeproxy.core.deadline import DEADLINE
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import Origin
 
@@ -80,14 +81,29 @@ class Revalidator:
         return worker_done and not (self._checks or self._pending or self._sweeps)
 
     async def check(self, ref: ObjectRef, upstream: Upstream = SHARED) -> ObjectMeta:
-        """Current metadata by HEAD; concurrent callers share one request. Raises what ``head`` raises."""
-        task = self._checks.get((ref, upstream))
-        if task is None:
-            task = asyncio.create_task(self._head(ref, upstream), name=f"head {ref}")
-            self._checks[ref, upstream] = task
-            task.add_done_callback(lambda done: self._checked((ref, upstream), done))
-        # Shielded: a caller that hangs up must not fail the others.
-        return await asyncio.shield(task)
+        """Current metadata by HEAD; concurrent callers share one request. Raises what ``head`` raises, and
+        DeadlineExceeded when the caller's own time is up.
+        """
+        deadline = DEADLINE.get()
+        while True:
+            task = self._checks.get((ref, upstream))
+            joined = task is not None
+            if task is None:
+                task = self._start(ref, upstream)
+            # Shielded: a caller that hangs up, or is late, must not fail the others.
+            shared = asyncio.shield(task)
+            try:
+                return await (shared if deadline is None else deadline.bound(shared))
+            except DeadlineExceeded:
+                # Who joined late has time for a request of his own.
+                if not joined or deadline is None or deadline.left_s <= 0:
+                    raise
+
+    def _start(self, ref: ObjectRef, upstream: Upstream) -> asyncio.Task[ObjectMeta]:
+        task = asyncio.create_task(self._head(ref, upstream), name=f"head {ref}")
+        self._checks[ref, upstream] = task
+        task.add_done_callback(lambda done: self._checked((ref, upstream), done))
+        return task
 
     def void(self, ref: ObjectRef) -> None:
         """A write touched ``ref`` (no key: its bucket): checks that are under way say nothing any more."""
@@ -120,6 +136,7 @@ class Revalidator:
 
     async def _head(self, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
         task = asyncio.current_task()
+        DEADLINE.set(None)  # it is bounded for itself: others may join it
         try:
             meta = await self._origin.head(ref, upstream=upstream)
         except OriginAnswer as answer:
@@ -137,6 +154,7 @@ class Revalidator:
             task.exception()  # every waiter may have hung up: the error is then nobody's
 
     async def _work(self) -> None:
+        DEADLINE.set(None)
         await asyncio.sleep(_GATHER_S)
         while self._pending:
             bucket = next(iter(self._pending)).bucket
@@ -257,6 +275,7 @@ class Revalidator:
 
     async def _sweep(self, bucket: str, prefix: str, most_pages: int) -> None:
         start_after = ""
+        DEADLINE.set(None)
         try:
             for _ in range(most_pages):
                 asked_s = self._now_s()

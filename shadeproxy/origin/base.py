@@ -96,6 +96,15 @@ class ForwardRequest:
     trailers: Trailers | None = None
     request_id: str = ""
 
+    @property
+    def works_long(self) -> bool:
+        """Whether the origin may work for long on an answer of a few bytes, and keep its connection alive by
+        blanks: CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
+        """
+        if self.method == "POST":
+            return "delete" not in (part.partition("=")[0] for part in self.raw_query.split("&"))
+        return any(name.lower() == "x-amz-copy-source" for name, _ in self.headers)
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardResponse:

@@ -7,16 +7,20 @@ Cut off at once by ``abort``; only a connection that is IDLE and ``reusable`` ma
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
 from enum import Enum, auto
 from typing import cast
 
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, Pace, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Head, parse_head
 
 _SCRATCH_BYTES = 8 << 10
 _PIECE_BYTES = 64 << 10
+_MOST_INTERIM = 16
+"""Answers of 1xx before the final one: a server sends one or two."""
 
 
 class Dead(Exception):
@@ -36,11 +40,17 @@ class State(Enum):
 class Connection(asyncio.BufferedProtocol):
     """``lost(connection)`` is called once, when the transport is closed."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[["Connection"], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[["Connection"], None],
+        bounds: ReadBounds = DEFAULT_BOUNDS,
+    ) -> None:
         self.exchanges = 0
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Since when it is idle, or nothing has arrived."""
+        """Since when it is idle, or nothing of a body has arrived; of a head: since when it is waited for."""
+        self._pace = Pace(bounds)
         self._loop = loop
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
@@ -56,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._answered = False  # a byte came since the request was sent
+        self._interim = 0
         self._paused = False
         self._ended = False  # by the peer
 
@@ -65,6 +76,12 @@ class Connection(asyncio.BufferedProtocol):
     def waiting(self) -> bool:
         """Somebody waits for bytes now."""
         return self._waiter is not None and not self._waiter.done()
+
+    @property
+    def patience_s(self) -> float:
+        """How long after ``since_s`` the rate of a body lets it be waited for."""
+        left_s = self._pace.patience_s
+        return math.inf if left_s is None or self.state is not State.BODY else left_s
 
     @property
     def reusable(self) -> bool:
@@ -169,8 +186,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch[self._held :]
 
     def buffer_updated(self, count: int) -> None:
-        self.since_s = self._loop.time()
         if len(self._sink):
+            now_s = self._loop.time()
+            self._pace.note(now_s - self.since_s, count)
+            self.since_s = now_s
             self._filled += count
             if self._arrived is not None:
                 self._arrived(count)
@@ -207,6 +226,8 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         self.state = State.HEAD
         self._head, self._held, self._taken, self._answered = None, 0, 0, False
+        self._interim = 0
+        self._pace.restart()
 
     def _take_head(self) -> None:
         raw = bytes(self._scratch[: self._held])
@@ -224,6 +245,10 @@ class Connection(asyncio.BufferedProtocol):
             # An interim answer: the final one follows. Nobody asked for a switch of protocols.
             if head.status == 101:
                 self._fail(BadAnswer("an upgrade that nobody asked for"))
+                return
+            self._interim += 1
+            if self._interim > _MOST_INTERIM:
+                self._fail(BadAnswer("interim answers without end"))
                 return
             self._scratch[: self._held - end] = raw[end:]
             self._held -= end

@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple
 
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.turns import granted
 from shadeproxy.origin.connection import Connection
 
@@ -29,7 +30,8 @@ class Peer(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes.
+    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes, and
+    until the head of an answer is whole. ``bounds``: of these, the least rate of a body.
 
     ``pool_s``: until one of the pool is free, or may be opened.
     """
@@ -37,6 +39,7 @@ class Timeouts(NamedTuple):
     connect_s: float = 5.0
     read_s: float = 30.0
     pool_s: float = 10.0
+    bounds: ReadBounds = DEFAULT_BOUNDS
 
 
 class NotConnected(Exception):
@@ -185,7 +188,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 _, connection = await loop.create_connection(
-                    partial(Connection, loop, self._lost),
+                    partial(Connection, loop, self._lost, self._timeouts.bounds),
                     peer.host,
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
@@ -205,7 +208,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         now_s, read_s = loop.time(), self._timeouts.read_s
         # What begins meanwhile cannot be due before that.
-        next_s = now_s + min(read_s, _KEEP_IDLE_S)
+        next_s = now_s + min(read_s, self._timeouts.bounds.window_s, _KEEP_IDLE_S)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):
             if connection in idle:
@@ -213,7 +216,7 @@ class ConnectionPool:
                 if due_s <= now_s:
                     connection.abort()
             elif connection.waiting:
-                due_s = connection.since_s + read_s
+                due_s = connection.since_s + min(read_s, connection.patience_s)
                 if due_s <= now_s:
                     connection.time_out()
             else:

@@ -156,6 +156,7 @@ class S3Origin:
             payload_hash=EMPTY_SHA256 if request.body is None else request.payload_hash,
             upstream=request.upstream,
             forwarded=True,
+            works_long=request.works_long,
         )
         async with AsyncExitStack() as stack:
             if request.trailers is not None:

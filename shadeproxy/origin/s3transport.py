@@ -35,6 +35,7 @@ class Outgoing:
     """A request before it is signed. ``headers`` without Host and without what signing adds.
 
     ``forwarded``: it lasts as long as its client likes, so it takes a connection of that pool.
+    ``works_long``: see ``ForwardRequest.works_long``.
     """
 
     method: str
@@ -46,6 +47,7 @@ class Outgoing:
     payload_hash: str = EMPTY_SHA256
     upstream: Upstream = SHARED
     forwarded: bool = False
+    works_long: bool = False
 
 
 class S3Transport:
@@ -73,6 +75,8 @@ class S3Transport:
             sock_connect=timeouts.connect_s,
             sock_read=timeouts.read_s,
         )
+        self._read_s = timeouts.read_s
+        self._connect_s = timeouts.pool_s + timeouts.connect_s
         self._max_connections = max_connections
         self._tls = tls
         self._clock = clock
@@ -91,7 +95,7 @@ class S3Transport:
         if request_id := REQUEST_ID.get():
             headers.append((ORIGIN_FIELD, request_id))
         headers.append((INSTANCE_FIELD, INSTANCE))
-        sending = _Sending(outgoing.body)
+        sending = _Sending(outgoing.body, read_s=self._read_s, works_long=outgoing.works_long)
         try:
             response = await self._send(outgoing, headers, sending)
             if self._health.due:
@@ -124,13 +128,14 @@ class S3Transport:
     ) -> aiohttp.ClientResponse:
         query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
         try:
-            return await self._opened(forwarded=outgoing.forwarded).request(
-                outgoing.method,
-                URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
-                headers=headers,
-                data=None if outgoing.body is None else sending.pieces(),
-                allow_redirects=False,
-            )
+            async with sending.bounded(self._connect_s):
+                return await self._opened(forwarded=outgoing.forwarded).request(
+                    outgoing.method,
+                    URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
+                    headers=headers,
+                    data=None if outgoing.body is None else sending.pieces(),
+                    allow_redirects=False,
+                )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if sending.failure is not None:
                 raise sending.failure from None
@@ -214,10 +219,15 @@ class _Sending:
     """The body of one request on its way out. aiohttp pulls it from a task of its own, which may be still at
     it when the answer is there and whoever sent the body wants to close it.
 
-    ``failure`` is what the body itself raised.
+    The origin has ``read_s`` to take each piece, and from the last one on until the head of its answer is
+    whole, unless it ``works_long``: then until the next byte. The time in which the client's next piece is
+    awaited is not the origin's. ``failure`` is what the body itself raised.
     """
 
-    def __init__(self, body: AsyncIterator[bytes] | None) -> None:
+    def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
+        self._read_s = read_s
+        self._works_long = works_long
+        self._limit: asyncio.Timeout | None = None
         self.failure: Exception | None = None
         self._body = body
         self._pulling: asyncio.Task[object] | None = None
@@ -229,10 +239,29 @@ class _Sending:
             if self._body is None:
                 # An end would make what was sent look whole.
                 raise ConnectionAbortedError("the rest of the body is not wanted")
+            self._allow(None)
             piece = await self._next(self._body)
             if piece is None:
+                self._allow(None if self._works_long else self._read_s)
                 return
+            self._allow(self._read_s)
             yield piece
+
+    @asynccontextmanager
+    async def bounded(self, connect_s: float) -> AsyncIterator[None]:
+        """Raises TimeoutError out of the block when the origin takes too long over what is its turn."""
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                if self._body is None and not self._works_long:
+                    self._allow(connect_s + self._read_s)
+                yield
+        finally:
+            self._limit = None
+
+    def _allow(self, seconds: float | None) -> None:
+        """The origin has so long from now on; None: as long as it takes."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
     async def stop(self) -> None:
         """Nobody pulls any more when this returns: the body can be closed."""

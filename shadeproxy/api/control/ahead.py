@@ -92,17 +92,22 @@ class Ahead:
                 self.give_back(outcome)
 
     async def _fetch(self, sample: Sample) -> Outcome:
+        deadline = self._reader.context.begin_item()
         try:
-            async with self._reader.open(sample) as opened:
-                if opened.length > self._most_bytes or not self._held.try_take(opened.length):
-                    return None
-                try:
-                    views = [piece async for piece in opened.pieces]
-                except BaseException:
-                    self._held.give(opened.length)
-                    raise
+            return await deadline.bound(self._fetch_whole(sample), arriving=True)
         except ShadeProxyError as error:
             return error
+
+    async def _fetch_whole(self, sample: Sample) -> Fetched | None:
+        """Raises ShadeProxyError."""
+        async with self._reader.open(sample) as opened:
+            if opened.length > self._most_bytes or not self._held.try_take(opened.length):
+                return None
+            try:
+                views = [piece async for piece in opened.pieces]
+            except BaseException:
+                self._held.give(opened.length)
+                raise
         return Fetched(opened.source, opened.length, views)
 
     def _ended(self, index: int) -> None:

@@ -7,6 +7,7 @@ come and not before, so nothing is pinned for a slow caller. A caller that goes 
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 
 import structlog
 from aiohttp import web
@@ -196,10 +197,11 @@ class _Answer:
     async def _stream(self, index: int) -> None:
         """Read an item at its turn and send it."""
         began = False
+        deadline = self._reader.context.begin_item()
         try:
             async with self._reader.open(self._samples[index]) as opened:
                 if opened.length <= self._page_size:
-                    views = [piece async for piece in opened.pieces]
+                    views = await deadline.bound(_gathered(opened.pieces), arriving=True)
                     self._frames.add(index, opened.source, opened.length, views)
                 else:
                     began = True
@@ -213,3 +215,7 @@ class _Answer:
             if began:
                 raise _BrokenOffError(f"{self._samples[index].ref}: {error}") from error
             self._frames.refuse(index, *refusal_of(error))
+
+
+async def _gathered(pieces: AsyncIterator[memoryview]) -> list[memoryview]:
+    return [piece async for piece in pieces]

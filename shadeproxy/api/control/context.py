@@ -17,6 +17,7 @@ from shadeproxy.api.control.bodies import Freshness
 from shadeproxy.api.control.running import Operations, Work
 from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
@@ -179,6 +180,7 @@ class ControlContext:
     token: str | None = field(default=None, repr=False)
     allowed_hosts: frozenset[str] = frozenset()
     reads_allowed: bool = True
+    bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
     settling: Settling = field(init=False, repr=False)
@@ -188,6 +190,12 @@ class ControlContext:
         self.metrics = Metrics(self.stats)
         self.settling = Settling(self.knowledge.orders, self.pool)
         self.operations = Operations(self.clock)
+
+    def begin_item(self) -> Deadline:
+        """Give the calling task the time budget of one item of a batch."""
+        deadline = Deadline(self.clock, self.bounds)
+        DEADLINE.set(deadline)
+        return deadline
 
     async def in_pool(
         self, function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs

@@ -53,6 +53,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.OriginThrottled: Row(503, "SlowDown", 1),
+    errors.DeadlineExceeded: Row(503, "SlowDown", 1),
     errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
     errors.BodyDamaged: Row(503, "ServiceUnavailable", 1),
     errors.ObjectChanged: Row(503, "ServiceUnavailable", 1),

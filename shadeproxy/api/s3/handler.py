@@ -21,6 +21,7 @@ from shadeproxy.api.s3.request import parse_request
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import Pace
@@ -46,6 +47,7 @@ class S3Handler(Gate):
         base_domains: tuple[str, ...] = (),
         trailed_budget_bytes: int = TRAILED_BUDGET_BYTES,
         verbose: bool = True,
+        bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
         """``base_domains``: lower-case names under which virtual-host addressing is served.
 
@@ -59,6 +61,7 @@ class S3Handler(Gate):
         self._clock = clock
         self.pace = Pace()
         """Of all connections: as many requests may arrive in one turn of the loop as there are clients."""
+        self._bounds = bounds
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
@@ -95,6 +98,7 @@ class S3Handler(Gate):
     async def _complete(self, exchange: Exchange, serving: Awaitable[None]) -> None:
         started_s = self._clock.monotonic_s()
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
+        bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
         # What stands when the task is cancelled: that is done when the client goes away.
         status = CLIENT_CLOSED
         try:
@@ -108,6 +112,7 @@ class S3Handler(Gate):
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
             REQUEST_ID.reset(inside)
             CLIENT.reset(whose)
+            DEADLINE.reset(bounded)
 
     async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
         """Whatever happens. Raises ConnectionError, and CancelledError."""

@@ -1,0 +1,77 @@
+"""Ends the waits for pages that do not come: one timer for all flights, instead of one for every read.
+
+Laws: a reader whose deadline has passed leaves with DeadlineExceeded, and harms neither the flight nor its
+other readers; a flight without a byte that nobody waits for now (a prefetch, what is read ahead) has the same
+time; a body that comes too slowly fails, on whatever transport and after whatever tries. While nothing flies
+there is no timer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import Deadline, Pace, ReadBounds
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.engine.flight import Flight, SingleFlight
+
+_LOOKS = 20  # within the shortest bound
+_MOST_TICK_S = 1.0
+_LEAST_TICK_S = 0.01
+
+
+class _Progress:
+    """How far a flight was when it was looked at last."""
+
+    __slots__ = ("deadline", "filled", "pace")
+
+    def __init__(self, deadline: Deadline, pace: Pace) -> None:
+        self.deadline = deadline
+        self.pace = pace
+        self.filled = 0
+
+
+class OverdueFlights:
+    """Looks at the flights of ``flights()`` while there are any."""
+
+    def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
+        self._flights = flights
+        self._clock = clock
+        self._bounds = bounds
+        shortest_s = min(bounds.first_byte_s, bounds.window_s)
+        self._tick_s = min(_MOST_TICK_S, max(_LEAST_TICK_S, shortest_s / _LOOKS))
+        self._seen: WeakKeyDictionary[Flight, _Progress] = WeakKeyDictionary()
+        self._looked_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """A flight has started."""
+        if self._timer is None:
+            self._looked_s = self._clock.monotonic_s()
+            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        flights = self._flights()
+        now_s = self._clock.monotonic_s()
+        waited_s, self._looked_s = now_s - self._looked_s, now_s
+        for flight in flights.all():
+            if not flight.ended:
+                flight.refuse_late()
+                self._look_at(flights, flight, waited_s)
+        if len(flights):
+            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+
+    def _look_at(self, flights: SingleFlight, flight: Flight, waited_s: float) -> None:
+        seen = self._seen.get(flight)
+        if seen is None:
+            seen = _Progress(Deadline(self._clock, self._bounds), Pace(self._bounds))
+            self._seen[flight] = seen
+        if not flight.filled:
+            # Who waits has a deadline of his own, and the tries of a fill are counted.
+            if seen.deadline.left_s <= 0 and not flight.waited_for:
+                flights.fail(flight, seen.deadline.exceeded())
+            return
+        arrived, seen.filled = flight.filled - seen.filled, flight.filled
+        if not seen.pace.note(waited_s, arrived):
+            flights.fail(flight, BodyCutShort(f"the origin sends {flight.ref} too slowly"))

@@ -1,0 +1,97 @@
+"""``BoundedOrigin``: nobody waits for an answer of the origin, or for the next bytes of it, without bound.
+
+Laws: HEADs, listings and forwarded reads have the deadline of the request that they are for, or one of
+their own; slots, connections, tries and the pauses between them are inside it. A forwarded body keeps the
+least rate; only waiting for the origin counts. Writes have no deadline: their bodies come at their client's
+pace, and a write that was given up may still be carried out. The reads of pages are bounded by
+engine/overdue.py, by one timer for all.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Unpack
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEADLINE, Deadline, Pace, ReadBounds
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
+
+_READS = frozenset({"GET", "HEAD"})
+
+
+class BoundedOrigin:
+    """Wraps ``inner``; see ``Origin`` for the methods. To be put around retries and limits."""
+
+    def __init__(self, inner: Origin, *, clock: Clock, bounds: ReadBounds) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._bounds = bounds
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        return await self._deadline().bound(self._inner.head(ref, upstream=upstream))
+
+    def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
+        opened = self._inner.open(ref, **options)
+        deadline = DEADLINE.get()
+        return opened if deadline is None else _bounded_open(opened, deadline)
+
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
+        listing = self._inner.list_objects(bucket, prefix, **options)
+        return await self._deadline().bound(listing, arriving=True)
+
+    @asynccontextmanager
+    async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        async with AsyncExitStack() as stack:
+            answering = stack.enter_async_context(self._inner.forward(request))
+            deadline = self._deadline() if request.method in _READS else None
+            response = await (answering if deadline is None else deadline.bound(answering))
+            if request.works_long:
+                yield response
+                return
+            chunks = await stack.enter_async_context(aclosing(_paced(response.chunks, Pace(self._bounds))))
+            yield replace(response, chunks=chunks)
+
+    async def probe(self) -> str:
+        return await self._deadline().bound(self._inner.probe(), arriving=True)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _deadline(self) -> Deadline:
+        return DEADLINE.get() or Deadline(self._clock, self._bounds)
+
+
+@asynccontextmanager
+async def _bounded_open(
+    opened: AbstractAsyncContextManager[OriginRead], deadline: Deadline
+) -> AsyncIterator[OriginRead]:
+    async with AsyncExitStack() as stack:
+        yield await deadline.bound(stack.enter_async_context(opened))
+
+
+async def _paced(chunks: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+    """``chunks``, as long as they come fast enough. Raises BodyCutShort."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(pace.patience_s) as limit:
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            if limit.expired():
+                raise BodyCutShort("the origin sends its answer too slowly") from None
+            raise
+        if chunk is None:
+            return
+        pace.note(loop.time() - began_s, len(chunk))
+        yield chunk

@@ -1,0 +1,85 @@
+"""A proxy that takes connections and never answers, as a stopped process does: one wait, not two."""
+
+import socket
+import threading
+
+import pytest
+
+import shadeproxy_sdk as shade
+from shadeproxy_sdk.ways import Offers
+
+IDS = list(range(40))
+
+
+class Stopped:
+    """Takes connections, reads and notes requests, answers none."""
+
+    def __init__(self):
+        self.asked = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._note, args=(connection,), daemon=True).start()
+
+    def _note(self, connection):
+        try:
+            if head := connection.recv(65536):
+                self.asked.append(head.partition(b"\r\n")[0].decode())
+        except OSError:
+            pass
+
+    def close(self):
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.fixture
+def stopped():
+    server = Stopped()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def clients_of(make_client, origin):
+    """A client of a server for both sides, that knows the origin."""
+
+    def make(server):
+        fallback = shade.Origin(origin.url)
+        return make_client(server.url, s3_endpoint=server.url, timeout_s=1.0, origin=fallback)
+
+    return make
+
+
+@pytest.mark.parametrize("asks", ["info", "locate", "batch"])
+def test_a_stopped_proxy_costs_a_batch_one_wait_and_one_look(manifest, near, clients_of, asks, stopped):
+    client = clients_of(stopped)
+    if asks != "info":  # it answered before it was stopped
+        client.connections.ways.offers = Offers(batch=True, locate=asks == "locate", socket=None)
+    assert client.read_many(manifest, IDS) == near.bodies
+    told = [line.split()[1].partition("?")[0] for line in stopped.asked]
+    samples = [path for path in told if not path.startswith("/v1/")]
+    assert len(told) - len(samples) == 1
+    assert len(samples) <= 1, "the others must not wait once more"
+    assert client.read_many(manifest, IDS) == near.bodies
+    assert len(stopped.asked) == len(told)
+
+
+def test_without_an_origin_it_is_an_error_after_one_wait_and_one_look(make_client, manifest, stopped):
+    client = make_client(stopped.url, s3_endpoint=stopped.url, timeout_s=1.0)
+    with pytest.raises(shade.ReadError, match="does not answer"):
+        client.read_many(manifest, IDS)
+    assert len(stopped.asked) <= 2
