@@ -80,6 +80,7 @@ class Facts:
     connections_refused: int
     waits: tuple[str, ...]
     reload_error: str
+    unidentified: int = 0
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -125,6 +126,14 @@ def _origin(facts: Facts) -> Iterator[Finding]:
             "warning",
             f"the origin asked to slow down {throttled} times in {facts.requests} requests since the start",
             "lower origin.max_connections, spread keys over more prefixes, or ask for a higher limit there",
+        )
+    if facts.unidentified:
+        yield Finding(
+            "objects without identity",
+            "warning",
+            f"the origin sent {facts.unidentified} answers without a strong ETag or a Content-Length since"
+            " the start: such objects are passed on, and never cached",
+            "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
         yield Finding(

@@ -167,7 +167,9 @@ class Reading(Protocol):
     """An opened object of one version."""
 
     @property
-    def meta(self) -> ObjectMeta: ...
+    def meta(self) -> ObjectMeta:
+        """Its ``size`` is UNKNOWN_BYTES where the origin does not tell; then the body is read whole."""
+        ...
 
     @property
     def source(self) -> Source:
@@ -234,7 +236,9 @@ class ReadsNow(Protocol):
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Whether the rules let ``ref`` be cached; False means forward its reads."""
+        """Whether the rules and what the origin says of ``ref`` let it be cached; False means forward its
+        reads.
+        """
         ...
 
 
@@ -243,12 +247,13 @@ class ReadPath(ReadsNow, Protocol):
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
         """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
-        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known).
+        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known), Unidentified:
+        forward the read, for its object is not ``cacheable``.
         """
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Metadata only (HeadObject), from the cache where the freshness rule allows."""
+        """Metadata only (HeadObject), from the cache where the freshness rule allows. Raises as ``open``."""
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:

@@ -72,7 +72,7 @@ class Engine:
             stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
         )
         self._versions = Versions(
-            origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
+            origin, cache, rules=rules, clock=clock, stats=stats, verdicts=verdicts, outdated=self._outdated
         )
         self._filling = Filling(
             origin,
@@ -88,7 +88,7 @@ class Engine:
             cache,
             self._filling,
             versions=self._versions,
-            rules=rules,
+            cacheable=self.cacheable,
             ledger=ledger,
             stats=stats,
             page_size=page_size,
@@ -229,7 +229,7 @@ class Engine:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadPath.cacheable``."""
-        return self._rules.of(ref).cache
+        return self._rules.of(ref).cache and self._versions.may_keep(ref)
 
     async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""

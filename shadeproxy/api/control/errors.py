@@ -52,6 +52,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.OriginThrottled: (503, "origin_throttled"),
     core.BodyCutShort: (502, "origin_failed"),
     core.BodyDamaged: (502, "origin_failed"),
+    core.Unidentified: (503, "origin_unavailable"),
     core.ObjectChanged: (409, "object_changed"),
     core.TierError: (500, "internal"),
     core.TierFull: (500, "internal"),
