@@ -75,6 +75,8 @@ class Checkup:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
         found += ["the origin refuses the proxy"] * self._refused
+        if self._gauge("unidentified_objects", 0.0):
+            found.append("the origin sends objects without a strong ETag or a length: they are not cached")
         for tier in self._tiers:
             if tier.disabled_reason:
                 found.append(f"tier {tier.name} takes no more pages")
@@ -181,6 +183,7 @@ class Checkup:
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             connections_refused=int(self._gauge("connections_refused", 0.0)),
             loop_lag_p99_s=self._stats.loop_lag.recent_quantile_s(0.99),
+            unidentified=self._stats.pages.unidentified,
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
             memory_error=self._memory.cause,

@@ -103,6 +103,7 @@ class Facts:
     memory_remedy: str = ""
     silent_jobs: tuple[SilentJob, ...] = ()
     loop_lag_p99_s: float = 0.0
+    unidentified: int = 0
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -157,6 +158,14 @@ def _origin(facts: Facts) -> Iterator[Finding]:
             "warning",
             f"the origin asked to slow down {throttled} times in {facts.requests} requests since the start",
             "lower origin.max_connections, spread keys over more prefixes, or ask for a higher limit there",
+        )
+    if facts.unidentified:
+        yield Finding(
+            "objects without identity",
+            "warning",
+            f"the origin sent {facts.unidentified} answers without a strong ETag or a Content-Length since"
+            " the start: such objects are passed on, and never cached",
+            "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
         yield Finding(

@@ -164,6 +164,15 @@ class BodyDamaged(OriginError):
     """The body is not the one that the origin's own checksum is of; what came is never published."""
 
 
+class Unidentified(OriginError):
+    """The origin does not say which version its answer is of, by a strong ETag, or how long that is: the
+    object can be passed on, and never cached. Listeners forward the read instead; see engine/unidentified.py.
+    """
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"{name} cannot be cached: the origin sends no strong ETag with it, or no length")
+
+
 class ObjectChanged(OriginError):
     """The object's ETag changed between two reads of one answer: the answer cannot be finished."""
 

@@ -1,5 +1,6 @@
 """Values that cross layers. All are immutable; identity is by value."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
@@ -70,19 +71,37 @@ class Source(StrEnum):
     BYPASS = "bypass"
 
 
+UNKNOWN_BYTES = -1
+"""``ObjectMeta.size`` where the origin's answer does not tell it."""
+
+ENDLESS = 1 << 62
+"""Where a span stops whose end only the end of the body will tell."""
+
+_STRONG_ETAG = re.compile('"[\x21\x23-\x7e\x80-\U0010ffff]+"')
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
     """What is known of one version of an object.
 
-    ``etag`` is the field value with its quotes, unchanged from the origin. ``size`` is the whole object's
-    length in bytes. ``headers`` are the origin's representation headers for a GET of the whole object in
-    wire order (Content-Type, Last-Modified, x-amz-meta-*, checksums ...), without ETag, Content-Length,
-    Content-Range, connection headers, dates and request ids.
+    ``etag`` is the field value with its quotes, unchanged from the origin; "" where it sent none, or several.
+    ``size`` is the whole object's length in bytes, or UNKNOWN_BYTES. ``headers`` are the origin's
+    representation headers for a GET of the whole object in wire order (Content-Type, Last-Modified,
+    x-amz-meta-*, checksums ...), without ETag, Content-Length, Content-Range, connection headers, dates and
+    request ids.
     """
 
     etag: str
     size: int
     headers: Headers = ()
+
+    @property
+    def identified(self) -> bool:
+        """Whether this version can be told from every other, and its length is known: only then may it be
+        cached, or put together from several answers. A weak entity tag names no bytes (RFC 9110 section
+        8.8.3), nor does one that is malformed.
+        """
+        return self.size >= 0 and _STRONG_ETAG.fullmatch(self.etag) is not None
 
     def header(self, name: str) -> str | None:
         """First value of ``name`` (case-insensitive), or None."""

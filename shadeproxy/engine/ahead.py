@@ -20,7 +20,6 @@ from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.newcomers import Newcomers
-from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
 
@@ -54,7 +53,7 @@ class Ahead:
         filling: Filling,
         *,
         versions: Versions,
-        rules: Rules,
+        cacheable: Callable[[ObjectRef], bool],
         ledger: Ledger,
         stats: Stats,
         page_size: int,
@@ -63,7 +62,8 @@ class Ahead:
         self._cache = cache
         self._filling = filling
         self._versions = versions
-        self._rules = rules
+        self.cacheable = cacheable
+        """Whether anything of an object is stored now."""
         self._ledger = ledger
         self._stats = stats
         self._begun: set[Flight] = set()
@@ -99,7 +99,7 @@ class Ahead:
 
         Of an object of which nothing is known that is its first page.
         """
-        if not self._rules.of(ref).cache:
+        if not self.cacheable(ref):
             return iter(())
         hashed = object_hash(ref)
         if span is not None:
@@ -119,7 +119,7 @@ class Ahead:
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
         """Those of the pages ``numbers`` of a version that would have to be fetched."""
-        if not self._rules.of(ref).cache:
+        if not self.cacheable(ref):
             return []
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
 
@@ -138,10 +138,6 @@ class Ahead:
             np.array([self._cache.pins.covers(need.ref) for need in needs], dtype=np.bool_),
         )
         return self._cache.placement.winners(newcomers, pending_bytes, earned=earned)
-
-    def cacheable(self, ref: ObjectRef) -> bool:
-        """Whether anything of an object is ever stored."""
-        return self._rules.of(ref).cache
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Whether a page of another version is resident or being written."""

@@ -11,7 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shadeproxy.core.conditions import Conditions
+from shadeproxy.core.conditions import Conditions, Verdict
+from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import (
     SHARED,
@@ -51,6 +52,18 @@ class ReadRequest(NamedTuple):
     job: JobContext | None = None
     conditions: Conditions = NO_CONDITIONS
     force_check: bool = False
+
+
+def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
+    """What of the object the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
+    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
+        return Span(0, 0)
+    if request.range is None or not request.conditions.range_applies(meta):
+        return Span(0, meta.size)
+    try:
+        return request.range.resolve(meta.size)
+    except RangeNotSatisfiable:
+        return Span(0, 0)
 
 
 class Hit(NamedTuple):
@@ -167,7 +180,9 @@ class Reading(Protocol):
     """An opened object of one version."""
 
     @property
-    def meta(self) -> ObjectMeta: ...
+    def meta(self) -> ObjectMeta:
+        """Its ``size`` is UNKNOWN_BYTES where the origin does not tell; then the body is read whole."""
+        ...
 
     @property
     def source(self) -> Source:
@@ -234,7 +249,9 @@ class ReadsNow(Protocol):
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Whether the rules let ``ref`` be cached; False means forward its reads."""
+        """Whether the rules and what the origin says of ``ref`` let it be cached; False means forward its
+        reads.
+        """
         ...
 
 
@@ -243,12 +260,13 @@ class ReadPath(ReadsNow, Protocol):
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
         """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
-        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known).
+        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known), Unidentified:
+        forward the read, for its object is not ``cacheable``.
         """
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Metadata only (HeadObject), from the cache where the freshness rule allows."""
+        """Metadata only (HeadObject), from the cache where the freshness rule allows. Raises as ``open``."""
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:

@@ -165,13 +165,14 @@ class PageCache:
             self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
-        return (header.meta, validated_s) if header.page.ref == ref else None
+        # A record of an earlier release may be of an object that is not kept any more.
+        return (header.meta, validated_s) if header.page.ref == ref and header.meta.identified else None
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """As ``recall``, or None when that would have to wait."""
         slot = self.residents.first_page(object_hash(ref))
         header = None if slot is None else self.hot.header(slot)
-        if header is None or header.page.ref != ref:
+        if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
             return None
         return header.meta, float(self.residents.validated_s[slot])
 

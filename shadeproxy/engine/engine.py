@@ -17,7 +17,7 @@ from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, Shu
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.ahead import Ahead
-from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
+from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident, span_needed
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.counting import Counting, JobsOf
 from shadeproxy.engine.filling import Filling
@@ -26,7 +26,7 @@ from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.engine.metadata import Known
 from shadeproxy.engine.notes import Notes
-from shadeproxy.engine.reading import EngineReading, Opening, span_needed
+from shadeproxy.engine.reading import EngineReading, Opening
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.sample_places import FoundSamples
 from shadeproxy.engine.uses import Kind, Uses
@@ -74,7 +74,7 @@ class Engine:
             stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
         )
         self._versions = Versions(
-            origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
+            origin, cache, rules=rules, clock=clock, stats=stats, verdicts=verdicts, outdated=self._outdated
         )
         self._filling = Filling(
             origin,
@@ -91,7 +91,7 @@ class Engine:
             cache,
             self._filling,
             versions=self._versions,
-            rules=rules,
+            cacheable=self.cacheable,
             ledger=ledger,
             stats=stats,
             page_size=page_size,
@@ -234,7 +234,7 @@ class Engine:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadPath.cacheable``."""
-        return self._rules.of(ref).cache
+        return self._rules.of(ref).cache and self._versions.may_keep(ref)
 
     async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""

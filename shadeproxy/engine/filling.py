@@ -11,7 +11,7 @@ from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, ReadBounds
-from shadeproxy.core.errors import ObjectChanged
+from shadeproxy.core.errors import ObjectChanged, Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
@@ -20,7 +20,7 @@ from shadeproxy.engine.flight import Flight, SingleFlight
 from shadeproxy.engine.outlasting import Outlasting
 from shadeproxy.engine.overdue import OverdueFlights
 from shadeproxy.engine.versions import Versions
-from shadeproxy.origin.base import Origin
+from shadeproxy.origin.base import Origin, OriginRead
 from shadeproxy.telemetry.stats import Stats
 
 _AHEAD_SHARE = 0.5
@@ -187,6 +187,9 @@ class Filling:
             intent=flight.intent,
         ) as read:
             self._versions.allow(flight.upstream, ref, ticket)
+            if read.pass_on is not None:
+                await self._pass_on(flight, read)
+                return
             self._notice(flight, read.meta)
             # A Content-Range says how long the object is; a Content-Length only claims it until all has come.
             meta = read.meta if whole else self._learn(flight, read.meta)
@@ -203,6 +206,23 @@ class Filling:
             self._stats.record_bypass()
         elif flight.publishable and length:
             await self._store(flight, Page(ref, meta.etag, number), meta)
+
+    async def _pass_on(self, flight: Flight, read: OriginRead) -> None:
+        """Let readers have an answer that cannot be kept: all of them, where it is short and they wait for it
+        already, else one.
+        """
+        size = read.meta.size
+        self._versions.unidentified(flight.ref)
+        flight.publishable = False
+        if flight.intent is not Intent.DEMAND:
+            raise Unidentified(flight.ref)
+        if size > self._page_size or read.span != Span(0, size):
+            await flight.hand_over(read)
+            return
+        await self._take(flight, size)
+        flight.open(read.meta, size, doubtful=read.doubtful)
+        if size:
+            await read.read_into(flight.buffer, flight.advance)
 
     def _within(self, flight: Flight, size_bytes: int | None = None) -> Span:
         """What a flight brings of an object of ``size_bytes``; None: which has all of the page."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.core.deadline import Deadline
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import Pace, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
 """Longest piece handed out. Whoever holds a piece holds the memory of its page: a slow reader that had all of
@@ -65,6 +66,9 @@ class Flight:
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
+        self.passed: OriginRead | None = None
+        """An answer that cannot be kept: of the one reader that takes it."""
+        self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
         self._pace = pace or Pace()
 
@@ -117,6 +121,20 @@ class Flight:
             self.error = error
             self.ended = True
             self._wake()
+
+    async def hand_over(self, read: OriginRead) -> None:
+        """Fail with Unidentified, let one of the readers take ``read``, and return when all have left."""
+        self.passed = read
+        self._through = asyncio.get_running_loop().create_future()
+        self.end(Unidentified(self.ref))
+        if self.waiters:
+            await self._through
+
+    def abandon(self) -> None:
+        """Nobody has a use any more for what was handed over."""
+        self.passed = None
+        if self._through is not None and not self._through.done():
+            self._through.set_result(None)
 
     async def opened(self, deadline: Deadline | None = None, *, proven: bool = False) -> ObjectMeta:
         """Wait for the metadata; ``proven``: until it is known to be right. Raises the flight's error, and
@@ -261,6 +279,7 @@ class SingleFlight:
         if flight.waiters:
             return
         if flight.ended:
+            flight.abandon()
             self._finish(flight)
         elif not (flight.served and self._goes_on(flight)):
             self._cancel(flight)

@@ -1,7 +1,8 @@
 """What is known of objects: a bounded map of decoded metadata, rebuilt from record headers on demand.
 
 Laws: no I/O and no clock; the newest fact wins; of two answers about one version the richer is kept
-(a ranged answer lacks whole-object checksums). Absence is never remembered: a 404 is asked again.
+(a ranged answer lacks whole-object checksums), but that to a HEAD is all there is. Absence is never
+remembered: a 404 is asked again.
 """
 
 import asyncio
@@ -46,15 +47,17 @@ class MetadataCache:
             self._known.move_to_end(ref)
         return known
 
-    def learn(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> Known:
-        """Record what the origin just said (or what a record header says it said)."""
+    def learn(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False) -> Known:
+        """Record what the origin just said (or what a record header says it said). ``complete``: by an answer
+        to HEAD, which has every field of the object; what it has not is gone.
+        """
         known = self._known.get(ref)
         if known is None or not same_version(known.meta, meta):
             known = self._known[ref] = Known(meta, validated_s)
             if len(self._known) > self._capacity:
                 self._known.popitem(last=False)
         else:
-            if len(meta.headers) > len(known.meta.headers):
+            if complete or len(meta.headers) > len(known.meta.headers):
                 known.meta = meta
             known.validated_s = max(known.validated_s, validated_s)
         self._known.move_to_end(ref)

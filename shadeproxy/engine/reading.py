@@ -4,26 +4,27 @@ Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; 
 joined is left, whatever happens; counting happens once, when bytes were asked.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Protocol
 
-from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import (
     BodyDamaged,
     DeadlineExceeded,
     ObjectChanged,
     OriginAnswer,
-    RangeNotSatisfiable,
     ShadeProxyError,
     TierError,
+    Unidentified,
 )
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import ReadRequest, span_needed
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.flight import Flight
+from shadeproxy.engine.unidentified import PassedBody, serves
+from shadeproxy.origin.base import OriginRead
 
 _FIRST_AHEAD_PAGES = 2
 _MOST_AHEAD_PAGES = 16
@@ -84,6 +85,7 @@ class EngineReading:
         self._loaded: tuple[int, memoryview] | None = None
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Until the next byte must have come."""
+        self._passed: OriginRead | None = None
 
     @property
     def meta(self) -> ObjectMeta:
@@ -97,7 +99,27 @@ class EngineReading:
     async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the page that the client wants first."""
         self._start(number)
-        self._meta = (await self._flight(number)).meta
+        try:
+            self._meta = (await self._flight(number)).meta
+        except Unidentified:
+            self._passed = read = self._claimed(number)
+            if read is None:
+                raise
+            self._meta, self._source = read.meta, Source.BYPASS
+
+    def _claimed(self, number: int) -> OriginRead | None:
+        """The origin's answer of a flight that can keep nothing, where it is all that this reader wants; it
+        lasts until the flight is left.
+        """
+        flight = self._joined.get(number)
+        read = None if flight is None else flight.passed
+        if flight is None or read is None or flight.upstream != self.request.upstream:
+            return None
+        assert read.pass_on is not None, "else it were kept"
+        if not serves(read, self.request.range, span_needed(self.request, read.meta)):
+            return None
+        flight.passed = None
+        return read if read.pass_on.claim() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Metadata is known; find out where ``span`` comes from and start what is missing first."""
@@ -116,9 +138,11 @@ class EngineReading:
             if source is Source.DISK:
                 self._source = source
 
-    def body(self, span: Span) -> "Body":
+    def body(self, span: Span) -> AsyncIterator[memoryview]:
         """See ``Reading.body``."""
         self._span = span
+        if self._passed is not None:
+            return PassedBody(self._passed, span, self._count_passed)
         return Body(self, span, self._page_size)
 
     async def page(self, number: int, stop: int) -> "memoryview | Flight":
@@ -263,6 +287,10 @@ class EngineReading:
         start, stop = max(self._span.start, page.start), min(self._span.stop, page.stop)
         return None if (start, stop) == page else Span(start - page.start, stop - page.start)
 
+    def _count_passed(self, size_bytes: int) -> None:
+        if self.request.intent is Intent.DEMAND:
+            self._count_read(self.request, self._source, size_bytes)
+
     def count(self, span: Span) -> None:
         """Note the demand read of ``span``, once."""
         if self._counted or self.request.intent is not Intent.DEMAND:
@@ -365,15 +393,3 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave(self._reading)
-
-
-def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """What of the object the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
-    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
-        return Span(0, 0)
-    if request.range is None or not request.conditions.range_applies(meta):
-        return Span(0, meta.size)
-    try:
-        return request.range.resolve(meta.size)
-    except RangeNotSatisfiable:
-        return Span(0, 0)

@@ -16,7 +16,7 @@ from itertools import groupby
 import structlog
 
 from shadeproxy.core.deadline import DEADLINE
-from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import Origin
 
@@ -46,7 +46,8 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone".
+    """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone";
+    ``unidentified(ref)`` when its answer does not say which version it has.
 
     ``confirm(ref, entry, asked_s)`` is called for an object of a listing asked for at that time;
     ``outdated(ref)`` when one that is cached turns out to be another version.
@@ -59,12 +60,14 @@ class Revalidator:
         settle: Callable[[ObjectRef, ObjectMeta | None], None],
         confirm: Callable[[ObjectRef, ListEntry, float], Listed],
         outdated: Callable[[ObjectRef], None],
+        unidentified: Callable[[ObjectRef], None],
         now_s: Callable[[], float],
     ) -> None:
         self._origin = origin
         self._settle = settle
         self._confirm = confirm
         self._outdated = outdated
+        self._unidentified = unidentified
         self._now_s = now_s
         self._checks: dict[tuple[ObjectRef, Upstream], asyncio.Task[ObjectMeta]] = {}
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
@@ -143,6 +146,10 @@ class Revalidator:
             if answer.status == 404 and self._checks.get((ref, upstream)) is task:
                 self._settle(ref, None)
             raise
+        except Unidentified:
+            if self._checks.get((ref, upstream)) is task:
+                self._unidentified(ref)
+            raise
         if self._checks.get((ref, upstream)) is task:
             self._settle(ref, meta)
         return meta
@@ -201,6 +208,8 @@ class Revalidator:
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
+            except Unidentified:
+                pass  # an answer, too: what was cached is gone
             except OriginError:
                 # One that fails for itself must not keep the others from being asked.
                 self._failed_in_a_row += 1

@@ -16,8 +16,10 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.metadata import Known, MetadataCache, same_version
 from shadeproxy.engine.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Age, Freshness, Rules
+from shadeproxy.engine.unidentified import UnidentifiedObjects
 from shadeproxy.engine.verdicts import Ticket, Verdicts
 from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.stats import Stats
 
 _MOST_TOUCHED = 4096
 
@@ -34,15 +36,22 @@ class Versions:
         clock: Clock,
         verdicts: Verdicts | None,
         outdated: Callable[[ObjectRef], None],
+        stats: Stats,
     ) -> None:
         self._cache = cache
+        self._passed = UnidentifiedObjects(stats, clock)
         self._rules = rules
         self._clock = clock
         self._verdicts = verdicts
         self._outdated = outdated
         self._metadata = MetadataCache()
         self._revalidator = Revalidator(
-            origin, settle=self._settle, confirm=self._confirm, outdated=outdated, now_s=clock.now_s
+            origin,
+            settle=self._settle,
+            confirm=self._confirm,
+            outdated=outdated,
+            unidentified=self.unidentified,
+            now_s=clock.now_s,
         )
         self._touched_s: dict[ObjectRef, float] = {}
         self._writing: Counter[ObjectRef] = Counter()
@@ -96,6 +105,10 @@ class Versions:
             self._revalidator.check_soon(ref, request.upstream)
         return known.meta
 
+    def may_keep(self, ref: ObjectRef) -> bool:
+        """Whether the origin says of ``ref`` which version it sends, as far as was heard lately."""
+        return ref not in self._passed
+
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
         """Metadata that may answer now, or None when nothing is known. Raises what ``check`` raises."""
         known = await self.known(request.ref)
@@ -147,6 +160,12 @@ class Versions:
         """The origin just answered with ``meta``; the richer of what is known of that version."""
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
 
+    def unidentified(self, ref: ObjectRef) -> None:
+        """The origin's answer does not say which version it is of: nothing that is known of it stands."""
+        self._passed.note(ref)
+        if not self.being_written(ref):
+            self._outdated(ref)
+
     def holds_other(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
         """Whether another version than ``meta`` is known or cached."""
         known = self._metadata.get(ref)
@@ -164,6 +183,7 @@ class Versions:
         """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
         self._revalidator.void(ref)
         self._note_touched(ref)
+        self._passed.forget(ref)
         if self._verdicts is not None:
             self._verdicts.forget(ref.bucket, ref.key or None)
         if ref.key:
@@ -211,7 +231,7 @@ class Versions:
         if meta is None or self.holds_other(ref, meta):
             self._outdated(ref)
         if meta is not None:
-            self.learn(ref, meta)
+            self._metadata.learn(ref, meta, self._clock.now_s(), complete=True)
             self._cache.confirm(ref, self._clock.now_s())
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:

@@ -2,7 +2,8 @@
 
 Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception
 is translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
-never ends early in silence. Rule 3: leaving a context manager early closes the connection behind it.
+never ends early in silence. (Of an answer without a length it yields what comes until it ends well.)
+Rule 3: leaving a context manager early closes the connection behind it.
 Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
 tests/origin/test_conformance*.py hold these sentences as tests; every implementation runs them.
 """
@@ -23,6 +24,19 @@ Receive = Callable[[memoryview, Arrived], Awaitable[None]]
 """Fill a buffer that is no longer than what is to come, or raise as ``chunks`` does."""
 
 
+class PassOn:
+    """Of an answer that does not identify its object (``ObjectMeta.identified``): its bytes belong to one
+    reader, in one pass, and are neither kept nor put together with others.
+    """
+
+    __slots__ = ("claim",)
+
+    def __init__(self) -> None:
+        self.claim: Callable[[], bool] = lambda: True
+        """Called once by a reader that will take the body at a client's pace; False: not this one, because
+        too many do."""
+
+
 @dataclass(slots=True)  # frozen, it takes five times as long to make, and each wrapper makes one
 class OriginRead:
     """An open body: ``chunks`` yields the bytes of ``span`` in order, in pieces of any size.
@@ -30,6 +44,8 @@ class OriginRead:
     ``meta.size`` is the length of the whole object, also when only a range was asked.
     ``meta.headers`` of a ranged answer lacks whole-object checksums.
     ``doubtful``: only the end of the body will show whether it, and what was said of its object, is right.
+    ``pass_on``: given where the answer does not identify its object. Its ``meta.size`` may be UNKNOWN_BYTES;
+    then ``span`` ends at ENDLESS, and ``chunks`` with the body.
     ``receive``: given where the bytes can come straight into a buffer; use it or ``chunks``, not both.
     """
 
@@ -38,6 +54,7 @@ class OriginRead:
     chunks: AsyncIterator[bytes]
     receive: Receive | None = None
     doubtful: bool = False
+    pass_on: PassOn | None = None
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
         """Fill ``buffer`` with the first bytes of ``span``, telling ``arrived`` of each arrival.
@@ -136,7 +153,9 @@ class Origin(Protocol):
     """Remote object storage, as the engine sees it."""
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        """Metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable."""
+        """Metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable, and
+        Unidentified where the origin's answer does not identify it.
+        """
         ...
 
     def open(

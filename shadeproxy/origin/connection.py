@@ -23,6 +23,10 @@ _MOST_INTERIM = 16
 """Answers of 1xx before the final one: a server sends one or two."""
 
 
+class Surplus(Exception):
+    """More bytes came than the answer announced: its length is wrong, and so may its body be."""
+
+
 class Dead(Exception):
     """The connection ended before a byte of the answer came."""
 
@@ -67,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._failure: Exception | None = None
         self._answered = False  # a byte came since the request was sent
         self._interim = 0
+        self._bodiless = False  # the answer has no body, whatever its head says
         self._paused = False
         self._ended = False  # by the peer
 
@@ -92,9 +97,13 @@ class Connection(asyncio.BufferedProtocol):
             and (self._head is None or self._head.keep_alive)
         )
 
-    async def ask(self, request: bytes) -> Head:
-        """Send a request head, and return the head of the answer. Raises Dead, Broken, BadAnswer, OSError."""
+    async def ask(self, request: bytes, *, bodiless: bool = False) -> Head:
+        """Send a request head, and return the head of the answer. ``bodiless``: the request is a HEAD.
+
+        Raises Dead, Broken, BadAnswer, OSError.
+        """
         self.exchanges += 1
+        self._bodiless = bodiless
         if not self.reusable:
             raise Dead  # lost on its way from the pool
         self._begin()
@@ -123,13 +132,15 @@ class Connection(asyncio.BufferedProtocol):
             self._sink, self._least, self._arrived = buffer, least, arrived
             try:
                 self._resume()
-                while self._filled < least and not (self._ended and not known):
+                while self._filled < least and not (self._ended and not known and self._failure is None):
                     await self._arrival()
             finally:
                 self._sink, self._arrived = self._scratch[:0], None
         if known:
             self._remaining -= self._filled
             if not self._remaining:
+                if isinstance(self._failure, BadAnswer):
+                    raise Surplus
                 self._finish()
         return self._filled
 
@@ -232,27 +243,20 @@ class Connection(asyncio.BufferedProtocol):
     def _take_head(self) -> None:
         raw = bytes(self._scratch[: self._held])
         end = raw.find(b"\r\n\r\n") + 4
+        if max(end, self._held * (end < 4)) > MOST_HEAD_BYTES:
+            self._fail(BadAnswer("the head of the answer is too long"))
+            return
         if end < 4:
-            if self._held > MOST_HEAD_BYTES:
-                self._fail(BadAnswer("the head of the answer is too long"))
             return
         try:
             head = parse_head(raw[:end])
         except BadAnswer as error:
             self._fail(error)
             return
+        if self._bodiless and head.status >= 200:
+            head = head._replace(length=0, chunked=False)
         if head.status < 200:
-            # An interim answer: the final one follows. Nobody asked for a switch of protocols.
-            if head.status == 101:
-                self._fail(BadAnswer("an upgrade that nobody asked for"))
-                return
-            self._interim += 1
-            if self._interim > _MOST_INTERIM:
-                self._fail(BadAnswer("interim answers without end"))
-                return
-            self._scratch[: self._held - end] = raw[end:]
-            self._held -= end
-            self._take_head()
+            self._skip_interim(head, raw[end:])
             return
         if head.length is not None and self._held - end > head.length:
             self._fail(BadAnswer("bytes after the end of an answer"))
@@ -265,6 +269,18 @@ class Connection(asyncio.BufferedProtocol):
         elif head.length is None or self._held - end < head.length:
             self._pause()
         self._wake()
+
+    def _skip_interim(self, head: Head, rest: bytes) -> None:
+        """An answer of 1xx: the final one follows. A switch of protocols was never asked for."""
+        self._interim += 1
+        if head.status == 101:
+            self._fail(BadAnswer("an upgrade that was not asked for"))
+        elif self._interim > _MOST_INTERIM:
+            self._fail(BadAnswer("interim answers without end"))
+        else:
+            self._scratch[: len(rest)] = rest
+            self._held = len(rest)
+            self._take_head()
 
     def _pause(self) -> None:
         if not self._paused:

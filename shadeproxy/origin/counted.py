@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginAnswer, OriginError
+from shadeproxy.core.errors import OriginAnswer, OriginError, Unidentified
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
     Arrived,
@@ -77,7 +77,7 @@ class CountedOrigin:
         elif isinstance(failure, OriginError):
             self._health.gave_up(failure)
             # A 404 is an answer, not a failure of the origin.
-            if not isinstance(failure, OriginAnswer):
+            if not isinstance(failure, OriginAnswer | Unidentified):
                 self._stats.record_origin_error(type(failure).__name__)
         self._stats.record_origin(kind, size_bytes, self._clock.monotonic_s() - started_s)
 
@@ -113,7 +113,7 @@ class _CountedRead:
             self._origin.note("get", 0, self._started_s, error)
             raise
         receive = None if reading.receive is None else self._receive
-        return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful)
+        return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful, reading.pass_on)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

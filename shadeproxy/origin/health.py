@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled
+from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, Unidentified
 from shadeproxy.telemetry.log import mask_text
 
 CREDENTIAL_CODES = frozenset(
@@ -77,9 +77,9 @@ class OriginHealth:
 
     def gave_up(self, error: OriginError) -> None:
         """A request ended with ``error``. That something is not there, or not allowed, is an answer too."""
-        if isinstance(error, OriginAnswer):
+        if isinstance(error, OriginAnswer | Unidentified):
             self.answered()
-            if error.code in CREDENTIAL_CODES:
+            if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:
                 self.refusal = self._trouble(error.code, error)
         else:
             self.failure = self._trouble(type(error).__name__, error)

@@ -21,6 +21,12 @@ _FIELD = re.compile(
     r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
     re.MULTILINE,
 )
+# As _FIELD, but for control characters within the value, other than those that end a line or a string.
+_FLAWED_FIELD = re.compile(
+    r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+((?:[^\x00\x0a\x0d]*[^\x00\x0a\x0d \t])?)[ \t]*\r\n",
+    re.MULTILINE,
+)
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
@@ -35,7 +41,8 @@ class BadAnswer(Exception):
 class Head(NamedTuple):
     """``length`` of the body in bytes; None: until the connection ends, or ``chunked``.
 
-    ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again.
+    ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again. ``flawed``:
+    fields with control characters in their values were left out.
     """
 
     status: int
@@ -44,6 +51,7 @@ class Head(NamedTuple):
     length_given: bool
     chunked: bool
     keep_alive: bool
+    flawed: bool = False
 
 
 def parse_head(raw: bytes) -> Head:
@@ -53,8 +61,9 @@ def parse_head(raw: bytes) -> Head:
     # Octets that are not UTF-8 survive a round trip.
     text = fields[:-2].decode("utf-8", "surrogateescape")
     headers = tuple(_FIELD.findall(text))
-    if len(headers) != text.count("\n"):
-        raise BadAnswer("a header field cannot be understood")
+    flawed = len(headers) != text.count("\n")
+    if flawed:
+        headers = _legal_of(text)
     lengths: list[str] = []
     codings: list[str] = []
     options = ""
@@ -66,7 +75,18 @@ def parse_head(raw: bytes) -> Head:
             codings.append(value)
         else:
             options += f",{value.lower()}"
-    return _framed(status, headers, lengths, codings, is_kept=_is_kept(is_current, options))
+    head = _framed(status, headers, lengths, codings, is_kept=_is_kept(is_current, options))
+    return head._replace(flawed=True) if flawed else head
+
+
+def _legal_of(text: str) -> Headers:
+    """The fields that may be passed on, of which some may not be (RFC 9110 section 5.5). Raises BadAnswer."""
+    fields = _FLAWED_FIELD.findall(text)
+    legal = tuple(field for field in fields if _CONTROL.search(field[1]) is None)
+    dropped = {name.lower() for name, value in fields if _CONTROL.search(value) is not None}
+    if len(fields) != text.count("\n") or not dropped.isdisjoint(_FRAMING):
+        raise BadAnswer("a header field cannot be understood")
+    return legal
 
 
 @lru_cache(maxsize=64)

@@ -48,7 +48,7 @@ class LimitedOrigin:
         self._max_open = max_open
         self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         most = max_open - max_open // _KEPT
-        self._paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
+        self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
         self._forwards = Slots(
             max_open,
             max_wait_s=max_wait_s,
@@ -74,7 +74,7 @@ class LimitedOrigin:
     @property
     def waiting(self) -> int:
         """Reads that wait for a slot now."""
-        return self._reads.waiting + self._paced.waiting
+        return self._reads.waiting + self.paced.waiting
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         return await self._inner.head(ref, upstream=upstream)
@@ -107,12 +107,12 @@ class LimitedOrigin:
 
     @asynccontextmanager
     async def _paced_read(self, limited: "_LimitedRead") -> AsyncIterator[OriginRead]:
-        client = await self._paced.take()
+        client = await self.paced.take()
         try:
             async with limited as read:
                 yield read
         finally:
-            self._paced.give(client)
+            self.paced.give(client)
 
     @asynccontextmanager
     async def _limited_forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
@@ -134,14 +134,23 @@ class _LimitedRead:
         self._inner = inner
         self._intent = intent
         self._client = ""
+        self._paced: str | None = None
 
     async def __aenter__(self) -> OriginRead:
         self._client = await self._limited.take(self._intent)
         try:
-            return await self._inner.__aenter__()
+            read = await self._inner.__aenter__()
         except BaseException:
             self._limited.give(self._client)
             raise
+        if read.pass_on is not None:
+            read.pass_on.claim = self._claim
+        return read
+
+    def _claim(self) -> bool:
+        """See ``PassOn.claim``: from here on it counts as a read past the cache, too."""
+        self._paced = self._limited.paced.take_now()
+        return self._paced is not None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -150,3 +159,5 @@ class _LimitedRead:
             return await self._inner.__aexit__(kind, error, trace)
         finally:
             self._limited.give(self._client)
+            if self._paced is not None:
+                self._limited.paced.give(self._paced)

@@ -1,8 +1,9 @@
 """``RetryingOrigin``: repeats what may be repeated, with exponential backoff and full jitter.
 
 Repeated: head, list_objects, open before its first byte, and a body that broke off, which goes on from
-where it stopped, on the same version (If-Match). Never repeated: forward (a body may have been sent; the
-client knows better), and errors that are final. One budget of attempts holds for a whole read.
+where it stopped, on the same version (If-Match), if that can be told from others at all. Never repeated:
+forward (a body may have been sent; the client knows better), and errors that are final. One budget of
+attempts holds for a whole read.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 
@@ -151,7 +152,7 @@ class _RetriedRead:
         self._first = self._reading = first = await self._open()
         self._at = first.span.start
         receive = None if first.receive is None else self._receive
-        return OriginRead(first.meta, first.span, self, receive, first.doubtful)
+        return OriginRead(first.meta, first.span, self, receive, first.doubtful, first.pass_on)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -218,6 +219,8 @@ class _RetriedRead:
         # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
         # never holds two.
         await self._close()
+        if self._first.pass_on is not None:
+            return False  # the rest may be another version's
         # What is opened after the end nobody would close.
         return not self._over and await self._origin.backs_off(error, self._budget)
 

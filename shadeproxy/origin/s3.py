@@ -13,13 +13,13 @@ from typing import Literal
 from urllib.parse import quote
 
 import structlog
-from aiohttp import ClientResponse
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import OriginAnswer, Unidentified
 from shadeproxy.core.sigv4 import EMPTY_SHA256
 from shadeproxy.core.types import (
     SHARED,
+    UNKNOWN_BYTES,
     Headers,
     Intent,
     ListPage,
@@ -33,8 +33,10 @@ from shadeproxy.origin.addressing import Addressing, Endpoint
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, Trailers
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3pages import PageGet, PageGets, Wanted
+from shadeproxy.origin.s3reads import Reads
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
 from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed_bytes, framed_headers
 
@@ -95,22 +97,28 @@ class S3Origin:
             clock=self._clock,
             health=health,
         )
-        self._pages = PageGets(
-            self._endpoint,
-            credentials=self._transport.credentials,
-            region=region,
-            pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
-            clock=self._clock,
-            health=health,
+        self._pages, heads, forwards = (
+            PageGets(
+                self._endpoint,
+                credentials=self._transport.credentials,
+                region=region,
+                pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
+                clock=self._clock,
+                health=health,
+            )
+            for _ in range(3)
         )
+        self._reads = Reads(self._transport.signature, own=heads, forwarded=forwards)
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         outgoing = Outgoing("HEAD", self._endpoint.target(ref), headers=_WHOLE_HEADERS, upstream=upstream)
-        async with self._transport.exchange(outgoing) as response:
-            headers = answers.decode_headers(response.raw_headers)
-            if response.status != 200:
-                raise answers.error_of(response.status, headers, b"", now_s=self._clock.now_s())
-            return answers.object_meta(headers, size=_content_length(response), is_ranged=False)
+        async with self._reads.exchange(outgoing) as (head, _):
+            if head.status != 200:
+                raise answers.error_of(head.status, head.headers, b"", now_s=self._clock.now_s())
+            meta = answers.object_meta(head.headers, size=_content_length(head), is_ranged=False)
+            if not meta.identified or head.flawed:
+                raise Unidentified(ref)
+            return meta
 
     def open(
         self,
@@ -158,6 +166,10 @@ class S3Origin:
             forwarded=True,
             works_long=request.works_long,
         )
+        if outgoing.method in {"GET", "HEAD"} and outgoing.body is None:
+            async with self._reads.exchange(outgoing) as (head, chunks):
+                yield ForwardResponse(head.status, answers.end_to_end(head.headers), chunks)
+            return
         async with AsyncExitStack() as stack:
             if request.trailers is not None:
                 outgoing = await self._with_trailers(outgoing, request.trailers, stack)
@@ -190,6 +202,7 @@ class S3Origin:
 
     async def aclose(self) -> None:
         await self._pages.pool.aclose()
+        await self._reads.aclose()
         await self._transport.aclose()
 
     async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
@@ -210,20 +223,18 @@ class S3Origin:
         )
 
     async def _fetch(self, outgoing: Outgoing) -> bytes:
-        async with self._transport.exchange(outgoing) as response:
-            if response.status != 200:
-                body = await answers.read_bounded(read_to_end(response), answers.MAX_ERROR_BYTES)
-                headers = answers.decode_headers(response.raw_headers)
-                raise answers.error_of(response.status, headers, body, now_s=self._clock.now_s())
-            return await answers.read_bounded(read_to_end(response), answers.MAX_LISTING_BYTES)
+        async with self._reads.exchange(outgoing) as (head, chunks):
+            if head.status != 200:
+                body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
+                raise answers.error_of(head.status, head.headers, body, now_s=self._clock.now_s())
+            return await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
 
 
 async def _once(piece: bytes) -> AsyncIterator[bytes]:
     yield piece
 
 
-def _content_length(response: ClientResponse) -> int:
-    value = response.headers.get("Content-Length", "")
-    if not (value.isascii() and value.isdigit()):
-        raise OriginUnavailable("the origin sent an object without Content-Length")
-    return int(value)
+def _content_length(head: Head) -> int:
+    """Of the answer to a HEAD, of which the length is that of no body."""
+    values = (value for name, value in head.headers if name.lower() == "content-length")
+    return int(next(values, UNKNOWN_BYTES))

@@ -38,12 +38,17 @@ _SHOWN_OF_ERRORS = {
 }  # fmt: skip
 
 RawHeaders = tuple[tuple[bytes, bytes], ...]
+_MOST_HOST = 255
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 
 
 def decode_headers(raw: RawHeaders) -> Headers:
-    """Header fields as received; octets that are not UTF-8 survive a round trip."""
-    return tuple((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
+    """Header fields as received, without those whose value no field may have (RFC 9110 section 5.5: control
+    characters); octets that are not UTF-8 survive a round trip.
+    """
+    fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
+    return tuple(field for field in fields if _CONTROL.search(field[1]) is None)
 
 
 def end_to_end(headers: Headers) -> Headers:
@@ -59,13 +64,9 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
-    """Metadata from the headers of a GET or HEAD. Raises OriginUnavailable when there is no ETag."""
+    """Metadata from the headers of a GET or HEAD; without an ETag where there is none, or more than one."""
     etag_at, kept = _of_the_object(is_ranged, *names_of(headers))
     etag = "" if etag_at is None else headers[etag_at][1]
-    if not etag:
-        raise OriginUnavailable(
-            "the origin sent an object without ETag: without one, versions cannot be told apart"
-        )
     return ObjectMeta(etag, size, tuple(compress(headers, kept)))
 
 
@@ -80,13 +81,13 @@ def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool
         for name in lowered
     )
     etags = [place for place, name in enumerate(lowered) if name == "etag"]
-    return (etags[-1] if etags else None), kept
+    return (etags[0] if len(etags) == 1 else None), kept
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:
     """(start, stop, size) of a 206, half-open; None when it cannot be understood."""
     match = _CONTENT_RANGE.fullmatch(field)
-    if match is None or int(match[2]) < int(match[1]):
+    if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         return None
     return int(match[1]), int(match[2]) + 1, int(match[3])
 
@@ -102,8 +103,14 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 
 
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
-    """The error for a status of 300 or more: retryable for 429 and 5xx (501 apart), else final."""
+    """The error for a status other than what was asked for: final for what S3 answers clients, retryable for
+    429, 5xx (501 apart) and what is no answer to this request.
+    """
     code, message = _code_and_message(body)
+    if status < 400 and not _is_redirect(status, code, headers):
+        return OriginUnavailable(
+            f"the origin answered {status}, which is no answer to what was asked{_where(headers)}"
+        )
     if status == 429 or (
         status == 503 and code in {"SlowDown", "RequestLimitExceeded", "ThrottlingException"}
     ):
@@ -116,6 +123,19 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
         )
     shown = tuple(pair for pair in headers if pair[0].lower() in _SHOWN_OF_ERRORS)
     return OriginAnswer(status, code, message, headers=shown)
+
+
+def _is_redirect(status: int, code: str, headers: Headers) -> bool:
+    """Whether S3 names another region or host by this, which clients know what to do with."""
+    return status in {301, 302, 307, 308} and (
+        bool(code) or any(name.lower() == "x-amz-bucket-region" for name, _ in headers)
+    )
+
+
+def _where(headers: Headers) -> str:
+    target = next((value for name, value in headers if name.lower() == "location"), "")
+    host = target.partition("//")[2].partition("/")[0].rpartition("@")[2]
+    return f": it leads to {host[:_MOST_HOST]!r}; check origin.endpoint" if host else ""
 
 
 def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:

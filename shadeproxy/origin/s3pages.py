@@ -10,20 +10,20 @@ Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
 import errno
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyCutShort, ObjectChanged, OriginError, OriginUnavailable
+from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
-from shadeproxy.core.types import ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint, Target
-from shadeproxy.origin.base import Arrived, OriginRead
-from shadeproxy.origin.connection import Broken, Connection, Dead
+from shadeproxy.origin.base import Arrived, OriginRead, PassOn
+from shadeproxy.origin.connection import Broken, Connection, Dead, Surplus
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
@@ -33,7 +33,7 @@ from shadeproxy.origin.signing import PageSigner
 _PIECE_BYTES = 64 << 10
 _OURS = f"{INSTANCE_FIELD}: {INSTANCE}\r\n"
 _PORTS = {"http": 80, "https": 443}
-_FAILURES = (BadAnswer, Broken, OSError)
+FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
 CredentialsOf = Callable[[Upstream], Awaitable[Credentials | None]]
 
@@ -71,23 +71,30 @@ class PageGets:
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
         """Send, on a connection that the caller puts back; the head of the answer. Raises as ``open``."""
         target = self._endpoint.target(wanted.ref)
-        peer = self._peers.get(target.origin) or self._peer(target.origin)
-        request = self._request(wanted, target, await self._credentials(wanted.upstream))
+        return await self.ask(
+            target.origin, self._request(wanted, target, await self._credentials(wanted.upstream))
+        )
+
+    async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
+        """As ``send``, a request that is signed and whole."""
+        peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
-                return await self._exchange(peer, request)
+                return await self._exchange(peer, request, bodiless=bodiless)
             except Dead:
                 # The server closed a kept connection as the request was on its way: nothing was answered.
-                return await self._exchange(peer, request, fresh=True)
-        except _FAILURES as error:
-            raise _unavailable(target.origin, _why_failed(error)) from error
+                return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
+        except FAILURES as error:
+            raise _unavailable(origin, _why_failed(error)) from error
         except NotConnected as error:
-            raise _unavailable(target.origin, _why_not_connected(error)) from error
+            raise _unavailable(origin, _why_not_connected(error)) from error
 
-    async def _exchange(self, peer: Peer, request: bytes, *, fresh: bool = False) -> tuple[Connection, Head]:
+    async def _exchange(
+        self, peer: Peer, request: bytes, *, bodiless: bool, fresh: bool = False
+    ) -> tuple[Connection, Head]:
         connection = await self.pool.take(peer, fresh=fresh)
         try:
-            head = await connection.ask(request)
+            head = await connection.ask(request, bodiless=bodiless)
         except BaseException as error:
             connection.abort()
             self.pool.put_back(connection)
@@ -132,6 +139,7 @@ class PageGet:
         self._gets = gets
         self._wanted = wanted
         self._connection: Connection | None = None
+        self._pieces: AsyncGenerator[bytes, None] | None = None  # of a body without Content-Length
         self._skip = 0
         self._left = 0  # to be delivered, after so many that are skipped
 
@@ -148,18 +156,22 @@ class PageGet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pieces is not None:
+            await self._pieces.aclose()
         self._leave()
 
     def __aiter__(self) -> "PageGet":
         return self
 
     async def __anext__(self) -> bytes:
+        if self._pieces is not None:
+            return await self._decoded(self._pieces)
         while self._left:
             piece = memoryview(bytearray(min(_PIECE_BYTES, self._skip + self._left)))
             try:
                 count = await self._answering().receive(piece, least=1)
-            except _FAILURES as error:
-                raise _broken_off(error) from error
+            except FAILURES as error:
+                raise broken_off(error) from error
             skipped = min(self._skip, count)
             self._skip -= skipped
             self._left -= count - skipped
@@ -167,12 +179,30 @@ class PageGet:
                 return bytes(piece[skipped:count])
         raise StopAsyncIteration
 
+    async def _decoded(self, pieces: AsyncGenerator[bytes, None]) -> bytes:
+        """The next piece of a body whose end shows when it is there. Raises as ``__anext__``."""
+        while self._left:
+            try:
+                piece = await anext(pieces)
+            except FAILURES as error:
+                raise broken_off(error) from error
+            except StopAsyncIteration:
+                if self._left >= ENDLESS >> 1:
+                    raise
+                raise BodyCutShort(f"the origin ended a body {self._left} bytes early") from None
+            wanted = piece[self._skip :][: self._left]
+            self._skip -= min(self._skip, len(piece))
+            self._left -= len(wanted)
+            if wanted:
+                return wanted
+        raise StopAsyncIteration
+
     async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
         """See base.py ``Receive``."""
         try:
             self._left -= await self._answering().receive(buffer, arrived)
-        except _FAILURES as error:
-            raise _broken_off(error) from error
+        except FAILURES as error:
+            raise broken_off(error) from error
 
     def _interpreted(self, head: Head) -> OriginRead:
         wanted = self._wanted
@@ -180,7 +210,11 @@ class PageGet:
         if wanted.if_match is not None and meta.etag != wanted.if_match:
             raise ObjectChanged(f"{wanted.ref} is now another version")
         self._left = span.length
-        return OriginRead(meta, span, self, self.receive if self._skip == 0 else None)
+        if head.length_given and meta.identified and not head.flawed:
+            return OriginRead(meta, span, self, self.receive if self._skip == 0 else None)
+        if not head.length_given:
+            self._pieces = self._answering().pieces()
+        return OriginRead(meta, span, self, pass_on=PassOn())
 
     def _answering(self) -> Connection:
         if self._connection is None:
@@ -198,8 +232,8 @@ class PageGet:
             raise ObjectChanged("the object is now another version")
         try:
             body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
-        except _FAILURES as error:
-            raise _broken_off(error) from error
+        except FAILURES as error:
+            raise broken_off(error) from error
         raise answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
 
 
@@ -213,9 +247,12 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
 
     Raises OriginUnavailable for an answer that is not what was asked, OriginAnswer 416.
     """
-    if head.length is None or not head.length_given:
-        raise OriginUnavailable("the origin sent an object without Content-Length")
+    if head.status == 200 and not head.length_given:
+        meta = answers.object_meta(head.headers, size=UNKNOWN_BYTES, is_ranged=span is not None)
+        wanted = Span(0, ENDLESS) if span is None else span
+        return meta, wanted, wanted.start
     if head.status == 200:
+        assert head.length is not None, "it was given"
         meta = answers.object_meta(head.headers, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
@@ -223,20 +260,23 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start
-    field = next((value for name, value in head.headers if name.lower() == "content-range"), "")
-    answered = answers.parse_content_range(field)
+    fields = [value for name, value in head.headers if name.lower() == "content-range"]
+    answered = answers.parse_content_range(fields[0]) if len(fields) == 1 else None
     if span is None or answered is None:
         raise OriginUnavailable("the origin answered a range that was not asked for")
     start, stop, size = answered
     wanted = Span(span.start, min(span.stop, size))
-    if start != span.start or stop < wanted.stop or head.length != stop - start:
+    if start != span.start or stop < wanted.stop or head.length not in {stop - start, None}:
         raise OriginUnavailable(
             f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
         )
     return answers.object_meta(head.headers, size=size, is_ranged=True), wanted, 0
 
 
-def _broken_off(error: BaseException) -> OriginError:
+def broken_off(error: BaseException) -> OriginError:
+    """What a body that ended with one of FAILURES is told as."""
+    if isinstance(error, Surplus):
+        return BodyDamaged("the origin sent more bytes than its Content-Length says")
     return BodyCutShort(f"the origin's body broke off: {type(error).__name__}")
 
 

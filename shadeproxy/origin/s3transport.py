@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -89,7 +90,7 @@ class S3Transport:
 
         Raises OriginUnavailable, OriginAnswer 403 for an upstream without credentials.
         """
-        headers = [("Host", outgoing.target.host), *outgoing.headers, *await self._signature(outgoing)]
+        headers = [("Host", outgoing.target.host), *outgoing.headers, *await self.signature(outgoing)]
         if outgoing.content_length is not None and outgoing.body is not None:
             headers.append(("Content-Length", str(outgoing.content_length)))
         if request_id := REQUEST_ID.get():
@@ -141,7 +142,7 @@ class S3Transport:
                 raise sending.failure from None
             raise _unavailable(error, outgoing.target.origin) from error
 
-    async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
+    async def signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
         credentials = await self.credentials(outgoing.upstream)
         if credentials is None:
             return []
@@ -171,7 +172,7 @@ class S3Transport:
         # Not in __init__: a session belongs to the running loop.
         if forwarded not in self._sessions:
             self._sessions[forwarded] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections, ssl=self._tls or True),
+                connector=_Connector(limit=self._max_connections, ssl=self._tls or True),
                 timeout=self._timeout,
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -182,6 +183,20 @@ class S3Transport:
                 trust_env=False,
             )
         return self._sessions[forwarded]
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Hands out no idle connection on which something came meanwhile: aiohttp would take that for the answer
+    to the next request.
+    """
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        while (connection := await super()._get(key, traces)) is not None:
+            protocol = connection.protocol
+            if protocol is not None and not protocol.should_close:
+                return connection
+            connection.close()
+        return None
 
 
 class _Unanswered(aiohttp.ClientError):

@@ -57,6 +57,14 @@ class Slots:
             )
         return client
 
+    def take_now(self) -> str | None:
+        """As ``take``, or None where that would have to wait."""
+        client = CLIENT.get()
+        if self.taken >= self.count or not self._may(client):
+            return None
+        self._count(client)
+        return client
+
     def give(self, client: str) -> None:
         """Hand a slot on to whose turn it is."""
         self.taken -= 1

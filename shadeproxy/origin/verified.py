@@ -100,7 +100,7 @@ class _VerifiedRead:
         check.update(body)
         _require(check, self._ref)
         held = _Held(body)
-        return OriginRead(reading.meta, reading.span, held, held.receive)
+        return OriginRead(reading.meta, reading.span, held, held.receive, pass_on=reading.pass_on)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -185,7 +185,7 @@ def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
         _require(check, ref)
         arrived(held)
 
-    return OriginRead(reading.meta, reading.span, chunks(), receive, doubtful=True)
+    return OriginRead(reading.meta, reading.span, chunks(), receive, doubtful=True, pass_on=reading.pass_on)
 
 
 def _require(check: Check, ref: ObjectRef) -> None:

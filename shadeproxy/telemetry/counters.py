@@ -95,6 +95,7 @@ class TierCounters(Counters):
 class PageCounters(Counters):
     bypassed: int = counter("Pages served without being stored: worth less than what they would displace.")
     coalesced: int = counter("Page reads that joined a fill already under way.")
+    unidentified: int = counter("Answers of the origin without a strong ETag, or a length: never cached.")
 
 
 @dataclass(slots=True)

@@ -116,6 +116,10 @@ class Stats:
         """A page was served without being stored, because it would not have been worth its victim."""
         self.pages.bypassed += 1
 
+    def record_unidentified(self) -> None:
+        """The origin sent an answer that cannot be cached: no strong ETag, or no length."""
+        self.pages.unidentified += 1
+
     def record_coalesced(self) -> None:
         """A read of a page joined a fill that was already under way."""
         self.pages.coalesced += 1

@@ -94,6 +94,13 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
         ),
         (health(clock_skew_s=90.0), "clock skew", "warning", "90 s behind", "set the clock"),
         (health(clock_skew_s=-3600.0), "clock skew", "wrong", "3600 s ahead of", "set the clock"),
+        (
+            {"unidentified": 3},
+            "objects without identity",
+            "warning",
+            "sent 3 answers without a strong ETag or a Content-Length",
+            "gateway",
+        ),
         (health(throttled=7), "throttled", "warning", "slow down 7 times", "origin.max_connections"),
         (
             health(last_refusal=REFUSED),

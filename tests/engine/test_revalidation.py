@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 
 
@@ -161,3 +162,23 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
     written.set()
     await settled(bench)
     assert (await bench.get(keys[0]))[0] == b"333"
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "in a week"), ("in a week", "today"), ("today", "")])
+async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make_bench, before, after):
+    """Of one version other fields are sent, as after a change of when objects expire: more, others, fewer."""
+    bench = await make_bench()
+
+    def tell(when):
+        bench.origin.put("b", "k", b"body", (("x-amz-expiration", when),) if when else ())
+
+    tell(before)
+    for _ in range(2):
+        await bench.get("k")
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        tell(after)
+    for _ in range(2):
+        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+            assert reading.source is Source.RAM
+            assert (reading.meta.header("x-amz-expiration") or "") == after
+    assert bench.origin.heads == 1

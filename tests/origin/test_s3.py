@@ -133,17 +133,9 @@ async def test_an_origin_that_ignores_if_match_cannot_slip_in_another_version(ag
         await against(read(if_match='"other"'), OK)
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789", "without ETag"),
-        ('HTTP/1.1 200 OK\r\nETag: "e"\r\n\r\n0123', "without Content-Length"),
-        ("garbage\r\n\r\n", "connection failed"),
-    ],
-)
-async def test_an_answer_that_cannot_be_trusted_is_refused(against, answer, text):
-    with pytest.raises(OriginUnavailable, match=text):
-        await against(read(), answer)
+async def test_an_answer_that_is_none_is_refused(against):
+    with pytest.raises(OriginUnavailable, match="connection failed"):
+        await against(read(), "garbage\r\n\r\n")
 
 
 async def test_a_body_that_ends_early_raises_after_what_came(against):

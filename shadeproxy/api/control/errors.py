@@ -54,6 +54,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.DeadlineExceeded: (503, "origin_slow"),
     core.BodyCutShort: (502, "origin_failed"),
     core.BodyDamaged: (502, "origin_failed"),
+    core.Unidentified: (503, "origin_unavailable"),
     core.ObjectChanged: (409, "object_changed"),
     core.TierError: (500, "internal"),
     core.TierFull: (500, "internal"),

@@ -5,7 +5,7 @@ answered; it never comes short.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,17 +13,20 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.errors import STATUS, ErrorBody
 from shadeproxy.api.s3.exchange import closing
 from shadeproxy.core.errors import (
+    NotSupported,
     OriginAnswer,
     OriginError,
     RangeNotSatisfiable,
     RequestError,
     ShadeProxyError,
+    Unidentified,
 )
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.core.types import ENDLESS, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import Hit, ReadRequest, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.engine.unidentified import PassedBody
 from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.limit import AT_CLIENTS_PACE
 
@@ -96,11 +99,19 @@ class PieceReader:
     @asynccontextmanager
     async def open(self, sample: Sample) -> AsyncIterator[Opened]:
         """Raises ShadeProxyError: see ``refusal_of``."""
+        async with AsyncExitStack() as stack:
+            opened: Opened | None = None
+            if self.context.engine.cacheable(sample.ref):
+                # Else the origin has just shown that the object cannot be cached.
+                with suppress(Unidentified):
+                    opened = await stack.enter_async_context(self._open_through_the_cache(sample))
+            if opened is None:
+                opened = await stack.enter_async_context(self._open_past_the_cache(sample))
+            yield opened
+
+    @asynccontextmanager
+    async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
         ref, offset, length = sample
-        if not self.context.engine.cacheable(ref):
-            async with self._open_past_the_cache(sample) as opened:
-                yield opened
-            return
         if length == 0:
             # HTTP has no range of nothing; whether it lies within the object is to be told all the same.
             meta, source = await self.context.engine.stat(ReadRequest(ref, job=self.job))
@@ -109,6 +120,9 @@ class PieceReader:
         whole = not offset and length is None
         wanted = None if whole else RangeSpec(offset, None if length is None else offset + length - 1)
         async with self.context.engine.open(ReadRequest(ref, range=wanted, job=self.job)) as reading:
+            if reading.meta.size < 0:
+                yield await self._measured(sample, reading.body(Span(0, ENDLESS)))
+                return
             span = span_in(sample, reading.meta.size)
             async with closing(reading.body(span)) as pieces:
                 yield Opened(reading.source, span.length, pieces)
@@ -118,9 +132,28 @@ class PieceReader:
         ref, offset, length = sample
         span = Span(offset, offset + length) if length else None
         async with self._at_clients_pace(ref, span) as read:
-            wanted = span_in(sample, read.meta.size)
+            if read.meta.size < 0 and span is None:
+                yield await self._measured(sample, PassedBody(read, read.span, lambda _: None))
+                return
+            wanted = read.span if read.meta.size < 0 else span_in(sample, read.meta.size)
             async with closing(self._passing_by(ref, read, wanted)) as pieces:
                 yield Opened(Source.BYPASS, wanted.length, pieces)
+
+    async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> Opened:
+        """A piece of an object of which the origin does not tell the length: gathered, up to a page.
+
+        Raises NotSupported for a longer one, which can be sent as it comes, and so not in a batch.
+        """
+        body, most_bytes = bytearray(), self.context.page_size
+        async for piece in pieces:
+            body += piece
+            if len(body) > most_bytes:
+                raise NotSupported(
+                    f"the origin does not tell the length of {sample.ref}, and it is longer than a page",
+                    hint="read it by GET",
+                )
+        span = span_in(sample, len(body))
+        return Opened(Source.BYPASS, span.length, _in_one(memoryview(body)[span.start : span.stop]))
 
     @asynccontextmanager
     async def _at_clients_pace(self, ref: ObjectRef, span: Span | None) -> AsyncIterator[OriginRead]:
@@ -172,6 +205,11 @@ def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
     elif isinstance(error, OriginError):
         status = 503
     return status, ErrorBody(code, str(error), hint)
+
+
+async def _in_one(body: memoryview) -> AsyncIterator[memoryview]:
+    if body:
+        yield body
 
 
 async def _nothing() -> AsyncIterator[memoryview]:

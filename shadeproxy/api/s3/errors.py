@@ -56,6 +56,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.DeadlineExceeded: Row(503, "SlowDown", 1),
     errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
     errors.BodyDamaged: Row(503, "ServiceUnavailable", 1),
+    errors.Unidentified: Row(503, "ServiceUnavailable", 1),
     errors.ObjectChanged: Row(503, "ServiceUnavailable", 1),
     errors.TierError: Row(500, "InternalError"),
     errors.TierFull: Row(500, "InternalError"),

@@ -14,6 +14,7 @@ from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, touched
 from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import WRITE_BYTES
+from shadeproxy.api.s3.sensible import sensible
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
@@ -75,6 +76,26 @@ class Forwarder:
             finally:
                 self._trailed.give(outgoing.held_bytes)
 
+    async def serve_read(self, exchange: Exchange, call: Call) -> None:
+        """Answer a GetObject or HeadObject that the cache can have no part in. Raises OriginError."""
+        request = call.request
+        forwarded = ForwardRequest(
+            method=request.method,
+            ref=request.ref,
+            raw_path=request.raw_path,
+            raw_query=request.raw_query,
+            headers=to_origin(request),
+            upstream=call.identity.upstream,
+            request_id=exchange.request_id,
+        )
+        async with self._engine.forward(forwarded) as given:
+            answer = sensible(call, given)
+            response = exchange.pass_on(answer.status, to_client(answer.headers))
+            async with closing(answer.chunks) as chunks:
+                async for chunk in chunks:
+                    await response.write(chunk)
+            await response.write_eof()
+
     async def _outgoing(self, call: Call, body: UploadBody) -> _Outgoing:
         request, operation, identity = call
         plan, headers, refs = body.plan, to_origin(request), touched(operation, request)
@@ -124,7 +145,8 @@ class Forwarder:
         async with AsyncExitStack() as writing:
             if outgoing.refs:
                 await writing.enter_async_context(self._engine.writing(outgoing.refs))
-            async with self._engine.forward(forwarded) as answer:
+            async with self._engine.forward(forwarded) as given:
+                answer = sensible(call, given)
                 if body.failure is not None:
                     raise body.failure
                 if not call.operation.late_success:

@@ -22,7 +22,7 @@ from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
-from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.errors import InvalidRequest, ShadeProxyError, Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import Pace
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
@@ -155,7 +155,12 @@ class S3Handler(Gate):
     async def _read(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
         exchange.count_as(call.identity)
         serve = serve_head if call.request.method == "HEAD" else serve_get
-        await serve(self._engine, exchange, call, wanted)
+        try:
+            await serve(self._engine, exchange, call, wanted)
+        except Unidentified:
+            if exchange.response is not None:
+                raise
+            await self._forwarder.serve_read(exchange, call)
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request

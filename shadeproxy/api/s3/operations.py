@@ -95,8 +95,10 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     }
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
-    # Who may read depends on these, so what is cached is dropped with the verdicts on it.
-    rights = {
+    # Who may read depends on these, so what is cached is checked, and verdicts on it are dropped; and when
+    # objects expire, which each answer tells (x-amz-expiration).
+    shown = {
+        "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",
         "policy": "BucketPolicy",
         "ownershipControls": "BucketOwnershipControls",
@@ -109,7 +111,6 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         "encryption": "BucketEncryption",
         "intelligent-tiering": "BucketIntelligentTieringConfiguration",
         "inventory": "BucketInventoryConfiguration",
-        "lifecycle": "BucketLifecycleConfiguration",
         "logging": "BucketLogging",
         "metrics": "BucketMetricsConfiguration",
         "notification": "BucketNotificationConfiguration",
@@ -120,7 +121,7 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         "versioning": "BucketVersioning",
         "website": "BucketWebsite",
     }
-    for table, touches in ((rights, Touches.BUCKET), (settings, Touches.NOTHING)):
+    for table, touches in ((shown, Touches.BUCKET), (settings, Touches.NOTHING)):
         for marker, noun in table.items():
             yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
             yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches)

@@ -153,14 +153,14 @@ class DirectResponse:
         self._wants_keep = keep_alive
         self.keep_alive = False
         self._head = b""
+        self._chunked = False
         self._aborted = False
 
     def begin(self) -> None:
         """See ``Response.begin``."""
-        fields, chunked, self.keep_alive = connection_fields(
+        fields, self._chunked, self.keep_alive = connection_fields(
             self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=True
         )
-        assert not chunked, "what the fast lane answers has a Content-Length"
         self._head = render_head(self.status, fields)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -169,7 +169,10 @@ class DirectResponse:
         for start in range(0, len(view), WRITE_BYTES):
             piece = view[start : start + WRITE_BYTES]
             transport = self._open()
-            if self._head:
+            if self._chunked:
+                transport.writelines((self._head, b"%x\r\n" % len(piece), piece, b"\r\n"))
+                self._head = b""
+            elif self._head:
                 transport.writelines((self._head, piece))
                 self._head = b""
             else:
@@ -184,8 +187,8 @@ class DirectResponse:
         body = data or self._whole_body
         if body and self._has_body:
             await self.write(body)
-        if self._head:
-            transport.write(self._head)
+        if self._head or self._chunked:
+            transport.write(self._head + b"0\r\n\r\n" * self._chunked)
             self._head = b""
 
     def abort(self) -> None:

@@ -8,7 +8,7 @@ from shadeproxy.api.s3.exchange import Call, Exchange
 from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, wants_checksums
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
-from shadeproxy.core.types import ObjectMeta
+from shadeproxy.core.types import ENDLESS, ObjectMeta
 from shadeproxy.engine.base import ReadPath, ReadRequest
 
 
@@ -65,7 +65,9 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: Re
             del piece
             if response.bytes_sent == length:
                 break  # asking for more, only to be told that there is none, costs two tracebacks
-        if response is None or response.bytes_sent != length:
+        if length >= ENDLESS:
+            response = response or exchange.start(status, headers)
+        elif response is None or response.bytes_sent != length:
             sent = 0 if response is None else response.bytes_sent
             raise BodyCutShort(f"{wanted.ref}: {sent} of {length} bytes")
         await response.write_eof()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import content_range, parse_range
-from shadeproxy.core.types import Headers, ObjectMeta, Span, names_of
+from shadeproxy.core.types import ENDLESS, Headers, ObjectMeta, Span, names_of
 from shadeproxy.engine.base import NO_CONDITIONS
 
 NO_BODY = Span(0, 0)
@@ -62,7 +62,8 @@ def answer_read(
 ) -> Answer:
     """Answer ``method`` (GET or HEAD) on an object with ``meta``: 200, 206 or 304.
 
-    A HEAD with a range answers as its GET would, as S3 does. Raises OriginAnswer (412) and
+    A HEAD with a range answers as its GET would, as S3 does. An object of unknown length is answered whole,
+    without Content-Length. Raises OriginAnswer (412) and
     RangeNotSatisfiable (416). Fields that name a checksum of the whole object are left out of a 206, and
     of every answer unless ``checksums``.
     """
@@ -74,18 +75,26 @@ def answer_read(
             )
         if verdict is Verdict.NOT_MODIFIED:
             kept = tuple(field for field in meta.headers if field[0].lower() in _NOT_MODIFIED_FIELDS)
-            return Answer(304, (("ETag", meta.etag), *kept), NO_BODY)
+            return Answer(304, (*_etag(meta), *kept), NO_BODY)
         if not conditions.range_applies(meta):
             range_field = None
+    if meta.size < 0:
+        fields = compress(meta.headers, _shown(checksums, *names_of(meta.headers)))
+        body = Span(0, ENDLESS) if method == "GET" else NO_BODY
+        return Answer(200, (*fields, *_etag(meta)), body)
     wanted = parse_range(range_field)
     span = Span(0, meta.size) if wanted is None else wanted.resolve(meta.size)
     shown = _shown(checksums and wanted is None, *names_of(meta.headers))
     headers = list(compress(meta.headers, shown))
-    headers += [("Accept-Ranges", "bytes"), ("ETag", meta.etag), ("Content-Length", str(span.length))]
+    headers += [("Accept-Ranges", "bytes"), *_etag(meta), ("Content-Length", str(span.length))]
     if wanted is not None:
         headers.append(("Content-Range", content_range(span, meta.size)))
     body = span if method == "GET" else NO_BODY
     return Answer(200 if wanted is None else 206, tuple(headers), body)
+
+
+def _etag(meta: ObjectMeta) -> Headers:
+    return (("ETag", meta.etag),) if meta.etag else ()
 
 
 @lru_cache(maxsize=64)

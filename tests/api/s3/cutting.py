@@ -21,7 +21,7 @@ class Hesitant(MemoryOrigin):
             yield types.SimpleNamespace(
                 **{
                     name: getattr(reading, name)
-                    for name in ("meta", "span", "receive", "doubtful", "read_into")
+                    for name in ("meta", "span", "receive", "doubtful", "pass_on", "read_into")
                 },
                 chunks=_hesitating(reading.chunks),
             )

@@ -42,7 +42,10 @@ def request_of(line, *fields):
         ("PUT /b", "CreateBucket", (BUCKET,)),
         ("DELETE /b", "DeleteBucket", (BUCKET,)),
         ("PUT /b?policy", "PutBucketPolicy", (BUCKET,)),
-        ("PUT /b?lifecycle", "PutBucketLifecycleConfiguration", ()),
+        ("PUT /b?lifecycle", "PutBucketLifecycleConfiguration", (BUCKET,)),
+        ("DELETE /b?lifecycle", "DeleteBucketLifecycleConfiguration", (BUCKET,)),
+        ("GET /b?lifecycle", "GetBucketLifecycleConfiguration", ()),
+        ("PUT /b?versioning", "PutBucketVersioning", ()),
         ("POST /b?delete", "DeleteObjects", ()),
     ],
 )

@@ -1,0 +1,120 @@
+"""Objects of which the origin does not say which version it sends: no strong ETag, or no length.
+
+Laws: nothing of such an object is cached, and no answer is made of two of the origin's; the first read finds
+out, from an answer whose bytes it may still have (``PassOn``); for a while after that reads of the object are
+forwarded as they are, as where a rule says ``cache = false``. They are looked at again later, for origins
+are mended.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ENDLESS, ObjectRef, Span
+from shadeproxy.origin.base import OriginRead
+from shadeproxy.telemetry.stats import Stats
+
+_log = structlog.get_logger(__name__)
+_FORWARDED_S = 60.0
+_MOST_OBJECTS = 65_536
+_MOST_BUCKETS = 64
+
+
+class UnidentifiedObjects:
+    """Objects whose reads are forwarded now. Bounded; the one noted longest ago leaves."""
+
+    def __init__(self, stats: Stats, clock: Clock) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._until_s: OrderedDict[ObjectRef, float] = OrderedDict()
+        self._said: set[str] = set()
+        stats.watch("unidentified_objects", lambda: float(self.count()))
+
+    def __contains__(self, ref: ObjectRef) -> bool:
+        if not self._until_s:
+            return False
+        return self._until_s.get(ref, 0.0) > self._clock.monotonic_s()
+
+    def note(self, ref: ObjectRef) -> None:
+        """The origin just sent an answer that does not identify ``ref``."""
+        self._stats.record_unidentified()
+        self._until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
+        self._until_s.move_to_end(ref)
+        if len(self._until_s) > _MOST_OBJECTS:
+            self._until_s.popitem(last=False)
+        if ref.bucket not in self._said and len(self._said) < _MOST_BUCKETS:
+            self._said.add(ref.bucket)
+            _log.warning(
+                "objects cannot be cached",
+                bucket=ref.bucket,
+                example=str(ref),
+                reason="the origin sends them without a strong ETag, or without Content-Length",
+                hint="they are passed on; a gateway that compresses or rewrites answers does this",
+            )
+
+    def forget(self, ref: ObjectRef) -> None:
+        """Look at the object again: it was written, or identified."""
+        self._until_s.pop(ref, None)
+
+    def count(self) -> int:
+        """Objects whose reads are forwarded now."""
+        now_s = self._clock.monotonic_s()
+        while self._until_s:
+            ref, until_s = next(iter(self._until_s.items()))
+            if until_s > now_s:
+                break
+            del self._until_s[ref]
+        return len(self._until_s)
+
+
+def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
+    """Whether ``read`` has all that a reader of ``wanted`` will be answered: ``needed``, where its object's
+    length is known.
+    """
+    if read.meta.size < 0:
+        return wanted is None and read.span == Span(0, ENDLESS)
+    return read.span.start <= needed.start and needed.stop <= read.span.stop
+
+
+class PassedBody:
+    """The bytes of ``span``, which ``read`` has; where its length is not known, up to its end.
+
+    ``ended`` is called once with how many there were, when all were asked for.
+    """
+
+    def __init__(self, read: OriginRead, span: Span, ended: Callable[[int], None]) -> None:
+        self._read = read
+        self._span = span
+        self._ended = ended
+        self._at = read.span.start
+        self._given = 0
+
+    def __aiter__(self) -> "PassedBody":
+        return self
+
+    async def __anext__(self) -> memoryview:
+        while self._at < self._span.stop:
+            try:
+                chunk = await anext(self._read.chunks)
+            except StopAsyncIteration:
+                if self._span.stop < ENDLESS:
+                    missing = self._span.stop - self._at
+                    raise BodyCutShort(f"the origin ended a body {missing} bytes early") from None
+                self._end()
+                raise
+            first, self._at = self._at, self._at + len(chunk)
+            piece = memoryview(chunk)[max(0, self._span.start - first) : max(0, self._span.stop - first)]
+            self._given += len(piece)
+            if self._at >= self._span.stop:
+                self._end()
+            if piece:
+                return piece
+        raise StopAsyncIteration
+
+    def _end(self) -> None:
+        ended, self._ended = self._ended, lambda _: None
+        ended(self._given)

@@ -1,0 +1,85 @@
+"""GETs and HEADs other than page GETs, over connections of our own: an answer is taken as strictly as to a
+page GET (http1.py), bytes behind it do not pass for the next one, and what ends early raises.
+
+aiohttp's client is lenient where two readers may disagree: it accepts transfer codings that it does not
+decode, takes a reset for the end of a body without a length, and what comes behind an answer, while its
+connection idles, for the answer to the next request.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
+
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.types import Headers
+from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.s3pages import FAILURES, PageGets, broken_off
+from shadeproxy.origin.s3transport import Outgoing
+
+Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
+
+
+class Answered(NamedTuple):
+    """``head``: of the answer; its ``headers`` are legal, and ``flawed`` tells whether some were not.
+
+    ``chunks``: the body, as it comes. Raises BodyCutShort, BodyDamaged.
+    """
+
+    head: Head
+    chunks: AsyncIterator[bytes]
+
+
+class Reads:
+    """``sign`` answers the fields that sign a request; ``own`` are the connections of what is asked here,
+    ``forwarded`` those of requests that last as long as their client likes.
+    """
+
+    def __init__(self, sign: Sign, *, own: PageGets, forwarded: PageGets) -> None:
+        self._sign = sign
+        self._own = own
+        self._forwarded = forwarded
+
+    @asynccontextmanager
+    async def exchange(self, outgoing: Outgoing) -> AsyncIterator[Answered]:
+        """Send a GET or HEAD; leaving early closes the connection. Raises as ``S3Transport.exchange``."""
+        gets = self._forwarded if outgoing.forwarded else self._own
+        target, bodiless = outgoing.target, outgoing.method == "HEAD"
+        fields: list[tuple[str, str]] = [
+            ("Host", target.host),
+            *outgoing.headers,
+            *await self._sign(outgoing),
+        ]
+        if request_id := REQUEST_ID.get():
+            fields.append((ORIGIN_FIELD, request_id))
+        connection, head = await gets.ask(target.origin, _request(outgoing, tuple(fields)), bodiless=bodiless)
+        try:
+            async with aclosing(_body(connection, bodiless=bodiless)) as chunks:
+                yield Answered(head, chunks)
+        finally:
+            gets.pool.put_back(connection)
+
+    async def aclose(self) -> None:
+        await self._own.pool.aclose()
+        await self._forwarded.pool.aclose()
+
+
+def _request(outgoing: Outgoing, fields: Headers) -> bytes:
+    query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
+    lines = [f"{outgoing.method} {outgoing.target.raw_path}{query} HTTP/1.1", *map(": ".join, fields), "", ""]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1 or "\0" in head:
+        raise InvalidRequest("A header field of the request holds a control character")
+    return head.encode("utf-8", "surrogateescape")
+
+
+async def _body(connection: Connection, *, bodiless: bool) -> AsyncGenerator[bytes, None]:
+    if bodiless:
+        return
+    try:
+        async with aclosing(connection.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece
+    except FAILURES as error:
+        raise broken_off(error) from error
