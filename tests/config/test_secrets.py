@@ -2,6 +2,7 @@
 
 import pytest
 
+from shadeproxy.api.browsers import KnownHosts
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError
@@ -147,6 +148,8 @@ def test_text_in_the_place_of_a_table_that_may_hold_secrets_is_not_shown(key, mo
 @pytest.mark.parametrize("listen", ["127.0.0.1:9000", "127.8.8.8:1", "[::1]:9000", "localhost:9000"])
 def test_loopback_needs_no_authentication(listen):
     assert str(Settings.load(None, [f"s3.listen={listen}"]).s3.listen) == listen
+    # Nor does who calls it by that address, with any port.
+    assert KnownHosts().knows(listen)
 
 
 def test_the_world_is_served_with_authentication():
