@@ -38,7 +38,7 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
-        """An epoch of ``length`` samples (0: nobody knows) begins, at sample ``start`` when it is resumed; that
+        """An epoch of ``length`` samples (0: unknown) begins, at sample ``start`` when it is resumed; that
         is due at once: what is before it will not be read. What the last epoch did not send stays due.
         """
         with self._lock:

@@ -35,7 +35,7 @@ from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.queries import read_query, wrong_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
-from shadeproxy.engine.knowledge.jobs import Job, Progress
+from shadeproxy.engine.knowledge.jobs import Job, Progress, check_rank
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
 
 _COUNT_BYTES = 4
@@ -45,6 +45,10 @@ DRAWING = {
     "epoch": "Freeze the column: everybody who asks for this epoch gets what the first one got",
     "mean_loss": "Freeze this with it; the answer has it in x-shade-mean-loss",
 }
+BEGINS = {
+    "begins": "The rank whose process has just started: the second time that one does, a new run begins",
+    "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
+}
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 
@@ -52,6 +56,11 @@ _INLINE_BYTES = 32 * 1024
 class _Drawing(msgspec.Struct, forbid_unknown_fields=True):
     epoch: Count | None = None
     mean_loss: float | None = None
+
+
+class _Begins(msgspec.Struct, forbid_unknown_fields=True):
+    begins: Count | None = None
+    resume_scores: bool = False
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
@@ -67,7 +76,13 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
         weight=spec.weight,
         expires_s=spec.expires_s,
     )
-    return answer_json(_summary(context, context.knowledge.put_job(job, context.clock.now_s())))
+    begins = read_query(request, _Begins, BEGINS)
+    if begins.begins is not None:
+        check_rank(job, begins.begins)
+    known = context.knowledge.put_job(job, context.clock.now_s())
+    if begins.begins is not None:
+        context.knowledge.begin_run(known.name, begins.begins, resumes=begins.resume_scores)
+    return answer_json(_summary(context, known))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
@@ -113,6 +128,7 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
     name, knowledge, asked = request.match_info["job"], context.knowledge, _drawing(request)
     column, headers = knowledge.scores(name), {}
     if asked.epoch is not None:
+        column = knowledge.scores(name, to_draw=True)
         column, mean_loss = knowledge.frozen.take(name, asked.epoch, lambda: column, asked.mean_loss)
         if mean_loss is not None:
             headers[_MEAN_LOSS] = repr(mean_loss)
