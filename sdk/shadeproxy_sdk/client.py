@@ -328,17 +328,16 @@ class Client:
         weight: float = 1.0,
         interval_s: float = 1.0,
         queue_batches: int = 1024,
+        resume_scores: bool = False,
     ) -> Job:
         """Register a training run over ``dataset``; from now on its reads carry the job's name.
 
-        ``weight``: share of the cache among jobs. ``interval_s``: how often scores and progress are sent.
-        ``queue_batches``: reports that may wait; beyond it the oldest is dropped and counted. Without a
-        proxy the job works all the same and registers when one appears. Raises ConfigError, ControlError.
+        ``weight``: share of the cache. ``interval_s``: how often scores and progress are sent.
+        ``queue_batches``: reports that may wait before the oldest is dropped. ``resume_scores``: draw from
+        scores of earlier runs, too. Without a proxy it registers later. Raises ConfigError, ControlError.
         """
         if not 0 <= rank < world_size:
-            raise ConfigError(
-                f"rank {rank} is not in 0 .. {world_size - 1}: pass rank and world_size of this process"
-            )
+            raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")
         return Job(
             self,
             check_name(name, "job"),
@@ -348,6 +347,7 @@ class Client:
             weight=weight,
             interval_s=interval_s,
             queue_batches=queue_batches,
+            resume_scores=resume_scores,
         )
 
     def call(

@@ -57,6 +57,7 @@ class Job:
         weight: float,
         interval_s: float,
         queue_batches: int,
+        resume_scores: bool = False,
     ) -> None:
         self.manifest = manifest
         self.rank = rank
@@ -73,8 +74,10 @@ class Job:
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated)
         body = {"world_size": world_size, "weight": weight}
-        self._proxy = Registration(client, name, manifest, rank=rank, body=body)
+        self._proxy = Registration(client, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
+        answer = self._proxy.fetch("/scores") if resume_scores else None
+        self._resumed = answer is not None and self._board.resume(answer.body)
         self._tag = manifest.tag = self._proxy.tag
         self._pid = os.getpid()
         OPEN_JOBS.add(self)
@@ -231,7 +234,7 @@ class Job:
         self._settle()
         with self._board_lock:
             mean_loss = self._board.mean_loss()
-            if mean_loss is None:
+            if mean_loss is None and not self._resumed:
                 return None
             early = self._halfway.known(epoch - 1) if halfway else None
             own = early or Known(self._board.weights.copy(), mean_loss)

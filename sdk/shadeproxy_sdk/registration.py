@@ -52,7 +52,14 @@ class Registration:
     """
 
     def __init__(
-        self, client: "Client", name: str, manifest: Manifest, *, rank: int, body: dict[str, Any]
+        self,
+        client: "Client",
+        name: str,
+        manifest: Manifest,
+        *,
+        rank: int,
+        body: dict[str, Any],
+        resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
         # All ranks find the same names: they are made of the manifest's digest.
@@ -61,6 +68,8 @@ class Registration:
         self._client = client
         self._manifest = manifest
         self._body = body
+        # The first registration says that a process has started: scores of runs before it are not drawn from.
+        self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
         self._complained = False
 
@@ -266,7 +275,8 @@ class Registration:
 
     def _register_job(self, name: str) -> None:
         body = {"dataset": self._manifest.name, **self._body}
-        if not self._is_ours(self._client.call("PUT", f"/v1/jobs/{quote(name)}", body)):
+        begins = "" if self.entered else self._begins
+        if not self._is_ours(self._client.call("PUT", f"/v1/jobs/{quote(name)}{begins}", body)):
             raise ControlError(
                 _CONFLICT,
                 "conflict",

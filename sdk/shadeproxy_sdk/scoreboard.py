@@ -80,6 +80,17 @@ class Scoreboard:
         """The proxy has forgotten them: all that are known are unsent."""
         self._unsent |= np.isfinite(self.weights)
 
+    def resume(self, column: bytes) -> bool:
+        """Take over what a run before knew, f32 (samples,), where nothing is known yet; whether that is
+        anything.
+        """
+        if len(column) != self.weights.nbytes:
+            return False
+        weights = np.frombuffer(column, dtype="<f4")
+        new = np.isnan(self.weights) & np.isfinite(weights)
+        self.weights[new] = weights[new]
+        return bool(new.any())
+
     def state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
         """Copies of the weights and of the loss sums (epoch: sum, count)."""
         return self.weights.copy(), dict(self._losses)

@@ -323,3 +323,70 @@ def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
     dataset = replace(dataset, groups=Groups(dataset.groups.hashes, np.array([0, 7]), dataset.groups.starts))
     with pytest.raises(StateError, match="damaged"):
         Knowledge().restore("datasets", "train", durable.dump_dataset(dataset), NOW_S)
+
+
+# ------------------------------------------------------------------ runs of one name
+
+
+def drawn(knowledge, job="one"):
+    return [None if np.isnan(value) else value for value in knowledge.scores(job, to_draw=True).tolist()]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_new_run_evicts_by_the_scores_of_the_one_before_and_draws_from_its_own(knowledge, ended):
+    """From its first epoch on; the one before was killed, or has ended."""
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [0, 1], [1.0, 3.0])
+    assert drawn(knowledge) == [1.0, 3.0, None]
+    if ended:
+        knowledge.end_rank("one", 0)
+    knowledge.put_job(Job("one", dataset="train"), NOW_S)
+    knowledge.begin_run("one", 0, resumes=False)
+    assert weights(knowledge, "x", "y") == [0.5, 1.5]
+    assert drawn(knowledge) == [None, None, None]
+    score(knowledge, "one", [2], [2.0])
+    assert drawn(knowledge) == [None, None, 2.0]
+    assert knowledge.scores("one").tolist() == [1.0, 3.0, 2.0]
+
+
+def test_a_new_run_gets_no_column_that_was_frozen_for_the_one_before(knowledge):
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [0], [1.0])
+    take = lambda: knowledge.frozen.take("one", 1, lambda: knowledge.scores("one", to_draw=True), None)  # noqa: E731
+    assert take().column[0] == 1.0
+    knowledge.begin_run("one", 0, resumes=False)
+    assert np.isnan(take().column).all()
+
+
+def test_a_run_that_resumes_draws_from_all_scores(knowledge):
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [0, 1], [1.0, 3.0])
+    knowledge.begin_run("one", 0, resumes=True)
+    assert drawn(knowledge) == [1.0, 3.0, None]
+
+
+def test_the_ranks_of_a_run_begin_it_together(knowledge):
+    knowledge.put_job(Job("one", dataset="train", world_size=3), NOW_S)
+    for rank in (1, 0):
+        knowledge.begin_run("one", rank, resumes=False)
+    score(knowledge, "one", [0], [1.0])
+    knowledge.begin_run("one", 2, resumes=False)
+    assert drawn(knowledge)[0] == 1.0, "a rank that is late"
+    knowledge.begin_run("one", 2, resumes=False)
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [1], [5.0])
+    knowledge.begin_run("one", 1, resumes=False)
+    assert drawn(knowledge) == [None, 5.0, None]
+
+
+def test_a_restart_of_the_proxy_begins_no_run(knowledge):
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [0], [1.0])
+    knowledge.begin_run("one", 0, resumes=False)
+    score(knowledge, "one", [1], [2.0])
+    again = Knowledge()
+    for kind, name in (("datasets", "train"), ("jobs", "one"), ("scores", "one")):
+        again.restore(kind, name, knowledge.export(kind, name), NOW_S)
+    assert drawn(again) == [None, 2.0, None]
+    again.begin_run("one", 0, resumes=False)
+    assert drawn(again) == [None, None, None]

@@ -168,6 +168,7 @@ class FakeProxy(FakeStore):
         self.jobs = {}
         self.ended = {}
         self.calls = []
+        self.queries = []
         self.scores = {}
         self.progress = []
         self.orders = {}
@@ -193,6 +194,7 @@ class FakeProxy(FakeStore):
             return
         method, path = handler.command, parts.path.removeprefix("/v1/")
         self.calls.append((method, path, dict(handler.headers.items())))
+        self.queries.append((method, path, parts.query))
         if not self.released.is_set():
             self.entered.release()
             self.released.wait()

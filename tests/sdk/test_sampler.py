@@ -266,3 +266,44 @@ def test_wrong_options_say_what_to_choose(make_job, options):
         shade.ConfigError, match=r"choose one of uniform, importance, shade|must be at least 1"
     ):
         shade.ShadeSampler(make_job(), **options)
+
+
+def begun(proxy):
+    """What the registrations of jobs said beside their bodies."""
+    return [told for method, path, told in proxy.queries if method == "PUT" and path.startswith("jobs/")
+            and path.count("/") == 1]  # fmt: skip
+
+
+def test_a_new_run_draws_from_the_scores_of_the_one_before_only_where_it_resumes_them(make_job, proxy):
+    first = make_job()
+    report_everything(first)
+    assert first.flush()
+    orders = {}
+    for resume in (False, True):
+        job = make_job(resume_scores=resume)
+        orders[resume] = shade.ShadeSampler(job, "importance").order(0).tolist()
+        again = make_job(resume_scores=resume)
+        assert shade.ShadeSampler(again, "importance").order(0).tolist() == orders[resume]
+    fresh = make_job(name="fresh")
+    assert orders[False] == shade.ShadeSampler(fresh, "importance").order(0).tolist()
+    assert len(set(orders[True])) < 40, "drawn with replacement"
+    assert begun(proxy)[:2] == ["begins=0", "begins=0"]
+    assert "begins=0&resume_scores=true" in begun(proxy)
+
+
+def test_ranks_that_resume_share_the_first_draw(make_job, proxy):
+    first = make_job()
+    report_everything(first)
+    assert first.flush()
+    jobs = [make_job(rank=rank, world_size=2, resume_scores=True) for rank in range(2)]
+    parts = [shade.ShadeSampler(job, "importance").order(0).tolist() for job in jobs]
+    whole = shade.ShadeSampler(make_job(resume_scores=True), "importance").order(0).tolist()
+    assert [sample for pair in zip(*parts, strict=True) for sample in pair] == whole
+
+
+def test_a_job_that_the_proxy_forgot_registers_again_without_beginning_a_run(make_job, proxy):
+    job = make_job()
+    proxy.forget()
+    report_everything(job)
+    assert job.flush()
+    assert begun(proxy) == ["begins=0", ""]

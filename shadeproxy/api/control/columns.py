@@ -41,7 +41,9 @@ async def freeze_scores(context: ControlContext, request: web.Request) -> web.Re
     knowledge = context.knowledge
     knowledge.jobs.get(name)
     wanted = await read_json(request, FreezeRequest)
-    column, mean_loss = knowledge.frozen.take(name, epoch, lambda: knowledge.scores(name), wanted.mean_loss)
+    column, mean_loss = knowledge.frozen.take(
+        name, epoch, lambda: knowledge.scores(name, to_draw=True), wanted.mean_loss
+    )
     return _answer(column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
 
 

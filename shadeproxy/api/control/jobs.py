@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import xxhash
 from aiohttp import web
@@ -11,6 +12,7 @@ from shadeproxy.api.control.bodies import (
     MAX_SCORES_BYTES,
     OCTETS,
     SCORES,
+    Count,
     JobSpec,
     ProgressReport,
     ScoresApplied,
@@ -30,16 +32,26 @@ from shadeproxy.api.control.job_summaries import (
     ScoreSummary,
 )
 from shadeproxy.api.control.orders import number
+from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.engine.knowledge.datasets import Dataset
-from shadeproxy.engine.knowledge.jobs import Job, Progress
+from shadeproxy.engine.knowledge.jobs import Job, Progress, check_rank
 from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
+BEGINS = {
+    "begins": "The rank whose process has just started: the second time that one does, a new run begins",
+    "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
+}
 # JSON up to this length is decoded where it stands: a hop to the pool costs more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
+
+
+class _Begins(msgspec.Struct, forbid_unknown_fields=True):
+    begins: Count | None = None
+    resume_scores: bool = False
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
@@ -55,7 +67,13 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
         weight=spec.weight,
         expires_s=spec.expires_s,
     )
-    return answer_json(_summary(context, context.knowledge.put_job(job, context.clock.now_s())))
+    begins = read_query(request, _Begins, BEGINS)
+    if begins.begins is not None:
+        check_rank(job, begins.begins)
+    known = context.knowledge.put_job(job, context.clock.now_s())
+    if begins.begins is not None:
+        context.knowledge.begin_run(known.name, begins.begins, resumes=begins.resume_scores)
+    return answer_json(_summary(context, known))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:

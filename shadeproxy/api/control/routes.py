@@ -139,6 +139,7 @@ ROUTES = (
         "/v1/jobs/{job}",
         "Register a job, or update it; every rank may",
         jobs.put_job,
+        query=jobs.BEGINS,
         body={wire.JSON: wire.JobSpec},
         answers=_ok(job_summaries.JobSummary),
     ),

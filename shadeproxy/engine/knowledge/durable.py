@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
-from shadeproxy.engine.knowledge.datasets import Dataset, Entries, Groups, Hashes
+from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Entries, Groups, Hashes
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.scoreboard import Scores
 from shadeproxy.engine.knowledge.sequence import OrderIds
@@ -50,6 +50,7 @@ class _StoredScores(msgspec.Struct):
     dataset: str | None
     values: bytes
     hashes: bytes | None
+    of_run: bytes | None = None
 
 
 class _StoredOrder(msgspec.Struct):
@@ -65,11 +66,15 @@ class _StoredPosition(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ScoresOf:
-    """A score column with what it belongs to: the digest of a dataset, or the hashes of scored objects."""
+    """A score column with what it belongs to: the digest of a dataset, or the hashes of scored objects.
+
+    ``of_run``: see ScoreColumn; None: it was stored without, and all of it counts.
+    """
 
     digest: str | None
     values: Scores
     hashes: Hashes | None
+    of_run: Bits | None = None
 
 
 def dump_dataset(dataset: Dataset) -> bytes:
@@ -139,10 +144,9 @@ def load_job(blob: bytes) -> Job:
 
 
 def dump_scores(scores: ScoresOf) -> bytes:
-    values = _pack(scores.values, "<f4")
-    return msgspec.msgpack.encode(
-        _StoredScores(VERSION, scores.digest, values, _pack_some(scores.hashes, "<u8"))
-    )
+    values, hashes = _pack(scores.values, "<f4"), _pack_some(scores.hashes, "<u8")
+    of_run = _pack_some(scores.of_run, "?")
+    return msgspec.msgpack.encode(_StoredScores(VERSION, scores.digest, values, hashes, of_run))
 
 
 def load_scores(blob: bytes) -> ScoresOf:
@@ -150,7 +154,8 @@ def load_scores(blob: bytes) -> ScoresOf:
     stored = _decode(blob, _StoredScores)
     count = len(stored.values) // 4
     values = _unpack(stored.values, "<f4", count)
-    return ScoresOf(stored.dataset, values, _unpack_some(stored.hashes, "<u8", count))
+    hashes, of_run = _unpack_some(stored.hashes, "<u8", count), _unpack_some(stored.of_run, "?", count)
+    return ScoresOf(stored.dataset, values, hashes, of_run)
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:

@@ -9,7 +9,7 @@ from array import array
 import numpy as np
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.engine.knowledge.datasets import Hashes, Ids
+from shadeproxy.engine.knowledge.datasets import Dataset, Hashes, Ids
 
 MAX_OBJECTS = 262_144
 
@@ -49,3 +49,13 @@ class GrowingSet:
         """Id of each hash, -1 where unknown: i64[k]."""
         get = self._ids.get
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
+
+
+Space = Dataset | GrowingSet
+
+
+def title_of(space: Space) -> str:
+    """How an error names it."""
+    if isinstance(space, GrowingSet):
+        return f"the scored objects of {space.name.removeprefix('job:')!r}"
+    return f"dataset {space.name!r}"

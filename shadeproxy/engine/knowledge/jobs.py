@@ -28,7 +28,10 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """``dataset`` None: the job scores by key, and its samples are numbered as they come."""
+    """``dataset`` None: the job scores by key, and its samples are numbered as they come.
+
+    ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier ones, too.
+    """
 
     name: str
     dataset: str | None = None
@@ -39,6 +42,8 @@ class Job:
     live: bool = True
     progress: dict[int, Progress] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+    resumes: bool = False
 
     @property
     def in_use(self) -> bool:
@@ -93,11 +98,23 @@ class Jobs:
         else:
             if not known.in_use:
                 self._begun.pop(job.name, None)
+                known.begun = set(range(known.world_size))
             known.ended = set()
         known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
         self._hear(known, now_s)
         return known
+
+    def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
+        """A process of ``rank`` has started; whether a run begins with it: one in which that rank has begun
+        already is over. Raises UnknownName, InvalidRequest (rank outside the world size).
+        """
+        job = self.get(name)
+        check_rank(job, rank)
+        is_new = rank in job.begun
+        job.begun = {rank} if is_new else job.begun | {rank}
+        job.resumes = resumes
+        return is_new
 
     def end(self, name: str, rank: int) -> None:
         """A rank says no more. Raises UnknownName, InvalidRequest (rank outside the world size)."""

@@ -16,7 +16,7 @@ from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.engine.knowledge.frozen import FrozenScores
-from shadeproxy.engine.knowledge.growing import GrowingSet
+from shadeproxy.engine.knowledge.growing import GrowingSet, Space, title_of
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_progress, check_rank, refuse_if_any
 from shadeproxy.engine.knowledge.orders import Orders, order_of
@@ -28,8 +28,6 @@ KINDS = ("datasets", "jobs", "scores", "orders", "positions")
 """Kinds of durable state, in the order in which ``restore`` wants them."""
 
 MAX_DATASETS = 256
-
-Space = Dataset | GrowingSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +113,15 @@ class Knowledge:
         self._dirty("jobs", known.name)
         return known
 
+    def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
+        """As ``Jobs.begin``: what was scored before a run goes on ranking pages. Raises as it does."""
+        if self.jobs.begin(name, rank, resumes=resumes):
+            self.frozen.forget(name)
+            if (column := self.scoreboard.get(name)) is not None:
+                column.of_run[:] = False
+                self._dirty("scores", name)
+        self._dirty("jobs", name)
+
     def delete_job(self, name: str) -> None:
         """Forget the job, its scores and its orders. Raises UnknownName."""
         self._forget(self.jobs.delete(name))
@@ -166,7 +173,7 @@ class Knowledge:
                 hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
             )
         check_rank(job, rank)
-        checked = check_order(ids, space.count, dataset=_title(space))
+        checked = check_order(ids, space.count, dataset=title_of(space))
         return Announcement(name, epoch, rank, offset, checked, space.digest)
 
     # ------------------------------------------------------------------ scores
@@ -175,7 +182,7 @@ class Knowledge:
         """Any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
-        return Batch(space, column, ids=check_ids(ids, space.count, dataset=_title(space)))
+        return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float]) -> Batch:
         """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
@@ -188,7 +195,7 @@ class Knowledge:
         for ref, samples in zip(refs, found, strict=True):
             if not samples:
                 hint = "scores name objects of the job's dataset, as BUCKET/KEY"
-                raise InvalidRequest(f"{ref.bucket}/{ref.key} is not in {_title(space)}", hint=hint)
+                raise InvalidRequest(f"{ref.bucket}/{ref.key} is not in {title_of(space)}", hint=hint)
         sizes = [len(samples) for samples in found]
         ids = np.array([item for samples in found for item in samples], dtype=np.int64)
         return Batch(space, np.repeat(column, sizes), ids=ids)
@@ -213,10 +220,14 @@ class Knowledge:
         self.jobs.touch(name, now_s)
         return len(ids)
 
-    def scores(self, name: str) -> Scores:
-        """A copy of the job's scores: f32[n] over its samples, nan where unknown. Raises UnknownName."""
+    def scores(self, name: str, *, to_draw: bool = False) -> Scores:
+        """A copy of the job's scores: f32[n] over its samples, nan where unknown. ``to_draw``: those that the
+        present run may draw from. Raises UnknownName.
+        """
         count, column = self.space(name).count, self.scoreboard.get(name)
-        return np.full(count, np.nan, dtype=np.float32) if column is None else column.values[:count].copy()
+        if column is None:
+            return np.full(count, np.nan, dtype=np.float32)
+        return column.copy(count, of_run=to_draw and not self.jobs.get(name).resumes)
 
     def _column(self, name: str, space: Space) -> ScoreColumn:
         column = self.scoreboard.get(name)
@@ -320,10 +331,10 @@ class Knowledge:
     def _export_scores(self, name: str) -> bytes | None:
         if name not in self.jobs or name not in self.scoreboard:
             return None
-        space = self.space(name)
-        if isinstance(space, Dataset):
-            return durable.dump_scores(durable.ScoresOf(space.digest, self.scores(name), None))
-        return durable.dump_scores(durable.ScoresOf(None, self.scores(name), space.hashes))
+        space, scores = self.space(name), self.scores(name)
+        of_run = self.scoreboard[name].of_run[: len(scores)]
+        digest, hashes = (space.digest, None) if isinstance(space, Dataset) else (None, space.hashes)
+        return durable.dump_scores(durable.ScoresOf(digest, scores, hashes, of_run))
 
     def _export_position(self, name: str) -> bytes | None:
         position = self.orders.position(name)
@@ -385,10 +396,4 @@ class Knowledge:
             raise StateError(f"stored scores of job {name!r} are of another dataset")
         if isinstance(space, GrowingSet) and stored.hashes is not None:
             space.add(stored.hashes.tolist())
-        self._column(name, space).restore(stored.values)
-
-
-def _title(space: Space) -> str:
-    if isinstance(space, GrowingSet):
-        return f"the scored objects of {space.name.removeprefix('job:')!r}"
-    return f"dataset {space.name!r}"
+        self._column(name, space).restore(stored.values, stored.of_run)

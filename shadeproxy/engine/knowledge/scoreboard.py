@@ -30,6 +30,8 @@ class ScoreColumn:
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
         self.values: Scores = np.full(count, np.nan, dtype=np.float32)
+        self.of_run = np.zeros(count, dtype=np.bool_)
+        """Which samples were scored since the present run began."""
         self.known = 0
         self._groups = groups
         self._pages = None if pages is None else _PageSums(pages)
@@ -40,11 +42,19 @@ class ScoreColumn:
         """Mean of the known scores; nan when there is none."""
         return self._total / self.known if self.known else float("nan")
 
+    def copy(self, count: int, *, of_run: bool) -> Scores:
+        """The first ``count`` scores; ``of_run``: those of the present run alone."""
+        scores = self.values[:count].copy()
+        if of_run:
+            scores[~self.of_run[:count]] = np.nan
+        return scores
+
     def grow(self, count: int) -> None:
         """Make room for samples up to ``count``, their scores unknown."""
         if count > len(self.values):
             room = np.full(max(count, 2 * len(self.values)), np.nan, dtype=np.float32)
             room[: len(self.values)] = self.values
+            self.of_run = np.append(self.of_run, np.zeros(len(room) - len(self.of_run), dtype=np.bool_))
             self.values = room
 
     def set(self, ids: Ids, scores: Scores) -> None:
@@ -59,6 +69,7 @@ class ScoreColumn:
         was_known = ~np.isnan(old)
         removed = float(np.sum(old[was_known], dtype=np.float64))
         self.values[ids] = scores
+        self.of_run[ids] = True
         self.known += len(ids) - int(np.count_nonzero(was_known))
         self._total += float(np.sum(scores, dtype=np.float64)) - removed
         if self._total < removed * _CANCELLED:
@@ -67,9 +78,10 @@ class ScoreColumn:
         elif self._pages is not None:
             self._pages.change(ids, scores, old)
 
-    def restore(self, values: Scores) -> None:
+    def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
         """Take over a stored column."""
         self.values = values.astype(np.float32)
+        self.of_run = np.ones(len(values), dtype=np.bool_) if of_run is None else of_run.copy()
         self.known = int(np.count_nonzero(~np.isnan(values)))
         self._recount()
 

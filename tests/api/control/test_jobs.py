@@ -395,3 +395,18 @@ async def test_many_ranks_at_once(client, job):
 
     assert set(await asyncio.gather(*map(report, range(10)))) == {200}
     assert (await column(client, job)).tolist() == [float(rank + 1) for rank in range(10)]
+
+
+async def test_a_run_that_begins_draws_from_nothing_that_was_scored_before(client, job, refused):
+    spec = {"dataset": "train", "world_size": 2}
+    for rank in range(2):
+        assert (await client.put(f"{job}?begins={rank}", json=spec)).status == 200
+    await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
+    await client.put(f"{job}?begins=1", json=spec)
+    every = np.frombuffer(await (await client.get(f"{job}/scores")).read(), "<f4")
+    assert every[1] == 2.0
+    await client.put(f"{job}?begins=0&resume_scores=true", json=spec)
+    refusal = await client.put(f"{job}?begins=2", json=spec)
+    assert "rank 2 of job 'resnet', whose world size is 2" in await refused(refusal, 400, "invalid_request")
+    refusal = await client.put(f"{job}?starts=1", json=spec)
+    assert "parameters: begins, resume_scores" in await refused(refusal, 400, "invalid_request")
