@@ -82,7 +82,7 @@ def serve(config: ConfigOption = None, override: SetOption = None) -> None:
 def show_config(config: ConfigOption = None, override: SetOption = None) -> None:
     """Print the effective settings as TOML, with where each value comes from. Shows no secret."""
     settings = Settings.load(config, override or ())
-    typer.echo(write_toml(settings.masked(), settings.place), nl=False)
+    typer.echo(write_toml(settings.masked(), settings.note), nl=False)
 
 
 @app.command()

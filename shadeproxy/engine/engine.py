@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import numpy as np
-
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
+from shadeproxy.core.types import OWN, JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
+from shadeproxy.engine import upkeep
 from shadeproxy.engine.ahead import Ahead
 from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident
 from shadeproxy.engine.cache import PageCache
@@ -23,13 +22,13 @@ from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
-from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.notes import Notes
 from shadeproxy.engine.reading import EngineReading, Opening, span_needed
-from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.sample_places import FoundSamples
 from shadeproxy.engine.uses import Kind, Uses
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.verdicts import Grant, Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
@@ -57,8 +56,10 @@ class Engine:
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
         orders: NotesReads | None = None,
         recording: Recording | None = None,
+        upstreams: Upstreams = ONLY_OWN,
     ) -> None:
         """``verdicts``: given when clients have origin credentials of their own, else None.
+        ``upstreams``: see namespaces.py.
 
         ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
         ``orders``: told of demand reads. ``recording``: keeps them, where one is made.
@@ -67,12 +68,19 @@ class Engine:
         self.page_size = page_size
         self._origin = origin
         self._rules = rules
+        self._upstreams = upstreams
         self._ledger = ledger
         self._counting = Counting(
             stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
         )
         self._versions = Versions(
-            origin, cache, rules=rules, clock=clock, verdicts=verdicts, outdated=self._outdated
+            origin,
+            cache,
+            rules=rules,
+            clock=clock,
+            verdicts=verdicts,
+            outdated=self._outdated,
+            upstreams=upstreams,
         )
         self._filling = Filling(
             origin,
@@ -92,6 +100,7 @@ class Engine:
             ledger=ledger,
             stats=stats,
             page_size=page_size,
+            upstreams=upstreams,
         )
         self.notes = Notes(cache, count=self._counting.count_uses)
         self.hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
@@ -119,6 +128,7 @@ class Engine:
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
         self._refuse_when_closing()
+        request = request._replace(grant=Grant.HEAD)
         await self._versions.authorise(request)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -223,40 +233,32 @@ class Engine:
         """Demand reads that a reader process answered (reader.py): used, and counted."""
         self.notes.add_others(uses, kinds)
 
-    async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
-        """A page of the origin's listing, with the proxy's own credentials."""
-        return await self._origin.list_objects(bucket, prefix, start_after=start_after)
+    async def list_objects(
+        self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
+    ) -> ListPage:
+        """A page of the origin's listing, with the credentials that read in ``namespace``."""
+        upstream = upstream_in(self._upstreams, namespace)
+        return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadPath.cacheable``."""
         return self._rules.of(ref).cache
 
-    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
+    async def purge(
+        self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool
+    ) -> tuple[int, int, int]:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""
-        found = await self.cache.find_under(bucket, prefix)
-        table = self.cache.residents
-        counted = (
-            len(np.unique(table.object_hash[found])), len(found), int(table.body_bytes[found].sum())
-        )  # fmt: skip
-        if not dry_run:
-            # Flights first: what they bring would be stored behind the purge's back.
-            self._filling.flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
-            self._versions.forget_prefix(bucket, prefix)
-            await self.cache.drop_under(bucket, prefix, "purged")
-            await self.cache.erased()
-        return counted
+        place = ObjectRef(bucket, prefix, namespace)
+        flights = self._filling.flights
+        return await upkeep.purge(self.cache, flights, self._versions, place, dry_run=dry_run)
 
-    async def inspect(self, ref: ObjectRef) -> tuple[Known, Age, list[tuple[int, str, int, bool]]] | None:
-        """What is known of an object, and its pages as ``PageCache.pages`` tells them; None: nothing."""
-        known = await self._versions.known(ref) or await self.cache.listing.known(ref)
-        if known is None:
-            return None
-        age = self._rules.of(ref).age(known.validated_s, self._clock.now_s())
-        return known, age, self.cache.pages(ref, known.meta.etag)
+    async def inspect(self, ref: ObjectRef) -> upkeep.Inspected | None:
+        """What is known of an object, and its pages; None: nothing."""
+        return await upkeep.inspect(self.cache, self._versions, self._rules, ref, self._clock.now_s())
 
-    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+    def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
         """See ``Versions.check_listed``."""
-        self._versions.check_listed(bucket, prefix, most_pages)
+        self._versions.check_listed(bucket, prefix, most_pages, namespace)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
@@ -382,8 +384,8 @@ class Engine:
                 self._filling.flights.invalidate_object(ref)
                 self.cache.drop_object(ref, "invalidated")
             else:
-                self._filling.flights.invalidate_bucket(ref.bucket)
-                self.cache.distrust(ref.bucket)
+                self._filling.flights.invalidate_bucket(ref.bucket, ref.namespace)
+                self.cache.distrust(ref.bucket, ref.namespace)
 
     def _outdated(self, ref: ObjectRef) -> None:
         """The origin has another version than what is cached, known or flying of ``ref``."""

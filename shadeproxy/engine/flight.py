@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import OWN, Intent, ObjectMeta, ObjectRef, Span, Upstream
 
 PIECE_BYTES = 256 * 1024
 """Longest piece handed out. Whoever holds a piece holds the memory of its page: a slow reader that had all of
@@ -251,9 +251,9 @@ class SingleFlight:
             else:
                 self._cancel(flight)
 
-    def invalidate_bucket(self, bucket: str) -> None:
+    def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
         """``invalidate_object`` for every object of a bucket."""
-        self.invalidate(lambda ref: ref.bucket == bucket)
+        self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
         """``invalidate_object`` for every object that matches; asks once for each object in flight."""

@@ -7,7 +7,7 @@ Laws: no I/O and no clock; the newest fact wins; of two answers about one versio
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
 
 @dataclass(slots=True)
@@ -60,6 +60,6 @@ class MetadataCache:
     def forget(self, ref: ObjectRef) -> None:
         self._known.pop(ref, None)
 
-    def forget_prefix(self, bucket: str, prefix: str) -> None:
-        for ref in [r for r in self._known if r.bucket == bucket and r.key.startswith(prefix)]:
+    def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
+        for ref in [ref for ref in self._known if ref.is_under(bucket, prefix, namespace)]:
             del self._known[ref]

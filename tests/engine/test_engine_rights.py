@@ -92,10 +92,10 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
         await bench.get(f"p/{n}")
         bench.origin.put("b", f"p/{n}", b"new")
 
-    async def find_beside_readers(bucket, prefix):
+    async def find_beside_readers(bucket, prefix, namespace):
         for n in range(10):
             await bench.get(f"p/{n}")
-        found = await find(bucket, prefix)
+        found = await find(bucket, prefix, namespace)
         looks.append(len(found))
         assert len(looks) < 10
         return found

@@ -74,8 +74,8 @@ class PostUploads:
             upload = Upload(request.bucket, fields, form.file_length)
             identity = authenticate_form(self._authenticator, upload, now_s=exchange.now_s)
             exchange.count_as(identity)
-            ref = ObjectRef(request.bucket, _key(fields, form.filename))
-            identity.check(Permission.WRITE, *ref)
+            ref = ObjectRef(request.bucket, _key(fields, form.filename), identity.namespace)
+            identity.check(Permission.WRITE, ref.bucket, ref.key)
             headers = _headers(fields, request.fields.get("origin"))
             body = UploadBody(BodyPlan(form.file_length), form.file())
             try:

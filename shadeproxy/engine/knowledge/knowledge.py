@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, RequestError, StateError, UnknownName
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN
 from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
@@ -20,6 +20,7 @@ from shadeproxy.engine.knowledge.frozen import FrozenScores
 from shadeproxy.engine.knowledge.growing import GrowingSet
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_rank, refuse_if_any
+from shadeproxy.engine.knowledge.manifest import ref_of
 from shadeproxy.engine.knowledge.orders import Orders, order_of
 from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
@@ -173,11 +174,15 @@ class Knowledge:
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=_title(space)))
 
-    def check_by_keys(self, name: str, scores: dict[str, float]) -> Batch:
-        """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
+    def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
+        """Scores by "bucket/key"; every sample of an object gets its score. ``namespace`` None: that of the
+        job's dataset, or the proxy's own. Any thread. Raises as above.
+        """
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
-        refs = [_ref(path) for path in scores]
+        if namespace is None:
+            namespace = space.entries.namespace if isinstance(space, Dataset) else OWN
+        refs = [ref_of(path, namespace) for path in scores]
         if isinstance(space, GrowingSet):
             return Batch(space, column, hashes=[object_hash(ref) for ref in refs])
         found = space.samples_at(refs)
@@ -388,12 +393,3 @@ def _title(space: Space) -> str:
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"
-
-
-def _ref(path: str) -> ObjectRef:
-    bucket, slash, key = path.partition("/")
-    if not bucket or not slash or not key:
-        raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')
-    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
-        raise InvalidRequest(f"{path[:80]!r} is not valid Unicode", hint='write keys as "bucket/key"')
-    return ObjectRef(bucket, key)
