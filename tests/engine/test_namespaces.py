@@ -216,6 +216,26 @@ async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalog
         await get(second, "only", "mallory")
 
 
+async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_answered(make_bench):
+    """Its pages are of the proxy's own namespace, whoever's they were: the first read after the start asks, with
+    the client's own credentials, and takes another version for what it is.
+    """
+    first = await make(make_bench)
+    put(first, "k", b"secret")
+    put(first, "only", b"secret")
+    for key in ("k", "only"):
+        await first.get(key, upstream=ALICE)
+    put(first, "k", b"own", name="")
+    await first.engine.aclose()
+    await asyncio.to_thread(first.cache.close)
+    second = await make_bench(origin=first.origin, verdicts=True, upstreams=UPSTREAMS)
+    assert len(second.cache.residents) == 2
+    assert (await second.get("k"))[0] == b"own"
+    with pytest.raises(OriginAnswer):
+        await second.get("only")
+    assert await get(second, "k") == (b"secret", Source.ORIGIN)
+
+
 async def test_namespaces_of_many_prefixes_stay_apart_when_groups_run_out(make_bench):
     bench = await make(make_bench)
     bench.cache._groups._of_name(("b", "", "alice"))
