@@ -217,8 +217,8 @@ async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalog
 
 
 async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_answered(make_bench):
-    """Its pages are of the proxy's own namespace, whoever's they were: the first read after the start asks, with
-    the client's own credentials, and takes another version for what it is.
+    """Its pages are of the proxy's own namespace, whoever's they were: the first read after the start asks,
+    with the client's own credentials, and takes another version for what it is.
     """
     first = await make(make_bench)
     put(first, "k", b"secret")
