@@ -13,7 +13,7 @@ import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, UnknownName
-from shadeproxy.core.types import OWN, ObjectRef
+from shadeproxy.core.types import OWN
 from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins, Prefix
 from shadeproxy.engine.rules import Rule
 from shadeproxy.state.store import StateStore
@@ -145,7 +145,8 @@ def describe(place: int, rule: Rule) -> str:
 
 
 def _uri(place: Prefix) -> str:
-    return str(ObjectRef(*place))
+    uri = f"s3://{place.bucket}/{place.prefix}"
+    return f"{uri} (namespace {place.namespace})" if place.namespace else uri
 
 
 def _name(place: Prefix) -> str:

@@ -35,7 +35,8 @@ class ObjectRef(NamedTuple):
     namespace: str = OWN
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.key}" + (f" ({self.namespace})" if self.namespace else "")
+        # Clients see it, and a namespace may be named after a key at the origin.
+        return f"s3://{self.bucket}/{self.key}"
 
     def is_under(self, bucket: str, prefix: str, namespace: str) -> bool:
         """Whether its key begins with ``prefix`` in that bucket of that namespace."""

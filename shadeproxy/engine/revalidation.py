@@ -103,9 +103,9 @@ class Revalidator:
 
     def void(self, ref: ObjectRef) -> None:
         """A write touched ``ref`` (no key: its bucket): checks that are under way say nothing any more."""
-        touched = [key for key in self._checks if ref in (key[0], key[0].beside(""))]
-        for key in touched:
-            del self._checks[key]
+        touched = [check for check in self._checks if _touches(ref, check[0])]
+        for check in touched:
+            del self._checks[check]
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
         """Check in the background; the cached version answers meanwhile."""
@@ -156,14 +156,16 @@ class Revalidator:
         await asyncio.sleep(_GATHER_S)
         while self._pending:
             bucket = next(iter(self._pending)).beside("")
-            keys = sorted((ref.key for ref in self._pending if ref.beside("") == bucket), key=str.encode)
+            keys = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
             self._failed_in_a_row = 0
             try:
                 for prefix, together in groupby(keys, key=prefix_of):
                     await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
                 # The cached versions stay as readable as their rule allows; the next read asks again.
-                _log.warning("revalidation failed", bucket=str(bucket), error=str(error))
+                _log.warning(
+                    "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
+                )
                 for key in keys:
                     self._pending.pop(bucket.beside(key), None)
 
@@ -171,7 +173,8 @@ class Revalidator:
         """Check stale keys of one prefix. Raises OriginError when the origin fails again and again."""
         while keys:
             upstream = self._pending.get(prefix.beside(keys[0]))
-            if upstream is not None and self._is_listed(upstream, prefix, len(keys)):
+            upstream = upstream or upstream_in(self._upstreams, prefix.namespace)
+            if self._is_listed(upstream, prefix, len(keys)):
                 keys = await self._list(upstream, prefix, keys)
             else:
                 await self._ask_each(prefix, keys)
@@ -221,7 +224,7 @@ class Revalidator:
             )
         except OriginError as error:
             # Who may read need not be allowed to list, or the prefix is more than the origin can list.
-            _log.info("listing refused", prefix=str(prefix), error=str(error))
+            _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys
         listed = {entry.key: entry for entry in page.entries}
@@ -289,7 +292,9 @@ class Revalidator:
                 start_after = page.entries[-1].key
                 await asyncio.sleep(_PACE_S)
         except OriginError as error:
-            _log.warning("revalidation failed", prefix=str(prefix), error=str(error))
+            _log.warning(
+                "revalidation failed", prefix=str(prefix), namespace=prefix.namespace, error=str(error)
+            )
 
 
 async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
@@ -311,6 +316,13 @@ async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> Objec
         if meta.size:
             raise
         return meta
+
+
+def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
+    """Whether ``touched`` is the object ``ref``, or its bucket."""
+    return (
+        touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
+    )
 
 
 def prefix_of(key: str) -> str:

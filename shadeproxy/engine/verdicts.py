@@ -10,7 +10,6 @@ those that the origin is being asked for. Every call is O(1) amortised, and memo
 
 from collections import OrderedDict
 from enum import IntEnum
-from typing import NamedTuple
 
 from shadeproxy.core.types import OWN, ObjectRef, Upstream
 
@@ -25,14 +24,8 @@ class Grant(IntEnum):
 _BUCKET_SLOTS = 1 << 10
 _OBJECT_SLOTS = 1 << 16
 
-Until = tuple[float, float]
-"""Unix times until which HEAD and GET are granted."""
-
-
-class _Verdict(NamedTuple):
-    until_s: Until
-    generation: int  # of the bucket
-
+_Verdict = tuple[float, float, int]
+"""Unix times until which HEAD and GET are granted, and the generation of the bucket."""
 
 Ticket = tuple[object, int, int]
 """Whose, and the generations of a bucket and of an object, at the time when the origin was asked."""
@@ -77,11 +70,11 @@ class Verdicts:
         self._count += before is None
         until_s = now_s + self._ttl_s
         if grant is Grant.GET:
-            verdicts[upstream] = _Verdict((until_s, until_s), current[1])
+            verdicts[upstream] = (until_s, until_s, current[1])
         else:
             # A HEAD says nothing of a GET that was granted earlier, in the same generation of the bucket.
-            kept = before.until_s[1] if before is not None and before.generation == current[1] else 0.0
-            verdicts[upstream] = _Verdict((until_s, kept), current[1])
+            kept = before[1] if before is not None and before[2] == current[1] else 0.0
+            verdicts[upstream] = (until_s, kept, current[1])
         self._allowed.move_to_end(ref)
         while self._count > self._capacity:
             _, evicted = self._allowed.popitem(last=False)
@@ -92,8 +85,9 @@ class Verdicts:
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
             return False
-        until_s = verdict.until_s[grant is Grant.GET]
-        return until_s > now_s and verdict.generation == self._buckets[_bucket_slot(ref)]
+        head_until_s, get_until_s, generation = verdict
+        until_s = get_until_s if grant is Grant.GET else head_until_s
+        return until_s > now_s and generation == self._buckets[_bucket_slot(ref)]
 
     def forget(self, bucket: str, key: str | None = None, namespace: str = OWN) -> None:
         """Drop verdicts on one object, or on a whole bucket."""

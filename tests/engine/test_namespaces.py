@@ -258,6 +258,11 @@ async def test_a_client_may_ask_in_the_proxys_own_namespace_with_an_upstream_of_
         await bench.get("k", upstream=MALLORY)
 
 
+def test_what_clients_are_told_of_an_object_names_no_namespace():
+    """It may be the access key of an upstream."""
+    assert str(ObjectRef("b", "k", "key:AKIA")) == "s3://b/k"
+
+
 def test_no_name_of_one_namespace_spells_a_name_of_another():
     refs = [
         ObjectRef(*names)
