@@ -20,6 +20,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.pins import Prefix
 from shadeproxy.engine.rules import Age
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.stats import Stats
@@ -39,8 +40,8 @@ class EngineAdmin:
         self._clock = clock
         self._fetches = fetches
 
-    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> Purged:
-        return Purged(*await self._engine.purge(bucket, prefix, dry_run=dry_run))
+    async def purge(self, place: Prefix, *, dry_run: bool) -> Purged:
+        return Purged(*await self._engine.purge(*place, dry_run=dry_run))
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
         found = await self._engine.inspect(ref)
@@ -50,31 +51,29 @@ class EngineAdmin:
         cached = tuple(CachedPage(*page) for page in pages)
         return CachedObject(known.meta, cached, known.validated_s or None, _FRESHNESS[age])
 
-    async def list_cached(self, bucket: str, prefix: str, *, start_after: str, limit: int) -> CachedListing:
-        refs, more = await self._engine.cache.listing.under(
-            bucket, prefix, start_after=start_after, limit=limit
-        )
+    async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
+        refs, more = await self._engine.cache.listing.under(*place, start_after=start_after, limit=limit)
         found = [(ref, await self.inspect(ref)) for ref in refs]
         # What left meanwhile may be known still.
         objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
         return CachedListing(objects, more, refs[-1].key if more else None)
 
-    async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+    async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:
         if not dry_run:
-            await self._pins.pin(bucket, prefix)
+            await self._pins.pin(*place)
             await self._engine.cache.renew_pins()
-        return await self._pinned(bucket, prefix)
+        return await self._pinned(place)
 
-    async def unpin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
-        self._pins.require(bucket, prefix)
+    async def unpin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+        self._pins.require(place)
         if not dry_run:
-            await self._pins.unpin(bucket, prefix)
+            await self._pins.unpin(*place)
             await self._engine.cache.renew_pins()
-        return await self._pinned(bucket, prefix)
+        return await self._pinned(place)
 
-    async def _pinned(self, bucket: str, prefix: str) -> Pinned:
+    async def _pinned(self, place: Prefix) -> Pinned:
         table = self._engine.cache.residents
-        found = await self._engine.cache.find_under(bucket, prefix)
+        found = await self._engine.cache.find_under(*place)
         hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
         pinned = int(table.pinned[found].sum())
         objects = len(await asyncio.to_thread(np.unique, hashes))
@@ -82,7 +81,10 @@ class EngineAdmin:
 
     def pins(self) -> PinsNow:
         pins, cache = self._pins.pins, self._engine.cache
-        by_call = [Pin(f"s3://{pin.bucket}/{pin.prefix}", "call", pin.since_s) for pin in pins.by_call()]
+        by_call = [
+            Pin(f"s3://{pin.bucket}/{pin.prefix}", "call", pin.since_s, pin.namespace)
+            for pin in pins.by_call()
+        ]
         by_rule = [
             Pin(f"s3://{rule.bucket}/{rule.prefix}", f"rules[{place}]", None)
             for place, rule in pins.by_rule()
@@ -90,12 +92,13 @@ class EngineAdmin:
         held_bytes = sum(members.pinned_bytes for members in cache.residents.members)
         return PinsNow((*by_call, *by_rule), held_bytes, held_bytes + cache.placement.pinnable_bytes)
 
-    def warming(self, bucket: str, prefix: str, *, dry_run: bool) -> Warm:
+    def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
         return Warm(
             self._engine.ahead,
             self._engine.list_objects,
-            bucket=bucket,
-            prefix=prefix,
+            bucket=place.bucket,
+            prefix=place.prefix,
+            namespace=place.namespace,
             dry_run=dry_run,
             clock=self._clock,
             fetches=self._fetches,

@@ -4,7 +4,7 @@ from shadeproxy.api.s3.auth.clients import ClientKey, Right
 from shadeproxy.app.origins import upstream_of
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Client
-from shadeproxy.core.types import SHARED
+from shadeproxy.core.types import OWN, SHARED, Upstream
 
 
 def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
@@ -16,9 +16,19 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
             session_token=client.session_token(),
             upstream=SHARED if client.upstream.is_shared else upstream_of(client.access_key),
             rights=_rights(client),
+            namespace=settings.namespace_of(client),
         )
         for client in settings.auth.clients
     )
+
+
+def build_upstreams(settings: Settings) -> dict[str, Upstream]:
+    """With whose credentials the proxy reads for itself in each namespace: those of its first client."""
+    upstreams = {OWN: SHARED}
+    for client in settings.auth.clients:
+        if not client.upstream.is_shared:
+            upstreams.setdefault(settings.namespace_of(client), upstream_of(client.access_key))
+    return upstreams
 
 
 def has_own_upstreams(settings: Settings) -> bool:

@@ -18,6 +18,7 @@ def check_data_sets_by_epoch(knowledge: Knowledge, engine: Engine) -> None:
         if dataset is None or not len(engine.cache.residents):
             return
         for bucket, prefix, count in dataset.entries.prefixes():
-            engine.check_listed(bucket, prefix, 1 + _MOST_OTHERS * count // _LISTED_AT_ONCE)
+            most_pages = 1 + _MOST_OTHERS * count // _LISTED_AT_ONCE
+            engine.check_listed(bucket, prefix, most_pages, dataset.entries.namespace)
 
     knowledge.jobs.on_epoch = check

@@ -17,7 +17,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import Observer
-from shadeproxy.app.clients import has_own_upstreams
+from shadeproxy.app.clients import build_upstreams, has_own_upstreams
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.readers import Readers
@@ -67,6 +67,8 @@ class Live:
         self.settings = settings
         self.parts: Parts | None = None
         self.readers: Readers | None = None
+        self.upstreams = build_upstreams(settings)
+        """With whose credentials the proxy reads in each namespace; changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
         """Settings that the last reload could not change."""
         self.reload_error = ""
@@ -120,6 +122,8 @@ class Live:
         parts.pins.rules_changed()
         parts.providers.clear()
         parts.providers.update(new.providers)
+        self.upstreams.clear()
+        self.upstreams.update(build_upstreams(settings))
         parts.engine.forget_rights(make_verdicts(settings))
         parts.context.token = new.token
         parts.context.reads_allowed = reads_allowed(settings)

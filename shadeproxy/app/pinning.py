@@ -13,13 +13,16 @@ import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, UnknownName
-from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins
+from shadeproxy.core.types import OWN
+from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins, Prefix
 from shadeproxy.engine.rules import Rule
 from shadeproxy.state.store import StateStore
 
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
+# Of a pin in another namespace than the proxy's own, for a proxy that knows none to leave out.
+_NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
 _Renew = Callable[[], Coroutine[Any, Any, None]]
@@ -30,6 +33,7 @@ class _StoredPin(msgspec.Struct):
     bucket: str
     prefix: str
     since_s: float
+    namespace: str = OWN
 
 
 class DurablePins:
@@ -50,16 +54,17 @@ class DurablePins:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 _log.warning("stored state left out", kind=_KIND, name=name, error=str(error))
                 continue
-            if stored.version != _VERSION:
+            if stored.version not in (_VERSION, _NAMESPACE_VERSION):
                 _log.warning("stored state left out", kind=_KIND, name=name, version=stored.version)
                 continue
-            self.pins.add(PinnedPrefix(stored.bucket, stored.prefix, stored.since_s))
+            self.pins.add(PinnedPrefix(stored.bucket, stored.prefix, stored.since_s, stored.namespace))
 
     # ------------------------------------------------------------------ calls
 
-    async def pin(self, bucket: str, prefix: str) -> None:
+    async def pin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
         """Raises Conflict when there are too many, StateError when it cannot be saved."""
-        if (bucket, prefix) in self.pins:
+        place = Prefix(bucket, prefix, namespace)
+        if place in self.pins:
             await self._state.flush()  # another caller may be waiting for it, or was told that it failed
             return
         if len(self.pins) >= MOST_PINS:
@@ -68,31 +73,33 @@ class DurablePins:
                 hint="unpin one, or pin a prefix that they share; GET /v1/pins lists them",
             )
         since_s = self._clock.now_s()
-        self.pins.add(PinnedPrefix(bucket, prefix, since_s))
-        stored = _StoredPin(_VERSION, bucket, prefix, since_s)
-        self._state.put(_KIND, _name(bucket, prefix), msgspec.msgpack.encode(stored))
+        self.pins.add(PinnedPrefix(bucket, prefix, since_s, namespace))
+        version = _NAMESPACE_VERSION if namespace else _VERSION
+        stored = _StoredPin(version, bucket, prefix, since_s, namespace)
+        self._state.put(_KIND, _name(place), msgspec.msgpack.encode(stored))
         await self._state.flush()
 
-    async def unpin(self, bucket: str, prefix: str) -> None:
+    async def unpin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
         """Raises UnknownName, Conflict; StateError when it cannot be saved."""
-        if (bucket, prefix) not in self.pins:
+        place = Prefix(bucket, prefix, namespace)
+        if place not in self.pins:
             await self._state.flush()  # as above
-        self.require(bucket, prefix)
-        self.pins.remove(bucket, prefix)
-        self._state.delete(_KIND, _name(bucket, prefix))
+        self.require(place)
+        self.pins.remove(*place)
+        self._state.delete(_KIND, _name(place))
         await self._state.flush()
 
-    def require(self, bucket: str, prefix: str) -> None:
+    def require(self, place: Prefix) -> None:
         """Raises UnknownName or Conflict unless a call pinned exactly that."""
-        if (bucket, prefix) in self.pins:
+        if place in self.pins:
             return
-        uri, rule = f"s3://{bucket}/{prefix}", self.pins.rule_over(bucket, prefix)
+        uri, rule = _uri(place), self.pins.rule_over(place.bucket, place.prefix)
         if rule is not None:
             raise Conflict(
                 f"{uri} is pinned by {describe(*rule)} of the configuration, not by a call",
                 hint="write pin = false there and send SIGHUP",
             )
-        pinned = [_uri(pin) for pin in self.pins.by_call()]
+        pinned = [_uri(pin.place) for pin in self.pins.by_call()]
         more = f" and {len(pinned) - _MOST_NAMED} more" if len(pinned) > _MOST_NAMED else ""
         raise UnknownName(
             f"no call pinned {uri}",
@@ -137,9 +144,13 @@ def describe(place: int, rule: Rule) -> str:
     return f'rules[{place}] (bucket = "{rule.bucket}", prefix = "{rule.prefix}")'
 
 
-def _uri(pin: PinnedPrefix) -> str:
-    return f"s3://{pin.bucket}/{pin.prefix}"
+def _uri(place: Prefix) -> str:
+    uri = f"s3://{place.bucket}/{place.prefix}"
+    return f"{uri} (namespace {place.namespace})" if place.namespace else uri
 
 
-def _name(bucket: str, prefix: str) -> str:
-    return f"{bucket}/{prefix}"
+def _name(place: Prefix) -> str:
+    if place.namespace:
+        # No bucket begins like that.
+        return msgspec.json.encode(place).decode()
+    return f"{place.bucket}/{place.prefix}"

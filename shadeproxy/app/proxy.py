@@ -173,6 +173,7 @@ class Proxy:
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
+            upstreams=self.live.upstreams,
             page_size=engine.page_size,
             readiness=lambda: self._status,
             info=info,
@@ -348,6 +349,7 @@ class Proxy:
             jobs_of=knowledge.jobs_of,
             orders=knowledge.orders,
             recording=None if recorder is None else recorder.reads,
+            upstreams=self.live.upstreams,
         )
         check_data_sets_by_epoch(knowledge, engine)
         stats.watch("readings", lambda: float(engine.readings))

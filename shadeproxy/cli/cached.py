@@ -26,13 +26,16 @@ _MOST_COLUMNS = 1 << 16
 Answer = Mapping[str, Any]
 
 
-def inspect_cached(client: ControlClient, uri: str, *, limit: int, start_after: str, as_json: bool) -> None:
+def inspect_cached(
+    client: ControlClient, uri: str, namespace: str, *, limit: int, start_after: str, as_json: bool
+) -> None:
     """A cached object of just that key alone, else what is cached below the prefix."""
     require_uri(uri)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    listing = None if start_after else _one(client, bucket, prefix)
+    named = {"namespace": namespace} if namespace else {}
+    listing = None if start_after else _one(client, bucket, prefix, named)
     if listing is None:
-        query = urlencode({"prefix": prefix, "limit": limit, "start_after": start_after})
+        query = urlencode({"prefix": prefix, "limit": limit, "start_after": start_after, **named})
         listing = client.get(f"/v1/objects/{quote(bucket, safe='')}?{query}", timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(listing, indent=2))
@@ -67,12 +70,13 @@ def inspect_cached(client: ControlClient, uri: str, *, limit: int, start_after: 
         typer.echo(f"{listing['more']:,} more: --limit, or --start-after {listing['next']}")
 
 
-def _one(client: ControlClient, bucket: str, key: str) -> Answer | None:
+def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
     """The object of that key in the form of a listing, where it is cached."""
     if not key or key.endswith("/"):
         return None
     try:
-        found = client.get(f"/v1/objects/{quote(bucket, safe='')}/{quote(key)}")
+        query = f"?{urlencode(named)}" if named else ""
+        found = client.get(f"/v1/objects/{quote(bucket, safe='')}/{quote(key)}{query}")
     except UnknownName:
         return None
     pages = found["pages"]

@@ -16,6 +16,7 @@ from shadeproxy.app import build_origin
 from shadeproxy.app.fitting import TierSetting, judge_memory, tier_settings
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
+from shadeproxy.config.sections import OWN_NAMESPACE
 from shadeproxy.core import interpreter
 from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
 from shadeproxy.core.locks import suppress_full
@@ -50,6 +51,7 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
     yield _check_secrets(settings)
+    yield _check_namespaces(settings)
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     yield _check_memory(settings)
@@ -78,6 +80,19 @@ def _check_secrets(settings: Settings) -> CheckRow:
         except ConfigError as error:
             return CheckRow("secrets", ok=False, detail=str(error), change="make the secret available")
     return CheckRow("secrets", ok=True, detail="every reference can be read")
+
+
+def _check_namespaces(settings: Settings) -> CheckRow:
+    if not settings.origin.names_by_account:
+        return CheckRow("bucket names", ok=True, detail="each means one bucket for everybody")
+    clients = [client for client in settings.auth.clients if not client.upstream.is_shared]
+    told = [
+        f"{client.access_key} in {settings.namespace_of(client) or OWN_NAMESPACE}" for client in clients[:10]
+    ]
+    if len(clients) > len(told):
+        told.append(f"and {len(clients) - len(told)} more")
+    others = f"; clients with upstreams of their own read: {', '.join(told)}" if told else ""
+    return CheckRow("bucket names", ok=True, detail=f"belong to accounts{others}")
 
 
 def _check_tls(cert: str, key: str) -> CheckRow:

@@ -55,6 +55,12 @@ SetOption = Annotated[
 UrlOption = Annotated[
     str, typer.Option("--url", help="Control listener; by default the one of the configuration.")
 ]
+NamespaceOption = Annotated[
+    str,
+    typer.Option(
+        "--namespace", metavar="NAME", help="Whose bucket; by default that of the proxy's own credentials."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 _DEMO_NEEDS = {
@@ -82,7 +88,7 @@ def serve(config: ConfigOption = None, override: SetOption = None) -> None:
 def show_config(config: ConfigOption = None, override: SetOption = None) -> None:
     """Print the effective settings as TOML, with where each value comes from. Shows no secret."""
     settings = Settings.load(config, override or ())
-    typer.echo(write_toml(settings.masked(), settings.place), nl=False)
+    typer.echo(write_toml(settings.masked(), settings.note), nl=False)
 
 
 @app.command()
@@ -172,21 +178,20 @@ def purge(
     everything: Annotated[
         bool, typer.Option("--all", help="Empty the cache directories while no proxy runs on them.")
     ] = False,
+    namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Drop cached pages below a prefix; the origin is not touched."""
-    from shadeproxy.cli.prefixes import require_uri  # noqa: PLC0415  rich's bars take 20 ms
+    from shadeproxy.cli.prefixes import body_of  # noqa: PLC0415  rich's bars take 20 ms
 
     if everything:
         from shadeproxy.cli.emptying import empty_caches  # noqa: PLC0415  as above
 
         empty_caches(Settings.load(config, override or ()), uri, dry_run=dry_run, as_json=as_json)
         return
-    require_uri(uri)
-    answer = _client(config, override, url).post(
-        "/v1/purge", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S
-    )
+    body = body_of(uri, namespace, dry_run=dry_run)
+    answer = _client(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -207,6 +212,7 @@ def inspect(
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    namespace: NamespaceOption = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many objects.")] = 100,
     start_after: Annotated[str, typer.Option(metavar="KEY", help="Only keys after this one.")] = "",
     as_json: JsonOption = False,
@@ -215,7 +221,7 @@ def inspect(
     from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
 
     client = _client(config, override, url)
-    inspect_cached(client, uri, limit=limit, start_after=start_after, as_json=as_json)
+    inspect_cached(client, uri, namespace, limit=limit, start_after=start_after, as_json=as_json)
 
 
 @app.command()
@@ -225,13 +231,14 @@ def warm(
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
     from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
 
-    warm_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
+    warm_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -243,13 +250,14 @@ def pin(
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Keep what is read below a prefix, whatever else is read, until it is unpinned."""
     from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
 
-    pin_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
+    pin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -259,13 +267,14 @@ def unpin(
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take a pin back."""
     from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
 
-    unpin_prefix(_client(config, override, url), uri, dry_run=dry_run, as_json=as_json)
+    unpin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

@@ -30,10 +30,16 @@ def require_uri(uri: str) -> None:
         raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
 
 
-def warm_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
-    """Begin, show how far it is, and tell the end. Raises ShadeProxyError when not all could be read."""
+def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
+    """What a call about a prefix says. Raises ConfigError unless it names a bucket."""
     require_uri(uri)
-    operation: Answer = client.post("/v1/warm", {"uri": uri, "dry_run": dry_run})
+    named = {"namespace": namespace} if namespace else {}
+    return {"uri": uri, "dry_run": dry_run, **named}
+
+
+def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
+    """Begin, show how far it is, and tell the end. Raises ShadeProxyError when not all could be read."""
+    operation: Answer = client.post("/v1/warm", body_of(uri, namespace, dry_run=dry_run))
     path = f"/v1/operations/{operation['id']}"
     try:
         if not as_json:
@@ -61,13 +67,13 @@ def warm_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool
     _raise_for(operation)
 
 
-def pin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
+def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
     """Tell what of it is cached and held; without ``uri`` all that is pinned."""
     if not uri:
         _list_pins(client.get("/v1/pins"), as_json=as_json)
         return
-    require_uri(uri)
-    answer = client.post("/v1/pin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
+    body = body_of(uri, namespace, dry_run=dry_run)
+    answer = client.post("/v1/pin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -81,10 +87,10 @@ def pin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool)
         )
 
 
-def unpin_prefix(client: ControlClient, uri: str, *, dry_run: bool, as_json: bool) -> None:
+def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
     """Tell what of it is cached."""
-    require_uri(uri)
-    answer = client.post("/v1/unpin", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S)
+    body = body_of(uri, namespace, dry_run=dry_run)
+    answer = client.post("/v1/unpin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -100,7 +106,8 @@ def _list_pins(answer: Answer, *, as_json: bool) -> None:
     if answer["pins"]:
         table = Table("pinned", "by", box=SIMPLE_HEAD, pad_edge=False)
         for pin in answer["pins"]:
-            table.add_row(pin["uri"], pin["by"])
+            where = f" ({pin['namespace']})" if pin.get("namespace") else ""
+            table.add_row(pin["uri"] + where, pin["by"])
         Console().print(table)
     else:
         typer.echo("nothing is pinned; shadeproxy pin s3://bucket/prefix pins something")

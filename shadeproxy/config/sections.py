@@ -1,6 +1,7 @@
 """The tables of config.toml, one class each, with every default. Nothing is read or opened here."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -18,6 +19,8 @@ from shadeproxy.config.fields import (
 )
 from shadeproxy.config.secrets import OriginCredentials, SecretReference, UpstreamCredentials, read_secret
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.types import NAME_PATTERN
+from shadeproxy.origin.addressing import is_aws
 from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
@@ -122,6 +125,7 @@ class OriginSection(Section):
     max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
     ca_file: str = ""
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
+    bucket_names: Literal["auto", "global", "account"] = "auto"
     path: str = ""
     delay: Duration = 0.0
     bandwidth: Size = 0
@@ -135,14 +139,51 @@ class OriginSection(Section):
             raise ValueError('kind = "file" needs path: the directory whose sub-directories are the buckets')
         if self.kind == "s3" and self.path:
             raise ValueError('path belongs to kind = "file"; an S3 origin is named by endpoint')
+        if self.kind == "file" and self.bucket_names == "account":
+            raise ValueError(
+                'bucket_names = "account" belongs to an object store with accounts; a "file" origin has one'
+                " directory of each name: leave it out"
+            )
         return self
+
+    @property
+    def names_by_account(self) -> bool:
+        """Whether two accounts may each have a bucket of one name."""
+        if self.bucket_names == "auto":
+            return self.kind == "s3" and not is_aws(self.endpoint)
+        return self.bucket_names == "account"
+
+
+OWN_NAMESPACE = "shared"
+"""How the namespace of the proxy's own credentials is written."""
+_NAME = re.compile(NAME_PATTERN)
 
 
 class Client(SecretReference):
     upstream: UpstreamCredentials = UpstreamCredentials()
+    namespace: str = ""
     buckets: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     allow: tuple[Right, ...] = ("read", "write", "list")
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if value and not _NAME.fullmatch(value):
+            raise ValueError(
+                f"{value[:80]!r} is no name of a namespace: write 1 to 128 of A-Z a-z 0-9 . _ @ + = -, a"
+                f' letter or digit first; "{OWN_NAMESPACE}" is the proxy\'s own'
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _has_upstream(self) -> Self:
+        if self.namespace and self.upstream.is_shared:
+            raise ValueError(
+                'namespace belongs to a client with an upstream of its own; one with upstream = "shared"'
+                " reads in the proxy's own namespace: leave it out"
+            )
+        return self
 
 
 class Auth(Section):

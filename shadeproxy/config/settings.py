@@ -11,8 +11,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from shadeproxy.config.explain import explain
 from shadeproxy.config.layers import ENV_PREFIX, Key, merge, read_environment, read_file, read_overrides
 from shadeproxy.config.sections import (
+    OWN_NAMESPACE,
     Auth,
     Cache,
+    Client,
     ControlListener,
     OriginSection,
     PolicySection,
@@ -24,6 +26,7 @@ from shadeproxy.config.sections import (
 )
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.origin_names import leads_to
+from shadeproxy.core.types import OWN
 
 
 class Settings(BaseSettings):
@@ -131,6 +134,17 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _namespaces_differ(self) -> Self:
+        named = next((client for client in self.auth.clients if client.namespace), None)
+        if named is not None and not self.origin.names_by_account:
+            raise ValueError(
+                f'auth.clients: namespace = "{named.namespace}" of {named.access_key} says whose buckets its'
+                " names mean, but at this origin a name means one bucket for everybody: leave it out, or"
+                ' write origin.bucket_names = "account"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _own_directories(self) -> Self:
         paths = {"cache.ram.path": self.cache.ram.path, "state.path": self.state.path}
         if self.cache.disk.capacity:
@@ -142,9 +156,24 @@ class Settings(BaseSettings):
                 raise ValueError(f"{other} and {key} are both {path}: give each its own directory")
         return self
 
+    def namespace_of(self, client: Client) -> str:
+        """In which a client's names of buckets are meant. Without a name for it two clients share one only
+        where they have the same key at the origin.
+        """
+        if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
+            return OWN
+        return client.namespace or f"key:{client.upstream.access_key}"
+
     def masked(self) -> dict[str, Any]:
         """The effective values as TOML types. Secrets are references here, so none can be shown."""
         return self.model_dump(mode="json")
+
+    def note(self, key: Key) -> str:
+        """``place``, and the meaning of what is decided by other settings."""
+        meaning = ""
+        if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
+            meaning = f'here "{"account" if self.origin.names_by_account else "global"}"'
+        return "; ".join(filter(None, (meaning, self.place(key))))
 
     def place(self, key: Key) -> str:
         """Where the value of ``key`` was written: a file, a variable, a flag; "" for a default."""

@@ -14,6 +14,9 @@ Upstream = NewType("Upstream", str)
 SHARED = Upstream("shared")
 """The proxy's own origin credentials."""
 
+OWN = ""
+"""The namespace of the proxy's own credentials."""
+
 Headers = tuple[tuple[str, str], ...]
 """HTTP header fields in wire order, names as received."""
 
@@ -22,13 +25,27 @@ names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, it
 
 
 class ObjectRef(NamedTuple):
-    """One object at the origin, as clients name it (decoded, never normalised)."""
+    """One object at the origin, as clients name it (decoded, never normalised).
+
+    ``namespace``: in which a bucket's name means this bucket. At many origins such names belong to an
+    account, so that two accounts have each a bucket of one name. OWN is that of the proxy's own credentials.
+    """
 
     bucket: str
     key: str
+    namespace: str = OWN
 
     def __str__(self) -> str:
+        # Clients see it, and a namespace may be named after a key at the origin.
         return f"s3://{self.bucket}/{self.key}"
+
+    def is_under(self, bucket: str, prefix: str, namespace: str) -> bool:
+        """Whether its key begins with ``prefix`` in that bucket of that namespace."""
+        return self.bucket == bucket and self.namespace == namespace and self.key.startswith(prefix)
+
+    def beside(self, key: str) -> "ObjectRef":
+        """Another object of the same bucket; with no key the bucket itself."""
+        return ObjectRef(self.bucket, key, self.namespace)
 
 
 class Span(NamedTuple):

@@ -1,7 +1,7 @@
 """What the engine offers to whoever fetches pages before they are asked for (the package prefetch).
 
-Laws: a page comes by the same flights as a demand read's, with the proxy's own credentials and
-Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is told,
+Laws: a page comes by the same flights as a demand read's, with the credentials that the proxy reads its
+namespace with and Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is told,
 never raised; nothing here decides what is worth fetching.
 """
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, pages_of
-from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.flight import Flight
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.namespaces import NOBODY, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
@@ -57,8 +58,11 @@ class Ahead:
         ledger: Ledger,
         stats: Stats,
         page_size: int,
+        upstreams: Upstreams = ONLY_OWN,
     ) -> None:
+        """``upstreams``: see namespaces.py."""
         self.page_size = page_size
+        self._upstreams = upstreams
         self._cache = cache
         self._filling = filling
         self._versions = versions
@@ -145,7 +149,7 @@ class Ahead:
 
     async def check(self, ref: ObjectRef) -> None:
         """Ask the origin which version it has, and drop what is cached of others. Raises OriginError."""
-        await self._versions.check(ref, SHARED)
+        await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
 
     def wins(self, need: Need) -> bool:
         """Whether a page would win a place."""
@@ -188,8 +192,9 @@ class Ahead:
     def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
         """Bring a page that is lacking. ``ended`` is called once, unless it is given up before."""
         meta = self._versions.known_now(need.ref)
+        upstream = self._upstreams.get(need.ref.namespace, NOBODY)
         flight, coalesced = self._filling.join(
-            need.ref, need.number, upstream=SHARED, intent=Intent.PREFETCH, meta=meta
+            need.ref, need.number, upstream=upstream, intent=Intent.PREFETCH, meta=meta
         )
         assert not coalesced, "who asks knows what is on its way"
         assert flight.task is not None, "just started"

@@ -26,6 +26,7 @@ from shadeproxy.core.types import (
 )
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.uses import Noted
+from shadeproxy.engine.verdicts import Grant
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.tiers.base import Lender, Lent, Location, Place, Tier
 
@@ -42,7 +43,7 @@ class ReadRequest(NamedTuple):
     page first. ``conditions``: with them metadata is learned by HEAD rather than by a body that may not
     be wanted, and no page is fetched for an answer that will be 304 or 412. ``force_check``: ask the
     origin whether the cached version is current (``Cache-Control: no-cache``). ``upstream``: whose rights
-    at the origin count.
+    at the origin count. ``grant``: what it takes to be answered, HEAD where no byte of the body is asked for.
     """
 
     ref: ObjectRef
@@ -52,6 +53,7 @@ class ReadRequest(NamedTuple):
     job: JobContext | None = None
     conditions: Conditions = NO_CONDITIONS
     force_check: bool = False
+    grant: Grant = Grant.GET
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.columns import Share
 from shadeproxy.engine.erasing import Erasing
 from shadeproxy.engine.facts import WeightSource
@@ -312,10 +312,10 @@ class PageCache:
         for index, medium in reversed(list(enumerate(self.media))):
             medium.tier.close(self._recovery.pages_of(index))
 
-    async def find_under(self, bucket: str, prefix: str) -> Slots:
+    async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
         """Readable pages of the objects in ``bucket`` under ``prefix``, once all that there are is known."""
         await self._recovery.over()
-        candidates = self._slots_of(bucket, prefix)
+        candidates = self._slots_of(bucket, prefix, namespace)
         slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
         if not prefix:
             return slots
@@ -324,21 +324,21 @@ class PageCache:
             part = slots[start : start + ASKED]
             refs = await self._places.refs(part[self.residents.tier[part] != NO_TIER].tolist())
             for slot, ref in refs.items():
-                if ref.bucket == bucket and ref.key.startswith(prefix):
+                if ref.is_under(bucket, prefix, namespace):
                     matching[slot] = int(self.residents.generation[slot])
         found, table = np.fromiter(matching, np.int64, len(matching)), self.residents
         generations = np.fromiter(matching.values(), np.int64, len(matching))
         there: Slots = found[(table.generation[found] == generations) & (table.tier[found] != NO_TIER)]
         return there
 
-    async def drop_under(self, bucket: str, prefix: str, reason: str) -> None:
+    async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
         """Remove every page of the objects in ``bucket`` under ``prefix`` that is there now, in slices.
 
         What is read anew meanwhile stays: where readers never rest this would not end otherwise.
         """
         await self._recovery.over()
         before, table = self.residents.generation.copy(), self.residents
-        unknown = self._slots_of(bucket, prefix)
+        unknown = self._slots_of(bucket, prefix, namespace)
         while len(unknown := self._of_then(before, unknown)):
             # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
             for slot in self.transfers.unplaced_among(unknown):
@@ -351,17 +351,17 @@ class PageCache:
             for start in range(0, len(told), _SLICE):
                 for slot in told[start : start + _SLICE]:
                     ref = refs.get(slot)
-                    under = ref is None or (ref.bucket == bucket and ref.key.startswith(prefix))
+                    under = ref is None or ref.is_under(bucket, prefix, namespace)
                     if under and self._places.holds(slot, places[slot]):
                         self._recovery.disown(int(table.object_hash[slot]))
                         self.drop(slot, reason)
                 await asyncio.sleep(0)
             unknown = np.setdiff1d(unknown, told, assume_unique=True)
 
-    def distrust(self, bucket: str) -> None:
+    def distrust(self, bucket: str, namespace: str = OWN) -> None:
         """What is cached of a bucket must be checked against the origin before it is served again."""
-        self._recovery.distrust(bucket)
-        self.residents.distrust(self._slots_of(bucket, ""))
+        self._recovery.distrust(bucket, namespace)
+        self.residents.distrust(self._slots_of(bucket, "", namespace))
 
     def assert_quiescent(self) -> None:
         """Nothing in flight, and the books balance: for tests, after everything has settled."""
@@ -384,6 +384,6 @@ class PageCache:
         same: Slots = known[self.residents.generation[known] == generations[known]]
         return same
 
-    def _slots_of(self, bucket: str, prefix: str) -> Slots:
+    def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
         """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
-        return self.residents.in_groups(self._groups.candidates(bucket, prefix))
+        return self.residents.in_groups(self._groups.candidates(bucket, prefix, namespace))

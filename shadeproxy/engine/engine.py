@@ -9,13 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import numpy as np
-
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown, WriteRefused
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
+from shadeproxy.core.types import OWN, JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
+from shadeproxy.engine import upkeep
 from shadeproxy.engine.ahead import Ahead
 from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident, span_needed
 from shadeproxy.engine.cache import PageCache
@@ -24,13 +23,13 @@ from shadeproxy.engine.filling import Filling
 from shadeproxy.engine.hits import Hits
 from shadeproxy.engine.knowledge.datasets import Dataset, Ids
 from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
-from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.notes import Notes
 from shadeproxy.engine.reading import EngineReading, Opening
-from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.sample_places import FoundSamples
 from shadeproxy.engine.uses import Kind, Uses
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.verdicts import Grant, Verdicts
 from shadeproxy.engine.versions import Versions
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
@@ -59,8 +58,10 @@ class Engine:
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
         orders: NotesReads | None = None,
         recording: Recording | None = None,
+        upstreams: Upstreams = ONLY_OWN,
     ) -> None:
         """``verdicts``: given when clients have origin credentials of their own, else None.
+        ``upstreams``: see namespaces.py.
 
         ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
         ``orders``: told of demand reads. ``recording``: keeps them, where one is made.
@@ -69,12 +70,20 @@ class Engine:
         self.page_size = page_size
         self._origin = origin
         self._rules = rules
+        self._upstreams = upstreams
         self._ledger = ledger
         self._counting = Counting(
             stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
         )
         self._versions = Versions(
-            origin, cache, rules=rules, clock=clock, stats=stats, verdicts=verdicts, outdated=self._outdated
+            origin,
+            cache,
+            rules=rules,
+            clock=clock,
+            stats=stats,
+            verdicts=verdicts,
+            outdated=self._outdated,
+            upstreams=upstreams,
         )
         self._filling = Filling(
             origin,
@@ -95,6 +104,7 @@ class Engine:
             ledger=ledger,
             stats=stats,
             page_size=page_size,
+            upstreams=upstreams,
         )
         self.notes = Notes(cache, count=self._counting.count_uses)
         self.hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
@@ -122,6 +132,7 @@ class Engine:
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
         self._refuse_when_closing()
+        request = request._replace(grant=Grant.HEAD)
         await self._versions.authorise(request)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -228,41 +239,29 @@ class Engine:
         """Demand reads that a reader process answered (reader.py): used, and counted."""
         self.notes.add_others(uses, kinds)
 
-    async def list_objects(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage:
-        """A page of the origin's listing, with the proxy's own credentials."""
-        return await self._origin.list_objects(bucket, prefix, start_after=start_after)
+    async def list_objects(
+        self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
+    ) -> ListPage:
+        """A page of the origin's listing, with the credentials that read in ``namespace``."""
+        upstream = upstream_in(self._upstreams, namespace)
+        return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadPath.cacheable``."""
         return self._rules.of(ref).cache and self._versions.may_keep(ref)
 
-    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> tuple[int, int, int]:
+    async def purge(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> upkeep.Purged:
         """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""
-        found = await self.cache.find_under(bucket, prefix)
-        table = self.cache.residents
-        hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
-        counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
-        if not dry_run:
-            # Flights first: what they bring would be stored behind the purge's back.
-            self._filling.flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
-            await self._versions.forget_prefix(bucket, prefix)
-            await self.cache.drop_under(bucket, prefix, "purged")
-            await self.cache.erasing.over()
-            if refused := self.cache.erasing.any_unmarked():
-                raise WriteRefused(refused)
-        return counted
+        place = ObjectRef(bucket, prefix, namespace)
+        return await upkeep.purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
-    async def inspect(self, ref: ObjectRef) -> tuple[Known, Age, list[tuple[int, str, int, bool]]] | None:
-        """What is known of an object, and its pages as ``PageCache.pages`` tells them; None: nothing."""
-        known = await self._versions.known(ref) or await self.cache.listing.known(ref)
-        if known is None:
-            return None
-        age = self._rules.of(ref).age(known.validated_s, self._clock.now_s())
-        return known, age, self.cache.pages(ref, known.meta.etag)
+    async def inspect(self, ref: ObjectRef) -> upkeep.Inspected | None:
+        """What is known of an object, and its pages; None: nothing."""
+        return await upkeep.inspect(self.cache, self._versions, self._rules, ref, self._clock.now_s())
 
-    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+    def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
         """See ``Versions.check_listed``."""
-        self._versions.check_listed(bucket, prefix, most_pages)
+        self._versions.check_listed(bucket, prefix, most_pages, namespace)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
@@ -286,8 +285,7 @@ class Engine:
     async def aclose(self) -> None:
         """Take no new reads, let the running fills end, stop background checks. Tiers stay open."""
         self._closing = True
-        lingering = list(self._lingering)
-        for task in lingering:
+        for task in (lingering := list(self._lingering)):
             task.cancel()
         await asyncio.gather(*lingering, return_exceptions=True)
         await self._versions.aclose()
@@ -388,8 +386,8 @@ class Engine:
                 self._filling.flights.invalidate_object(ref)
                 self.cache.drop_object(ref, "invalidated")
             else:
-                self._filling.flights.invalidate_bucket(ref.bucket)
-                self.cache.distrust(ref.bucket)
+                self._filling.flights.invalidate_bucket(ref.bucket, ref.namespace)
+                self.cache.distrust(ref.bucket, ref.namespace)
 
     def _outdated(self, ref: ObjectRef) -> None:
         """The origin has another version than what is cached, known or flying of ``ref``."""

@@ -16,7 +16,7 @@ import numpy as np
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import Pace, set_done
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import OWN, Intent, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
@@ -302,9 +302,9 @@ class SingleFlight:
             else:
                 self._cancel(flight)
 
-    def invalidate_bucket(self, bucket: str) -> None:
+    def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
         """``invalidate_object`` for every object of a bucket."""
-        self.invalidate(lambda ref: ref.bucket == bucket)
+        self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
         """``invalidate_object`` for every object that matches; asks once for each object in flight."""

@@ -1,20 +1,21 @@
 """Prefix groups: pages whose reuse is estimated together, and found together by a purge.
 
-A group is a bucket plus the first segment of the key ("train/imagenet/..." -> "imagenet/"), which is how
-data sets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes share one.
+A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "imagenet/"),
+which is how data sets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes
+share one.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.identity import GroupName, group_name
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef
 
 _MAX_GROUPS = 4096
 
 
 class PrefixGroups:
-    """Dense integer ids for (bucket, first key segment)."""
+    """Dense integer ids for (bucket, first key segment, namespace)."""
 
     def __init__(self) -> None:
         self._ids: dict[GroupName, int] = {}
@@ -42,17 +43,18 @@ class PrefixGroups:
         group = self._ids.get(name)
         if group is None:
             if len(self._names) >= _MAX_GROUPS:
-                name = (name[0], "")
+                name = (name[0], "", name[2])
                 group = self._ids.get(name)
             if group is None:
                 group = self._ids[name] = len(self._names)
                 self._names.append(name)
         return group
 
-    def candidates(self, bucket: str, prefix: str) -> list[int]:
+    def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:
         """Groups that may hold keys of ``bucket`` under ``prefix`` (every match, perhaps more)."""
         return [
             group
-            for group, (name, head) in enumerate(self._names)
-            if name == bucket and (not head or head.startswith(prefix) or prefix.startswith(head))
+            for group, (name, head, space) in enumerate(self._names)
+            if (name, space) == (bucket, namespace)
+            and (not head or head.startswith(prefix) or prefix.startswith(head))
         ]

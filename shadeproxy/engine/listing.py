@@ -9,7 +9,7 @@ import asyncio
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.groups import PrefixGroups
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.metadata import Known
@@ -32,18 +32,18 @@ class Listing:
         self._recovery = recovery
 
     async def under(
-        self, bucket: str, prefix: str, *, start_after: str, limit: int
+        self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
     ) -> tuple[list[ObjectRef], int]:
         """The first ``limit`` objects after the key ``start_after``, in UTF-8 key order; how many more."""
         await self._recovery.over()
-        hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix))
+        hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
         first: list[tuple[bytes, ObjectRef]] = []
         found, after = 0, _octets(start_after)
         for start in range(0, len(slots), ASKED):
             stop = start + ASKED
             for ref in await self._refs(hashes[start:stop], slots[start:stop]):
                 octets = _octets(ref.key)
-                if ref.bucket == bucket and ref.key.startswith(prefix) and octets > after:
+                if ref.is_under(bucket, prefix, namespace) and octets > after:
                     first.append((octets, ref))
                     found += 1
             if len(first) > limit + ASKED:

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
 SLICE = 4096  # objects looked at before something else may run
 
@@ -66,16 +66,16 @@ class MetadataCache:
     def forget(self, ref: ObjectRef) -> None:
         self._known.pop(ref, None)
 
-    def forget_bucket(self, bucket: str) -> None:
+    def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
         """At once: a write waits for it. 0.1 us for each object that is known, and as much to forget it."""
-        for ref in [ref for ref in self._known if ref[0] == bucket]:
+        for ref in [ref for ref in self._known if ref[0] == bucket and ref[2] == namespace]:
             del self._known[ref]
 
-    async def forget_prefix(self, bucket: str, prefix: str) -> None:
+    async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
         """What was known when this was called, in slices: readers go on meanwhile."""
         known = list(self._known)
         for start in range(0, len(known), SLICE):
             for ref in known[start : start + SLICE]:
-                if ref.bucket == bucket and ref.key.startswith(prefix):
+                if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ Plain state and two questions; nothing here knows what is resident, and nothing 
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.rules import Rule, Rules
 
 PINNED_SHARE = 0.9
@@ -15,12 +15,25 @@ PINNED_SHARE = 0.9
 MOST_PINS = 256
 
 
+class Prefix(NamedTuple):
+    """The objects of ``bucket`` whose keys start with ``prefix``, in one namespace."""
+
+    bucket: str
+    prefix: str
+    namespace: str = OWN
+
+
 class PinnedPrefix(NamedTuple):
     """Every object of ``bucket`` whose key starts with ``prefix``. ``since_s``: Unix time."""
 
     bucket: str
     prefix: str
     since_s: float
+    namespace: str = OWN
+
+    @property
+    def place(self) -> Prefix:
+        return Prefix(self.bucket, self.prefix, self.namespace)
 
 
 class Pins:
@@ -28,8 +41,8 @@ class Pins:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._pins: dict[tuple[str, str], PinnedPrefix] = {}
-        self._prefixes: dict[str, tuple[str, ...]] = {}
+        self._pins: dict[Prefix, PinnedPrefix] = {}
+        self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # by bucket and namespace
         self.version = 0
         """Another number after every change."""
 
@@ -42,29 +55,29 @@ class Pins:
 
     def add(self, pin: PinnedPrefix) -> None:
         """Pin a prefix; what is pinned already stays as it is."""
-        self._pins.setdefault((pin.bucket, pin.prefix), pin)
+        self._pins.setdefault(pin.place, pin)
         self.changed()
 
-    def remove(self, bucket: str, prefix: str) -> bool:
+    def remove(self, bucket: str, prefix: str, namespace: str = OWN) -> bool:
         """Whether that prefix was pinned by a call; it is no more."""
-        removed = self._pins.pop((bucket, prefix), None) is not None
+        removed = self._pins.pop(Prefix(bucket, prefix, namespace), None) is not None
         self.changed()
         return removed
 
     def changed(self) -> None:
         """Rules or prefixes are others now."""
         self.version += 1
-        buckets = {bucket for bucket, _ in self._pins}
-        self._prefixes = {
-            bucket: tuple(prefix for name, prefix in self._pins if name == bucket) for bucket in buckets
-        }
+        by_bucket: dict[tuple[str, str], list[str]] = {}
+        for bucket, prefix, namespace in self._pins:
+            by_bucket.setdefault((bucket, namespace), []).append(prefix)
+        self._prefixes = {bucket: tuple(prefixes) for bucket, prefixes in by_bucket.items()}
 
     # ------------------------------------------------------------------ questions
 
     def __len__(self) -> int:
         return len(self._pins)
 
-    def __contains__(self, place: tuple[str, str]) -> bool:
+    def __contains__(self, place: Prefix) -> bool:
         return place in self._pins
 
     def by_call(self) -> list[PinnedPrefix]:
@@ -83,16 +96,16 @@ class Pins:
 
     def covers(self, ref: ObjectRef) -> bool:
         """Whether an object is pinned."""
-        prefixes = self._prefixes.get(ref.bucket)
+        prefixes = self._prefixes.get((ref.bucket, ref.namespace)) if self._prefixes else None
         if prefixes is not None and ref.key.startswith(prefixes):
             return True
         return self._rules.any_pins and self._rules.of(ref).pin
 
-    def covers_group(self, bucket: str, head: str) -> bool | None:
+    def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
         """Of the objects of ``bucket`` whose keys start with ``head`` whether all are pinned, or none; None
         where that depends on the key.
         """
-        prefixes = self._prefixes.get(bucket, ())
+        prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):
             return True
         by_call = None if any(prefix.startswith(head) for prefix in prefixes) else False

@@ -48,7 +48,7 @@ class Recovery:
         self._coming = False  # whether this process takes anything more in
         self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
-        self._distrusted: set[str] = set()
+        self._distrusted: set[tuple[str, str]] = set()  # buckets with their namespaces
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ life
@@ -120,10 +120,10 @@ class Recovery:
         if self._coming:
             self._news[object_hash] = etag_hash
 
-    def distrust(self, bucket: str) -> None:
+    def distrust(self, bucket: str, namespace: str) -> None:
         """What comes in of a bucket is to be checked before it is served."""
         if self._coming:
-            self._distrusted.add(bucket)
+            self._distrusted.add((bucket, namespace))
 
     # ------------------------------------------------------------------ pages
 
@@ -140,7 +140,9 @@ class Recovery:
         groups = self._groups.of_names(contents.names)[rows["group"]]
         if self._distrusted:
             doubted = [
-                number for number, (bucket, _) in enumerate(contents.names) if bucket in self._distrusted
+                number
+                for number, (bucket, _, namespace) in enumerate(contents.names)
+                if (bucket, namespace) in self._distrusted
             ]
             rows["validated_s"][np.isin(rows["group"], doubted)] = 0.0
         pinned = self._pinned(index, rows, contents.names)

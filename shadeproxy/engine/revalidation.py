@@ -17,7 +17,9 @@ import structlog
 
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
-from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.verdicts import Grant
 from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +44,8 @@ class Listed(Enum):
     UNKNOWN = auto()  # nothing of it is cached, or it is being written
 
 
+_Check = tuple[ObjectRef, Upstream, Grant]
+
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
@@ -62,6 +66,7 @@ class Revalidator:
         outdated: Callable[[ObjectRef], None],
         unidentified: Callable[[ObjectRef], None],
         now_s: Callable[[], float],
+        upstreams: Upstreams = ONLY_OWN,
     ) -> None:
         self._origin = origin
         self._settle = settle
@@ -69,30 +74,35 @@ class Revalidator:
         self._outdated = outdated
         self._unidentified = unidentified
         self._now_s = now_s
-        self._checks: dict[tuple[ObjectRef, Upstream], asyncio.Task[ObjectMeta]] = {}
+        self._upstreams = upstreams
+        self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
-        self._asked_alone: Counter[tuple[str, str]] = Counter()
-        self._refused: Counter[tuple[Upstream, str, str]] = Counter()
-        self._long: set[tuple[str, str]] = set()  # prefixes of more keys than one listing tells
+        # A prefix is the reference of its bucket, with the prefix for a key.
+        self._asked_alone: Counter[ObjectRef] = Counter()
+        self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
+        self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing tells
         self._failed_in_a_row = 0
         self._worker: asyncio.Task[None] | None = None
-        self._sweeps: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._sweeps: dict[ObjectRef, asyncio.Task[None]] = {}
 
     @property
     def idle(self) -> bool:
         worker_done = self._worker is None or self._worker.done()
         return worker_done and not (self._checks or self._pending or self._sweeps)
 
-    async def check(self, ref: ObjectRef, upstream: Upstream = SHARED) -> ObjectMeta:
-        """Current metadata by HEAD; concurrent callers share one request. Raises what ``head`` raises, and
-        DeadlineExceeded when the caller's own time is up.
+    async def check(
+        self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
+    ) -> ObjectMeta:
+        """Current metadata, by HEAD or by a GET of one byte, which shows that bytes are granted too.
+        Concurrent callers share one request. Raises what ``head`` raises, and DeadlineExceeded when the
+        caller's own time is up.
         """
-        deadline = DEADLINE.get()
+        deadline, check = DEADLINE.get(), (ref, upstream, grant)
         while True:
-            task = self._checks.get((ref, upstream))
+            task = self._checks.get(check)
             joined = task is not None
             if task is None:
-                task = self._start(ref, upstream)
+                task = self._start(check)
             # Shielded: a caller that hangs up, or is late, must not fail the others.
             shared = asyncio.shield(task)
             try:
@@ -102,17 +112,18 @@ class Revalidator:
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise
 
-    def _start(self, ref: ObjectRef, upstream: Upstream) -> asyncio.Task[ObjectMeta]:
-        task = asyncio.create_task(self._head(ref, upstream), name=f"head {ref}")
-        self._checks[ref, upstream] = task
-        task.add_done_callback(lambda done: self._checked((ref, upstream), done))
+    def _start(self, check: _Check) -> asyncio.Task[ObjectMeta]:
+        ref, _, grant = check
+        task = asyncio.create_task(self._ask(check), name=f"{grant.name} {ref}")
+        self._checks[check] = task
+        task.add_done_callback(lambda done: self._checked(check, done))
         return task
 
     def void(self, ref: ObjectRef) -> None:
         """A write touched ``ref`` (no key: its bucket): checks that are under way say nothing any more."""
-        touched = [key for key in self._checks if key[0].bucket == ref.bucket and ref.key in ("", key[0].key)]
-        for key in touched:
-            del self._checks[key]
+        touched = [check for check in self._checks if _touches(ref, check[0])]
+        for check in touched:
+            del self._checks[check]
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
         """Check in the background; the cached version answers meanwhile."""
@@ -121,13 +132,13 @@ class Revalidator:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
-    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+    def check_listed(self, prefix: ObjectRef, most_pages: int) -> None:
         """Check what is cached of a prefix in the background, by ``most_pages`` listings at the most."""
-        if (bucket, prefix) in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
+        if prefix in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
             return
-        task = asyncio.create_task(self._sweep(bucket, prefix, most_pages), name=f"list {bucket}/{prefix}")
-        self._sweeps[bucket, prefix] = task
-        task.add_done_callback(lambda _: self._sweeps.pop((bucket, prefix), None))
+        task = asyncio.create_task(self._sweep(prefix, most_pages), name=f"list {prefix}")
+        self._sweeps[prefix] = task
+        task.add_done_callback(lambda _: self._sweeps.pop(prefix, None))
 
     async def aclose(self) -> None:
         running = (self._worker, *self._checks.values(), *self._sweeps.values())
@@ -137,24 +148,28 @@ class Revalidator:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
 
-    async def _head(self, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
+    async def _ask(self, check: _Check) -> ObjectMeta:
+        ref, upstream, grant = check
         task = asyncio.current_task()
         DEADLINE.set(None)  # it is bounded for itself: others may join it
         try:
-            meta = await self._origin.head(ref, upstream=upstream)
+            if grant is Grant.GET:
+                meta = await probe_get(self._origin, ref, upstream)
+            else:
+                meta = await self._origin.head(ref, upstream=upstream)
         except OriginAnswer as answer:
-            if answer.status == 404 and self._checks.get((ref, upstream)) is task:
+            if answer.status == 404 and self._checks.get(check) is task:
                 self._settle(ref, None)
             raise
         except Unidentified:
-            if self._checks.get((ref, upstream)) is task:
+            if self._checks.get(check) is task:
                 self._unidentified(ref)
             raise
-        if self._checks.get((ref, upstream)) is task:
+        if self._checks.get(check) is task:
             self._settle(ref, meta)
         return meta
 
-    def _checked(self, key: tuple[ObjectRef, Upstream], task: asyncio.Task[ObjectMeta]) -> None:
+    def _checked(self, key: _Check, task: asyncio.Task[ObjectMeta]) -> None:
         if self._checks.get(key) is task:
             del self._checks[key]
         if not task.cancelled():
@@ -164,47 +179,51 @@ class Revalidator:
         DEADLINE.set(None)
         await asyncio.sleep(_GATHER_S)
         while self._pending:
-            bucket = next(iter(self._pending)).bucket
-            keys = sorted((ref.key for ref in self._pending if ref.bucket == bucket), key=str.encode)
+            bucket = next(iter(self._pending)).beside("")
+            keys = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
             self._failed_in_a_row = 0
             try:
                 for prefix, together in groupby(keys, key=prefix_of):
-                    await self._check_together(bucket, prefix, list(together))
+                    await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
                 # The cached versions stay as readable as their rule allows; the next read asks again.
-                _log.warning("revalidation failed", bucket=bucket, error=str(error))
+                _log.warning(
+                    "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
+                )
                 for key in keys:
-                    self._pending.pop(ObjectRef(bucket, key), None)
+                    self._pending.pop(bucket.beside(key), None)
 
-    async def _check_together(self, bucket: str, prefix: str, keys: list[str]) -> None:
+    async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
         """Check stale keys of one prefix. Raises OriginError when the origin fails again and again."""
         while keys:
-            upstream = self._pending.get(ObjectRef(bucket, keys[0]), SHARED)
-            if self._is_listed(upstream, bucket, prefix, len(keys)):
-                keys = await self._list(upstream, bucket, prefix, keys)
+            upstream = self._pending.get(prefix.beside(keys[0]))
+            upstream = upstream or upstream_in(self._upstreams, prefix.namespace)
+            if self._is_listed(upstream, prefix, len(keys)):
+                keys = await self._list(upstream, prefix, keys)
             else:
-                await self._ask_each(bucket, keys)
+                await self._ask_each(prefix, keys)
                 return
 
-    def _is_listed(self, upstream: Upstream, bucket: str, prefix: str, count: int) -> bool:
+    def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
         """Whether a listing is to be tried, for so many stale keys and those asked alone shortly before."""
         if len(self._asked_alone) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for remembered in (self._asked_alone, self._refused, self._long):
                 remembered.clear()
-        if self._refused[upstream, bucket, prefix] > 0:
-            self._refused[upstream, bucket, prefix] -= count
+        if self._refused[upstream, prefix] > 0:
+            self._refused[upstream, prefix] -= count
             return False
-        if self._asked_alone[bucket, prefix] + count >= _LIST_FROM:
+        if self._asked_alone[prefix] + count >= _LIST_FROM:
             return True
-        self._asked_alone[bucket, prefix] += count
+        self._asked_alone[prefix] += count
         return False
 
-    async def _ask_each(self, bucket: str, keys: Sequence[str]) -> None:
+    async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
         """One HEAD each. Raises OriginError when several fail one after another."""
         for key in keys:
-            ref = ObjectRef(bucket, key)
-            upstream = self._pending.pop(ref, SHARED)
+            ref = bucket.beside(key)
             try:
+                # Of one that a reader checked meanwhile nobody is left to ask as.
+                upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
@@ -218,24 +237,26 @@ class Revalidator:
                 continue
             self._failed_in_a_row = 0
 
-    async def _list(self, upstream: Upstream, bucket: str, prefix: str, keys: list[str]) -> list[str]:
+    async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
         """Check by one listing, of the whole prefix or from the first key on, and ask by HEAD for what it
         does not show to be current; the keys, of the sorted ones, that are beyond its reach.
         """
         first = keys[0]
-        start_after = _just_before(first) if (bucket, prefix) in self._long else ""
+        start_after = _just_before(first) if prefix in self._long else ""
         asked_s = self._now_s()
         try:
-            page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
+            page = await self._origin.list_objects(
+                prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
+            )
         except OriginError as error:
             # Who may read need not be allowed to list, or the prefix is more than the origin can list.
-            _log.info("listing refused", bucket=bucket, prefix=prefix, error=str(error))
-            self._refused[upstream, bucket, prefix] = _AFTER_REFUSAL
+            _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
+            self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys
         listed = {entry.key: entry for entry in page.entries}
         reach = page.entries[-1].key.encode() if page.entries and page.truncated else None
         if reach is not None and not start_after:
-            self._long.add((bucket, prefix))
+            self._long.add(prefix)
             if reach < first.encode():
                 return keys  # next time from the first key on
         doubtful, beyond = [], []
@@ -243,27 +264,27 @@ class Revalidator:
             if reach is not None and key.encode() > reach and key != first:
                 beyond.append(key)
                 continue
-            entry = listed.pop(key, None)
-            if entry is not None and self._confirm(ObjectRef(bucket, key), entry, asked_s) in _IS_CURRENT:
-                self._pending.pop(ObjectRef(bucket, key), None)
+            entry, ref = listed.pop(key, None), prefix.beside(key)
+            if entry is not None and self._confirm(ref, entry, asked_s) in _IS_CURRENT:
+                self._pending.pop(ref, None)
             else:
                 doubtful.append(key)
         # Before the others are asked for, which may take long: the listing is of now.
-        others = await self._compare(upstream, bucket, list(listed.values()), asked_s)
-        await self._ask_each(bucket, doubtful)
+        others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
+        await self._ask_each(prefix, doubtful)
         # Where listings tell of little else, keys that come one by one are asked one by one again.
-        self._asked_alone[bucket, prefix] = _LIST_FROM if others >= _LIST_FROM else 0
+        self._asked_alone[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
     async def _compare(
-        self, upstream: Upstream, bucket: str, entries: Sequence[ListEntry], asked_s: float
+        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked_s: float
     ) -> int:
         """Compare what is cached with a listing that nobody waits for, and drop what is another version; how
         many needed it.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
-            ref = ObjectRef(bucket, entry.key)
+            ref = bucket.beside(entry.key)
             shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry, asked_s)
             news += shown is Listed.CURRENT
             if shown is Listed.OTHER:
@@ -282,20 +303,53 @@ class Revalidator:
                         self._outdated(ref)
         return news + len(changed)
 
-    async def _sweep(self, bucket: str, prefix: str, most_pages: int) -> None:
+    async def _sweep(self, prefix: ObjectRef, most_pages: int) -> None:
         start_after = ""
         DEADLINE.set(None)
         try:
+            upstream = upstream_in(self._upstreams, prefix.namespace)
             for _ in range(most_pages):
                 asked_s = self._now_s()
-                page = await self._origin.list_objects(bucket, prefix, start_after=start_after)
-                await self._compare(SHARED, bucket, page.entries, asked_s)
+                page = await self._origin.list_objects(
+                    prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
+                )
+                await self._compare(upstream, prefix, page.entries, asked_s)
                 if not (page.truncated and page.entries):
                     return
                 start_after = page.entries[-1].key
                 await asyncio.sleep(_PACE_S)
         except OriginError as error:
-            _log.warning("revalidation failed", bucket=bucket, prefix=prefix, error=str(error))
+            _log.warning(
+                "revalidation failed", prefix=str(prefix), namespace=prefix.namespace, error=str(error)
+            )
+
+
+async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
+    """Metadata of an object of which the origin sent ``upstream`` a byte. Raises OriginError.
+
+    An empty object has none: that a GET of the first byte is out of its range is said after the rights were
+    looked at, so it counts, if a HEAD bears out that the object is empty.
+    """
+    first = bytearray(1)
+    try:
+        async with origin.open(ref, span=Span(0, 1), upstream=upstream) as read:
+            # An origin may answer 200 for an empty object.
+            await read.read_into(memoryview(first)[: read.span.length], lambda _count: None)
+            return read.meta
+    except OriginAnswer as answer:
+        if answer.status != 416:
+            raise
+        meta = await origin.head(ref, upstream=upstream)
+        if meta.size:
+            raise
+        return meta
+
+
+def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
+    """Whether ``touched`` is the object ``ref``, or its bucket."""
+    return (
+        touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
+    )
 
 
 def prefix_of(key: str) -> str:

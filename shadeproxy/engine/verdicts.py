@@ -1,16 +1,31 @@
 """Per-client verdicts of the origin: a hit is authorised like a miss.
 
+A verdict says what was granted: GET (the origin sent bytes, which grants HEAD too) or HEAD alone, which an
+origin may grant to who cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket policy on s3:GetObject).
+
 Only needed when clients have origin credentials of their own: whoever reads a cached object must have
 been let through by the origin, with its own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also
 those that the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
 """
 
 from collections import OrderedDict
+from enum import IntEnum
 
-from shadeproxy.core.types import ObjectRef, Upstream
+from shadeproxy.core.types import OWN, ObjectRef, Upstream
+
+
+class Grant(IntEnum):
+    """What the origin granted; a greater one includes the lesser."""
+
+    HEAD = 1
+    GET = 2
+
 
 _BUCKET_SLOTS = 1 << 10
 _OBJECT_SLOTS = 1 << 16
+
+_Verdict = tuple[float, float, int]
+"""Unix times until which HEAD and GET are granted, and the generation of the bucket."""
 
 Ticket = tuple[object, int, int]
 """Whose, and the generations of a bucket and of an object, at the time when the origin was asked."""
@@ -25,8 +40,7 @@ class Verdicts:
         self._self = object()
         self._capacity = capacity
         self._count = 0
-        # Of each upstream: until when, and the bucket's generation.
-        self._allowed: OrderedDict[ObjectRef, dict[Upstream, tuple[float, int]]] = OrderedDict()
+        self._allowed: OrderedDict[ObjectRef, dict[Upstream, _Verdict]] = OrderedDict()
         # Fixed tables by hash: names that share a slot only forget each other, which costs one more question.
         self._buckets = [0] * _BUCKET_SLOTS
         self._objects = [0] * _OBJECT_SLOTS
@@ -36,41 +50,58 @@ class Verdicts:
 
     def begin(self, ref: ObjectRef) -> Ticket:
         """To be taken before the origin is asked, and given to ``allow``."""
-        return self._self, self._buckets[_bucket_slot(ref.bucket)], self._objects[_object_slot(ref)]
+        return self._self, self._buckets[_bucket_slot(ref)], self._objects[_object_slot(ref)]
 
-    def allow(self, upstream: Upstream, ref: ObjectRef, now_s: float, ticket: Ticket | None = None) -> None:
+    def allow(
+        self,
+        upstream: Upstream,
+        ref: ObjectRef,
+        now_s: float,
+        ticket: Ticket | None = None,
+        *,
+        grant: Grant = Grant.GET,
+    ) -> None:
         """The origin said yes. Ignored when the object or its bucket was forgotten since ``ticket``."""
         current = self.begin(ref)
         if ticket is not None and ticket != current:
             return
         verdicts = self._allowed.setdefault(ref, {})
-        self._count += upstream not in verdicts
-        verdicts[upstream] = (now_s + self._ttl_s, current[1])
+        before = verdicts.get(upstream)
+        self._count += before is None
+        until_s = now_s + self._ttl_s
+        if grant is Grant.GET:
+            verdicts[upstream] = (until_s, until_s, current[1])
+        else:
+            # A HEAD says nothing of a GET that was granted earlier, in the same generation of the bucket.
+            kept = before[1] if before is not None and before[2] == current[1] else 0.0
+            verdicts[upstream] = (until_s, kept, current[1])
         self._allowed.move_to_end(ref)
         while self._count > self._capacity:
             _, evicted = self._allowed.popitem(last=False)
             self._count -= len(evicted)
 
-    def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float) -> bool:
+    def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float, grant: Grant = Grant.GET) -> bool:
+        """Whether ``upstream`` was granted that much of ``ref``, not too long ago."""
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
             return False
-        until_s, generation = verdict
-        return until_s > now_s and generation == self._buckets[_bucket_slot(ref.bucket)]
+        head_until_s, get_until_s, generation = verdict
+        until_s = get_until_s if grant is Grant.GET else head_until_s
+        return until_s > now_s and generation == self._buckets[_bucket_slot(ref)]
 
-    def forget(self, bucket: str, key: str | None = None) -> None:
+    def forget(self, bucket: str, key: str | None = None, namespace: str = OWN) -> None:
         """Drop verdicts on one object, or on a whole bucket."""
+        ref = ObjectRef(bucket, key or "", namespace)
         if key is None:
             # Its verdicts stay until they are pushed out, but count for nothing.
-            self._buckets[_bucket_slot(bucket)] += 1
+            self._buckets[_bucket_slot(ref)] += 1
             return
-        ref = ObjectRef(bucket, key)
         self._objects[_object_slot(ref)] += 1
         self._count -= len(self._allowed.pop(ref, {}))
 
 
-def _bucket_slot(bucket: str) -> int:
-    return hash(bucket) % _BUCKET_SLOTS
+def _bucket_slot(ref: ObjectRef) -> int:
+    return hash((ref.bucket, ref.namespace)) % _BUCKET_SLOTS
 
 
 def _object_slot(ref: ObjectRef) -> int:

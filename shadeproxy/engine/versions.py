@@ -10,14 +10,15 @@ from datetime import datetime
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
-from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import OWN, ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.metadata import Known, MetadataCache, same_version
+from shadeproxy.engine.namespaces import Upstreams
 from shadeproxy.engine.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Age, Freshness, Rules
 from shadeproxy.engine.unidentified import UnidentifiedObjects
-from shadeproxy.engine.verdicts import Ticket, Verdicts
+from shadeproxy.engine.verdicts import Grant, Ticket, Verdicts
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
 
@@ -37,7 +38,9 @@ class Versions:
         verdicts: Verdicts | None,
         outdated: Callable[[ObjectRef], None],
         stats: Stats,
+        upstreams: Upstreams,
     ) -> None:
+        """``upstreams``: see namespaces.py."""
         self._cache = cache
         self._passed = UnidentifiedObjects(stats, clock)
         self._rules = rules
@@ -52,6 +55,7 @@ class Versions:
             outdated=outdated,
             unidentified=self.unidentified,
             now_s=clock.now_s,
+            upstreams=upstreams,
         )
         self._touched_s: dict[ObjectRef, float] = {}
         self._writing: Counter[ObjectRef] = Counter()
@@ -89,7 +93,7 @@ class Versions:
         """Metadata that may answer this client without asking anybody, else None."""
         ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
         if request.force_check or (
-            verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s)
+            verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant)
         ):
             return None
         known = self._metadata.get(ref)
@@ -121,34 +125,39 @@ class Versions:
             self._revalidator.check_soon(request.ref, request.upstream)
         return known.meta
 
-    async def check(self, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-        """Ask the origin, with the rights of ``upstream``. Raises OriginError."""
+    async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
+        """Ask the origin, with the rights of ``upstream``, for what ``grant`` names. Raises OriginError."""
         ticket = self.verdict_ticket(ref)
-        meta = await self._revalidator.check(ref, upstream)
-        self.allow(upstream, ref, ticket)
+        meta = await self._revalidator.check(ref, upstream, grant)
+        self.allow(upstream, ref, ticket, grant)
         return meta
 
-    def check_listed(self, bucket: str, prefix: str, most_pages: int) -> None:
+    def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
         """Check what is cached below ``prefix`` by listing it, unless its rule asks never or always."""
-        if self._rules.of(ObjectRef(bucket, prefix)).freshness is Freshness.TTL:
-            self._revalidator.check_listed(bucket, prefix, most_pages)
+        place = ObjectRef(bucket, prefix, namespace)
+        if self._rules.of(place).freshness is Freshness.TTL:
+            self._revalidator.check_listed(place, most_pages)
 
     async def authorise(self, request: ReadRequest) -> None:
-        """A hit is authorised like a miss: by the origin, with this client's own credentials."""
+        """A hit is authorised like a miss: by the origin, with this client's own credentials, for what it is
+        going to get: bytes by a GET, metadata by a HEAD.
+        """
         verdicts = self._verdicts
         if verdicts is None:
             return
-        if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s()):
-            await self.check(request.ref, request.upstream)
+        if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s(), request.grant):
+            await self.check(request.ref, request.upstream, request.grant)
 
     def verdict_ticket(self, ref: ObjectRef) -> Ticket | None:
         """Taken before the origin is asked: a verdict does not outlive a write that came in between."""
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
-    def allow(self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None) -> None:
+    def allow(
+        self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None, grant: Grant = Grant.GET
+    ) -> None:
         """The origin let ``upstream`` read ``ref``. Without a ticket it was asked before verdicts counted."""
         if self._verdicts is not None and ticket is not None:
-            self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket)
+            self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """What the origin let clients do counts no more; ``verdicts`` as at the start."""
@@ -176,8 +185,8 @@ class Versions:
     def forget(self, ref: ObjectRef) -> None:
         self._metadata.forget(ref)
 
-    async def forget_prefix(self, bucket: str, prefix: str) -> None:
-        await self._metadata.forget_prefix(bucket, prefix)
+    async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
+        await self._metadata.forget_prefix(bucket, prefix, namespace)
 
     def touch(self, ref: ObjectRef) -> None:
         """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
@@ -185,18 +194,18 @@ class Versions:
         self._note_touched(ref)
         self._passed.forget(ref)
         if self._verdicts is not None:
-            self._verdicts.forget(ref.bucket, ref.key or None)
+            self._verdicts.forget(ref.bucket, ref.key or None, ref.namespace)
         if ref.key:
             self._metadata.forget(ref)
         else:
-            self._metadata.forget_bucket(ref.bucket)
+            self._metadata.forget_bucket(ref.bucket, ref.namespace)
 
     def _note_touched(self, ref: ObjectRef) -> None:
         """Listings that were asked for before say nothing of it."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
             # What is dropped counts for its bucket: more is asked for by HEAD then.
-            buckets = {ObjectRef(one.bucket, "") for one in self._touched_s}
+            buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
 
@@ -211,7 +220,7 @@ class Versions:
 
     def being_written(self, ref: ObjectRef) -> bool:
         writing = self._writing
-        return bool(writing) and (ref in writing or ObjectRef(ref.bucket, "") in writing)
+        return bool(writing) and (ref in writing or ref.beside("") in writing)
 
     # ------------------------------------------------------------------ life
 
@@ -242,7 +251,7 @@ class Versions:
         if found is None:
             return Listed.UNKNOWN
         meta, validated_s = found
-        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ObjectRef(ref.bucket, "")))
+        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
         if (

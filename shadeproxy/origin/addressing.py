@@ -21,6 +21,12 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
+def is_aws(url: str) -> bool:
+    """Whether an endpoint is one of AWS; "" is."""
+    host = urlsplit(url).hostname or ""
+    return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
 class Target(NamedTuple):
     """``origin`` is "scheme://host[:port]", ``host`` the Host field, ``raw_path`` what is sent and signed."""
 
@@ -52,11 +58,11 @@ class Endpoint:
         self._base_path = parts.path
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._addressing = addressing
-        self.is_aws = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        self.is_aws = is_aws(self.url)
 
     def target(self, ref: ObjectRef) -> Target:
         """The target of ``ref``; an empty key means the bucket, an empty bucket the service."""
-        bucket, key = ref
+        bucket, key, _ = ref
         if not _PLAIN_BUCKET.fullmatch(bucket):
             bucket = quote(bucket, safe="-_.~")
         if key:

@@ -16,9 +16,10 @@ from typing import NamedTuple, Protocol
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged, OriginError, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import pages_of
-from shadeproxy.core.types import ListEntry, ListPage, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import OWN, ListEntry, ListPage, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.ahead import Ahead, Fetched, Need
 from shadeproxy.engine.flight import Flight
+from shadeproxy.engine.pins import Prefix
 
 _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
@@ -30,9 +31,11 @@ _FAILURES_IN_A_ROW = 16
 
 
 class Listing(Protocol):
-    """``Origin.list_objects`` under the proxy's own credentials."""
+    """``Origin.list_objects`` with the credentials that read in ``namespace``."""
 
-    def __call__(self, bucket: str, prefix: str, *, start_after: str = "") -> Awaitable[ListPage]: ...
+    def __call__(
+        self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
+    ) -> Awaitable[ListPage]: ...
 
 
 @dataclass(slots=True)
@@ -84,6 +87,7 @@ class Warm:
         *,
         bucket: str,
         prefix: str,
+        namespace: str = OWN,
         dry_run: bool,
         clock: Clock,
         fetches: int,
@@ -94,8 +98,7 @@ class Warm:
         self.progress = Progress()
         self._ahead = ahead
         self._listing = listing
-        self._bucket = bucket
-        self._prefix = prefix
+        self._place = Prefix(bucket, prefix, namespace)
         self._clock = clock
         self._fetches = fetches
         self._flying: dict[Flight, int] = {}
@@ -127,12 +130,16 @@ class Warm:
 
     async def _entries(self) -> AsyncIterator[tuple[ListEntry, ...]]:
         after = ""
+        bucket, prefix, namespace = self._place
         while True:
-            page = await self._listing(self._bucket, self._prefix, start_after=after)
+            page = await self._listing(bucket, prefix, start_after=after, namespace=namespace)
             yield page.entries
             if not page.truncated or not page.entries:
                 return
             after = page.entries[-1].key
+
+    def _ref(self, entry: ListEntry) -> ObjectRef:
+        return ObjectRef(self._place.bucket, entry.key, self._place.namespace)
 
     async def _count(self) -> None:
         progress, counted = self.progress, 0
@@ -149,7 +156,7 @@ class Warm:
 
     async def _look_at(self, entry: ListEntry) -> None:
         """Count what of an object would have to be read."""
-        ref, progress = ObjectRef(self._bucket, entry.key), self.progress
+        ref, progress = self._ref(entry), self.progress
         progress.done += 1
         if not self._ahead.cacheable(ref):
             progress.not_stored += 1
@@ -197,7 +204,7 @@ class Warm:
 
     async def _begin(self, entry: ListEntry) -> _Object:
         """An object to read, its pages counted; over at once when there is nothing to read of it."""
-        ref = ObjectRef(self._bucket, entry.key)
+        ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._ahead.page_size)))
         if not entry.size:
             one.read = True  # nothing of it is ever stored

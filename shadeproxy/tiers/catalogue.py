@@ -5,7 +5,8 @@ first change of the segment after that. So a catalogue that is whole describes i
 after kill -9; after the machine went down it counts for nothing. It is a hint all the same: a page taken
 from it is proven by its record (header and body) before its first byte is served.
 One that is torn, altered, or of another store, segment or format is told from a good one by its hash.
-The format is frozen by a golden test.
+The format is frozen by a golden test. One that names a group of another namespace than the proxy's own has
+version 2, for a proxy that knows no namespaces to leave alone.
 """
 
 import contextlib
@@ -20,17 +21,20 @@ from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import GroupName
+from shadeproxy.core.types import OWN
 from shadeproxy.tiers.location import lengths_of, numbers_of, units_of
 from shadeproxy.tiers.record import UNIT_BYTES
 from shadeproxy.tiers.rows import ROW, Contents
 
 SUFFIX = ".cat"
 CATALOGUE_VERSION = 1
+NAMESPACE_VERSION = 2
 _MAGIC = b"ShCt"
 # magic, version, bytes of a row, segment number, rows, bytes of names, segment size, store id, boot; a hash.
 _HEAD = struct.Struct("<4sHHIIIQQQ")
 _HASH = struct.Struct("<Q")
 _START = _HEAD.size + _HASH.size
+_OWN_NAMES = msgspec.msgpack.Decoder(list[tuple[str, str]])
 _NAMES = msgspec.msgpack.Decoder(list[GroupName])
 
 
@@ -44,9 +48,10 @@ class Key(NamedTuple):
 
 def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
     """The bytes of a catalogue that is written in a ``boot`` of the machine."""
-    rows, names = contents.rows.tobytes(), msgspec.msgpack.encode(contents.names)
+    rows = contents.rows.tobytes()
+    version, names = _pack_names(contents.names)
     head = _HEAD.pack(
-        _MAGIC, CATALOGUE_VERSION, ROW.itemsize, key.number, len(contents.rows), len(names),
+        _MAGIC, version, ROW.itemsize, key.number, len(contents.rows), len(names),
         key.segment_bytes, key.store_id, boot,
     )  # fmt: skip
     return b"".join((head, _HASH.pack(xxh3_64_intdigest(head + names + rows)), names, rows))
@@ -60,7 +65,7 @@ def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
         raise TierError("the catalogue is cut off")
     magic, version, row_bytes, number, rows, names_bytes, *rest = _HEAD.unpack_from(raw)
     segment_bytes, store_id, written_in = rest
-    if magic != _MAGIC or version != CATALOGUE_VERSION or row_bytes != ROW.itemsize:
+    if magic != _MAGIC or version not in (CATALOGUE_VERSION, NAMESPACE_VERSION) or row_bytes != ROW.itemsize:
         raise TierError("the catalogue has another format")
     if Key(store_id, number, segment_bytes) != key:
         raise TierError("the catalogue is of another store or segment")
@@ -72,13 +77,27 @@ def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
     if stored_hash != xxh3_64_intdigest(raw[: _HEAD.size] + raw[_START:]):
         raise TierError("the catalogue is damaged")
     try:
-        names = _NAMES.decode(raw[_START : _START + names_bytes])
+        names = _unpack_names(raw[_START : _START + names_bytes], version)
     except msgspec.MsgspecError as error:
         raise TierError(f"the catalogue is damaged: {error}") from error
     contents = Contents(np.frombuffer(raw, ROW, offset=_START + names_bytes), names)
     if not _is_sound(contents, key):
         raise TierError("the catalogue contradicts itself")
     return contents
+
+
+def _pack_names(names: list[GroupName]) -> tuple[int, bytes]:
+    """The version that they need, and their bytes."""
+    if any(namespace for _, _, namespace in names):
+        return NAMESPACE_VERSION, msgspec.msgpack.encode(names)
+    return CATALOGUE_VERSION, msgspec.msgpack.encode([(bucket, head) for bucket, head, _ in names])
+
+
+def _unpack_names(raw: bytes, version: int) -> list[GroupName]:
+    """Raises msgspec.MsgspecError."""
+    if version == NAMESPACE_VERSION:
+        return _NAMES.decode(raw)
+    return [(bucket, head, OWN) for bucket, head in _OWN_NAMES.decode(raw)]
 
 
 def _is_sound(contents: Contents, key: Key) -> bool:

@@ -1,11 +1,13 @@
-"""The record format, version 1: how one page looks inside a segment file.
+"""The record format, versions 1 and 2: how one page looks inside a segment file.
 
 Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
 fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
 
 The header's hash covers the store's id and the record's own address. So bytes inside a body that look
 like a header, a stale copy, or a file from another store never count as a record.
-The format is frozen by a golden test. Nothing here does I/O; what cannot be packed or parsed is TierError.
+A record of the proxy's own namespace has version 1. One of another namespace has version 2, with the
+namespace at the end of its meta: a proxy that knows no namespaces takes no such record for one of its own.
+The formats are frozen by golden tests. Nothing here does I/O; what cannot be packed or parsed is TierError.
 """
 
 import re
@@ -19,10 +21,11 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef, Page
+from shadeproxy.core.types import OWN, Headers, ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import RecordHeader
 
 FORMAT_VERSION = 1
+NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
@@ -34,7 +37,9 @@ WHOLE_BLOCKS_UNITS = 1024
 
 Body = bytes | bytearray | memoryview
 _Meta = tuple[str, str, str, bytes, int, list[int | str]]
+_NamespaceMeta = tuple[str, str, str, bytes, int, list[int | str], str]
 
+_VERSIONS = (FORMAT_VERSION, NAMESPACE_VERSION)
 # magic, version, meta bytes, store id, address, body bytes, page number, sequence, validated_s, body hash.
 # The sequence makes two records at one address differ even when they hold the same page.
 _FIXED = struct.Struct("<4sHHQQIIQdQ")
@@ -43,7 +48,9 @@ _HASH = struct.Struct("<Q")
 _PLACE = struct.Struct("<4s2xH16xI")
 _META_ENCODER = msgspec.msgpack.Encoder()
 _META_DECODER = msgspec.msgpack.Decoder(_Meta)
+_NAMESPACE_META_DECODER = msgspec.msgpack.Decoder(_NamespaceMeta)
 _NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, int, msgspec.Raw])
+_NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, int, msgspec.Raw, str])
 # MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
@@ -100,7 +107,9 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
     texts = tuple(chain.from_iterable(meta.headers))
     coded = tuple(map(_CODE_OF_TEXT.get, texts, texts))
     try:
-        raw = _META_ENCODER.encode((*page.ref, etag_text, etag_hash, meta.size, coded))
+        bucket, key, namespace = page.ref
+        parts = (bucket, key, etag_text, etag_hash, meta.size, coded)
+        raw = _META_ENCODER.encode((*parts, namespace) if namespace else parts)
     except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise TierError(f"metadata of {page.ref!r} cannot be stored: {error}") from error
     if len(raw) > _META_LIMIT_BYTES:
@@ -134,7 +143,7 @@ def pack_header(
     page, validated_s = header.page, header.validated_s
     try:
         fixed = _FIXED.pack(
-            MAGIC, FORMAT_VERSION, len(meta), store_id, address, len(body), page.number, sequence,
+            MAGIC, _version_of(page), len(meta), store_id, address, len(body), page.number, sequence,
             validated_s, xxh3_64_intdigest(body),
         )  # fmt: skip
     except struct.error as error:
@@ -172,15 +181,15 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
     (stored_hash,) = _HASH.unpack_from(raw, _FIXED.size)
     if stored_hash != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
         raise TierError("record header is damaged")
-    if fields[1] != FORMAT_VERSION or fields[3] != store_id or fields[4] != address:
+    if fields[1] not in _VERSIONS or fields[3] != store_id or fields[4] != address:
         raise TierError("record belongs to another place, store or format")
     try:
-        bucket, key, etag_text, etag_hash, size, texts = _META_DECODER.decode(meta_raw)
+        bucket, key, etag_text, etag_hash, size, texts, namespace = _decode_meta(meta_raw, fields[1])
         meta = ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise TierError(f"record metadata is damaged: {error}") from error
     # Buckets are few and records are many: one string for all of them.
-    page = Page(ObjectRef(sys.intern(bucket), key), meta.etag, fields[6])
+    page = Page(ObjectRef(sys.intern(bucket), key, sys.intern(namespace)), meta.etag, fields[6])
     return RecordHeader(page, meta, layout.body_bytes, fields[8]), layout
 
 
@@ -191,18 +200,34 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> Facts:
     if len(raw) < HEADER_BYTES:
         raise TierError("no record here: it was erased, or never written")
     magic, version, meta_bytes, store, place, body_bytes, number, _, validated_s, _ = _FIXED.unpack_from(raw)
-    if magic != MAGIC or version != FORMAT_VERSION or store != store_id or place != address:
+    if magic != MAGIC or version not in _VERSIONS or store != store_id or place != address:
         raise TierError("record belongs to another place, store or format")
     meta_raw = bytes(raw[HEADER_BYTES : HEADER_BYTES + meta_bytes])
     if _HASH.unpack_from(raw, _FIXED.size)[0] != xxh3_64_intdigest(bytes(raw[: _FIXED.size]) + meta_raw):
         raise TierError("record header is damaged")
     try:
-        bucket, key, etag_text, etag_hash, _, _ = _NAMES_DECODER.decode(meta_raw)
+        if version == FORMAT_VERSION:
+            bucket, key, etag_text, etag_hash, _, _ = _NAMES_DECODER.decode(meta_raw)
+            namespace = OWN
+        else:
+            bucket, key, etag_text, etag_hash, _, _, namespace = _NAMESPACE_NAMES_DECODER.decode(meta_raw)
     except msgspec.MsgspecError as error:
         raise TierError(f"record metadata is damaged: {error}") from error
-    ref, etag = ObjectRef(bucket, key), _etag(etag_text, etag_hash)
+    ref, etag = ObjectRef(bucket, key, namespace), _etag(etag_text, etag_hash)
     length = HEADER_BYTES + meta_bytes + body_bytes
     return Facts(ref, etag, number, body_bytes, validated_s, -(-length // UNIT_BYTES))
+
+
+def _version_of(page: Page) -> int:
+    return NAMESPACE_VERSION if page.ref.namespace else FORMAT_VERSION
+
+
+def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
+    """Raises msgspec.MsgspecError."""
+    if version == FORMAT_VERSION:
+        return (*_META_DECODER.decode(raw), OWN)
+    meta: _NamespaceMeta = _NAMESPACE_META_DECODER.decode(raw)
+    return meta
 
 
 def body_hash(body: Body) -> int:

@@ -55,6 +55,25 @@ async def test_what_is_pinned_is_pinned_after_a_restart(opened):
     assert not again.pins.covers(ObjectRef("train", "img/1"))
 
 
+async def test_pins_of_one_prefix_in_two_namespaces_are_two_pins(opened):
+    pins = await opened()
+    await pins.pin("train", "img/")
+    await pins.pin("train", "img/", "team-a")
+    again = await opened()
+    assert again.pins.by_call() == [
+        PinnedPrefix("train", "img/", 100.0),
+        PinnedPrefix("train", "img/", 100.0, "team-a"),
+    ]
+    await again.unpin("train", "img/")
+    once_more = await opened()
+    assert once_more.pins.covers(ObjectRef("train", "img/1", "team-a"))
+    assert not once_more.pins.covers(ObjectRef("train", "img/1"))
+    with pytest.raises(UnknownName) as caught:
+        await once_more.unpin("train", "img/", "team-b")
+    assert str(caught.value) == "no call pinned s3://train/img/ (namespace team-b)"
+    assert caught.value.hint == "pinned are s3://train/img/ (namespace team-a); name one of them exactly"
+
+
 async def test_it_is_durable_before_the_call_is_answered(opened):
     pins = await opened()
     await pins.pin("train", "img/")

@@ -69,6 +69,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
         "python",
         "lane",
         "secrets",
+        "bucket names",
         "memory",
         "cache.ram.path",
         "cache.disk.path",

@@ -209,3 +209,23 @@ def test_what_is_refused_is_told_with_its_hint(shade, control):
     result = shade("unpin", "s3://b/d", "--url", control.url)
     assert result.exit_code == 1
     assert result.stderr == "error: no call pinned s3://b/d; pinned are s3://b/e\n"
+
+
+@pytest.mark.parametrize("call", ["warm", "pin", "unpin", "purge"])
+def test_a_call_names_the_namespace_that_it_means(shade, control, answering, call):
+    if call == "warm":
+        answering({})
+    else:
+        control.answer = (200, json.dumps(PINNED))
+    shade(call, "s3://b/d/", "--namespace", "team-a", "--url", control.url)
+    asked = control.requests[0][3]
+    assert asked == {"uri": "s3://b/d/", "dry_run": False, "namespace": "team-a"}
+
+
+def test_pins_of_other_namespaces_are_told_apart(shade, control):
+    pins = [{"uri": "s3://b/d", "by": "call", "since_s": 1.0}]
+    pins.append(pins[0] | {"namespace": "team-a"})
+    control.answer = (200, json.dumps({"pins": pins, "bytes": 0, "limit_bytes": 1}))
+    told = shade("pin", "--url", control.url).stdout
+    assert "s3://b/d (team-a)" in told
+    assert told.count("s3://b/d") == 2

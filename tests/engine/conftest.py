@@ -21,6 +21,7 @@ from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.upcoming import NextUses
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.transfers import Medium
@@ -68,9 +69,11 @@ class Bench:
     weights: Weights
     rules: Rules
 
-    async def get(self, key: str, *, bucket: str = "b", **kwargs: Any) -> tuple[bytes, Source]:
+    async def get(
+        self, key: str, *, bucket: str = "b", namespace: str = "", **kwargs: Any
+    ) -> tuple[bytes, Source]:
         """The body of a whole or ranged GET, and where it came from."""
-        request = ReadRequest(ObjectRef(bucket, key), **kwargs)
+        request = ReadRequest(ObjectRef(bucket, key, namespace), **kwargs)
         async with self.engine.open(request) as reading:
             spec = request.range or RangeSpec(0, None)
             size = reading.meta.size
@@ -124,6 +127,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         recording: Recording | None = None,
         pinned: tuple[str, ...] = (),
         recover: bool = True,
+        upstreams: Upstreams = ONLY_OWN,
     ) -> Bench:
         rules_in_force = Rules(rules)
         pins = Pins(rules_in_force)
@@ -169,6 +173,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
             verdicts=Verdicts(60.0) if verdicts else None,
             orders=None if knowledge is None else knowledge.orders,
             recording=recording,
+            upstreams=upstreams,
         )
         bench = Bench(engine, cache, origin, stats, clock, ledger, weights, rules_in_force)
         benches.append(bench)

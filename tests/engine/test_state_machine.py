@@ -15,7 +15,7 @@ from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine import partial
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.cache import PageCache
@@ -31,10 +31,38 @@ from shadeproxy.tiers.store import SegmentStore
 
 PAGE = 4096
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
-KEYS = st.sampled_from([f"k{n}" for n in range(12)])
+OTHER = Upstream("client:other")
+KEYS = st.sampled_from([f"k{n}" for n in range(12)] + [f"@k{n}" for n in range(6)])
+"""Those with "@" are keys of the bucket of that name in another namespace."""
 SIZES = st.one_of(
     st.integers(0, 3 * PAGE), st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE, 5 * PAGE + 1])
 )
+
+
+def ref_of(key):
+    """The object that ``key`` stands for."""
+    return ObjectRef("b", key.replace("@", ""), "other" if "@" in key else "")
+
+
+class Accounts:
+    """An origin whose bucket names belong to accounts: the proxy's own, and another."""
+
+    def __init__(self, clock):
+        self.of = {name: MemoryOrigin(chunk_bytes=1000, clock=clock) for name in (SHARED, OTHER)}
+        for origin in self.of.values():
+            origin.buckets["b"] = {}
+
+    def put(self, key, body):
+        self.of[OTHER if "@" in key else SHARED].put("b", ref_of(key).key, body)
+
+    def delete(self, key):
+        self.of[OTHER if "@" in key else SHARED].buckets["b"].pop(ref_of(key).key, None)
+
+    def head(self, ref, *, upstream=SHARED):
+        return self.of[upstream].head(ref, upstream=upstream)
+
+    def open(self, ref, *, upstream=SHARED, **options):
+        return self.of[upstream].open(ref, upstream=upstream, **options)
 
 
 async def slowly(work):
@@ -63,8 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.seed = 0
         self.weights = Weights()
         self.clock = ManualClock()
-        self.origin = MemoryOrigin(chunk_bytes=1000, clock=self.clock)
-        self.origin.buckets["b"] = {}
+        self.origin = Accounts(self.clock)
         self.pinned = set()
         # Pages are short here: parts of them would never be read alone.
         self.least_saved_bytes, partial._LEAST_SAVED_BYTES = partial._LEAST_SAVED_BYTES, PAGE // 4
@@ -120,6 +147,7 @@ class EngineMachine(RuleBasedStateMachine):
             stats=stats,
             clock=self.clock,
             page_size=PAGE,
+            upstreams={"": SHARED, "other": OTHER},
         )
 
     def body(self, size):
@@ -131,8 +159,8 @@ class EngineMachine(RuleBasedStateMachine):
         key, body = f"fixed/{key}" if fixed else key, self.body(size)
 
         async def write():
-            async with self.engine.writing([ObjectRef("b", key)]):
-                self.origin.put("b", key, body)
+            async with self.engine.writing([ref_of(key)]):
+                self.origin.put(key, body)
 
         self.run(write())
         self.model[key] = body
@@ -140,7 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(key=KEYS, size=SIZES)
     def write_behind_its_back(self, key, size):
         self.model[key] = body = self.body(size)
-        self.origin.put("b", key, body)
+        self.origin.put(key, body)
 
     @rule(key=KEYS, size=SIZES, before=st.integers(0, 30), within=st.integers(0, 10))
     def write_while_it_is_read(self, key, size, before, within):
@@ -157,11 +185,11 @@ class EngineMachine(RuleBasedStateMachine):
             reader = asyncio.create_task(read())
             for _ in range(before):
                 await asyncio.sleep(0)
-            async with self.engine.writing([ObjectRef("b", key)]):
+            async with self.engine.writing([ref_of(key)]):
                 for _ in range(within):
                     await asyncio.sleep(0)
                 second = asyncio.create_task(read())
-                self.origin.put("b", key, body)
+                self.origin.put(key, body)
             self.model[key] = body
             await self.check_read(key, None)
             await asyncio.gather(reader, second)
@@ -171,8 +199,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def delete_through_the_proxy(self, key):
         async def delete():
-            async with self.engine.writing([ObjectRef("b", key)]):
-                self.origin.buckets["b"].pop(key, None)
+            async with self.engine.writing([ref_of(key)]):
+                self.origin.delete(key)
 
         self.run(delete())
         self.model.pop(key, None)
@@ -203,7 +231,9 @@ class EngineMachine(RuleBasedStateMachine):
 
     async def get(self, key, spec):
         try:
-            async with self.engine.open(ReadRequest(ObjectRef("b", key), spec)) as reading:
+            async with self.engine.open(
+                ReadRequest(ref_of(key), spec, OTHER if "@" in key else SHARED)
+            ) as reading:
                 size = reading.meta.size
                 span = Span(0, size) if spec is None or spec.first >= size else spec.resolve(size)
                 return 200, b"".join([bytes(piece) async for piece in reading.body(span)])
@@ -259,11 +289,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, weight=st.floats(0, 10))
     def score(self, key, weight):
-        self.weights.by_hash[object_hash(ObjectRef("b", key))] = weight
+        self.weights.by_hash[object_hash(ref_of(key))] = weight
 
-    @rule(prefix=st.sampled_from(["", "fixed/", "k1"]))
-    def purge(self, prefix):
-        self.run(self.engine.purge("b", prefix, dry_run=False))
+    @rule(prefix=st.sampled_from(["", "fixed/", "k1"]), namespace=st.sampled_from(["", "other"]))
+    def purge(self, prefix, namespace):
+        self.run(self.engine.purge("b", prefix, namespace, dry_run=False))
 
     @rule(
         how=st.sampled_from(["clean", "drained", "killed"]),

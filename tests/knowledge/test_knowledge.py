@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +13,8 @@ from shadeproxy.engine.knowledge.datasets import Groups
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import FORGET_AFTER, Job, Progress
 from shadeproxy.engine.knowledge.knowledge import KINDS, Knowledge
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.engine.knowledge.pages import PAGE_SIZE_BYTES
 
 NOW_S = 1000.0
 
@@ -390,3 +393,21 @@ def test_a_restart_of_the_proxy_begins_no_run(knowledge):
     assert drawn(again) == [None, 2.0, None]
     again.begin_run("one", 0, resumes=False)
     assert drawn(again) == [None, None, None]
+
+
+def test_a_dataset_of_another_namespace_is_kept_as_one():
+    builder = ManifestBuilder("train", namespace="team-a")
+    builder.add(ObjectRef("b", "k", "team-a"))
+    dataset, own = builder.finish(), ManifestBuilder("train")
+    own.add(ObjectRef("b", "k"))
+    blob = durable.dump_dataset(dataset)
+    again = durable.load_dataset(blob, PAGE_SIZE_BYTES)
+    assert again.ref(0) == ObjectRef("b", "k", "team-a")
+    assert (again.digest, again.groups.hashes.tolist()) == (dataset.digest, dataset.groups.hashes.tolist())
+    assert own.finish().digest != dataset.digest
+    # A proxy that knows no namespaces leaves it out: it reads version 1 alone.
+    assert msgspec.msgpack.decode(blob)["version"] == 2
+    assert msgspec.msgpack.decode(durable.dump_dataset(own.finish()))["version"] == 1
+    stripped = msgspec.msgpack.encode(msgspec.msgpack.decode(blob) | {"namespace": ""})
+    with pytest.raises(StateError, match="of another namespace"):
+        durable.load_dataset(stripped, PAGE_SIZE_BYTES)

@@ -336,8 +336,8 @@ async def test_an_object_that_changes_meanwhile_is_read_in_its_new_version(make_
     work = warming(bench)
     listing = work._listing
 
-    async def then_changed(bucket, prefix, *, start_after=""):
-        page = await listing(bucket, prefix, start_after=start_after)
+    async def then_changed(bucket, prefix, **options):
+        page = await listing(bucket, prefix, **options)
         origin.put("b", "d/0000", b"n" * (2 * PAGE))
         return page
 

@@ -1,5 +1,6 @@
 """A real S3 server for tests that need one: Ceph RGW on a free loopback port, in a temporary directory."""
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,17 @@ class Rgw:
     endpoint: str
     main: tuple[str, str]
     alt: tuple[str, str]
+    config: Path
+
+    def add_tenant(self, name: str) -> tuple[str, str]:
+        """Keys of a user of a tenant of its own, whose names of buckets are its own."""
+        access_key, secret_key = f"KEY{name.upper()}", f"secret-of-{name}"
+        command = ["radosgw-admin", "-c", str(self.config), "-n", "client.rgw", "user", "create"]
+        command += ["--tenant", name, "--uid", name, "--display-name", name]
+        command += ["--access-key", access_key, "--secret", secret_key]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert made.returncode == 0, made.stderr
+        return access_key, secret_key
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +45,6 @@ def run_rgw(folder: Path, *, store_gib: int = 2, settings: str = "") -> Iterator
         gateway = thread.submit(running.__enter__).result()
         try:
             main, alt = ((account.access_key, account.secret_key) for account in (gateway.main, gateway.alt))
-            yield Rgw(gateway.served.url, main, alt)
+            yield Rgw(gateway.served.url, main, alt, folder / "cluster" / "ceph.conf")
         finally:
             thread.submit(running.__exit__, None, None, None).result()

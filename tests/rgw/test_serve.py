@@ -20,6 +20,8 @@ secret_env = "TRAINER_SECRET"
 access_key = "guest"
 secret_env = "TRAINER_SECRET"
 upstream = { access_key = "%s", secret_env = "GUEST_SECRET" }
+# Both users are of one tenant, so that a bucket's name means one bucket for them.
+namespace = "shared"
 """
 
 

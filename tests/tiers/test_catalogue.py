@@ -30,7 +30,7 @@ def contents(**changes) -> Contents:
         "age": 20.0,
         "validated_s": 1.7e9,
     } | changes
-    return Contents(np.array([tuple(row.values())], dtype=ROW), [("b", "dir/")])
+    return Contents(np.array([tuple(row.values())], dtype=ROW), [("b", "dir/", "")])
 
 
 def test_the_format_is_frozen():
@@ -39,8 +39,17 @@ def test_the_format_is_frozen():
     assert catalogue.CATALOGUE_VERSION == 1
     assert (len(raw), xxh3_64_intdigest(raw)) == (117, 1474251583895418805)
     again = unpack(raw, KEY, boot=99)
-    assert again.names == [("b", "dir/")]
+    assert again.names == [("b", "dir/", "")]
     assert again.rows.tobytes() == contents().rows.tobytes()
+
+
+def test_the_format_with_namespaces_is_frozen():
+    """A proxy that knows no namespaces refuses its version, and takes no page of one for its own."""
+    rows = contents().rows
+    raw = pack(Contents(rows, [("b", "dir/", "team-a"), ("b", "dir/", "")]), KEY, boot=99)
+    assert int.from_bytes(raw[4:6], "little") == catalogue.NAMESPACE_VERSION == 2
+    assert (len(raw), xxh3_64_intdigest(raw)) == (133, 18209436093896795170)
+    assert unpack(raw, KEY, boot=99).names == [("b", "dir/", "team-a"), ("b", "dir/", "")]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +89,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed():
 def test_one_that_contradicts_itself_is_refused(wrong):
     with pytest.raises(TierError, match="contradicts itself"):
         unpack(pack(contents(**wrong), KEY, boot=1), KEY)
-    double = Contents(np.concatenate([contents().rows] * 2), [("b", "dir/")])
+    double = Contents(np.concatenate([contents().rows] * 2), [("b", "dir/", "")])
     with pytest.raises(TierError, match="contradicts itself"):
         unpack(pack(double, KEY, boot=1), KEY)
 

@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
+from shadeproxy.tiers import record
 from shadeproxy.tiers.base import RecordHeader
-from shadeproxy.tiers.record import FORMAT_VERSION, HEADER_BYTES, encode_meta, pack_header, unpack_header
+from shadeproxy.tiers.record import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    NAMESPACE_VERSION,
+    encode_meta,
+    pack_header,
+    read_facts,
+    unpack_header,
+)
 
 STORE, ADDRESS = 0x1122334455667788, (3 << 26) | 1000
 HEADERS = (("Content-Type", "image/png"), ("Last-Modified", "Tue, 01 Jul 2025 10:00:00 GMT"), ("x-y", "z"))
@@ -28,6 +37,14 @@ GOLDEN = (
 )
 
 
+GOLDEN_NAMESPACED = (
+    "53685067020065008877665544332211e803000c000000000500000002000000070000000000000000001068ec18da41"
+    "fddc625c55e85595a05821417c137db797a5747261696eaf696d616765732fc3a920312e706e67a32d3132c410012345"
+    "6789abcdef0123456789abcdefcf0000000218711a0096012300bd5475652c203031204a756c20323032352031303a30"
+    "303a303020474d54a3782d79a17aa67465616d2d61"
+)
+
+
 def pack(header=HEADER, body=b"hello", **place):
     place = {"store_id": STORE, "address": ADDRESS, "sequence": 7} | place
     return pack_header(header, body, meta=encode_meta(header.page, header.meta), **place)
@@ -36,6 +53,28 @@ def pack(header=HEADER, body=b"hello", **place):
 def test_golden_record():
     assert pack().hex() == GOLDEN, "format changed: bump FORMAT_VERSION (and this test)"
     assert FORMAT_VERSION == 1
+
+
+NAMESPACED = HEADER._replace(page=HEADER.page._replace(ref=ObjectRef("train", "images/é 1.png", "team-a")))
+
+
+def test_golden_record_of_another_namespace():
+    raw = pack(NAMESPACED)
+    assert raw.hex() == GOLDEN_NAMESPACED, "format changed: bump NAMESPACE_VERSION (and this test)"
+    assert int.from_bytes(raw[4:6], "little") == NAMESPACE_VERSION == 2
+    header, layout = unpack_header(raw, store_id=STORE, address=ADDRESS)
+    assert header == NAMESPACED
+    facts = read_facts(raw, store_id=STORE, address=ADDRESS)
+    assert facts.ref == NAMESPACED.page.ref
+    assert layout.record_bytes % 64 == 0
+
+
+def test_a_proxy_that_knows_no_namespaces_takes_no_record_of_one(monkeypatch):
+    """As the version before had it: anything but version 1 is no record of its own."""
+    monkeypatch.setattr(record, "_VERSIONS", (FORMAT_VERSION,))
+    for read in (unpack_header, read_facts):
+        with pytest.raises(TierError, match="another place, store or format"):
+            read(pack(NAMESPACED), store_id=STORE, address=ADDRESS)
 
 
 def test_round_trip_and_layout():

@@ -19,16 +19,19 @@ from shadeproxy.api.control.bodies import (
     PinList,
     PinRequest,
     PinSummary,
+    PlaceRequest,
     PurgeAnswer,
     PurgeRequest,
     answer_json,
     read_json,
 )
 from shadeproxy.api.control.context import ControlContext, Pinned
+from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import InvalidRequest, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.pins import Prefix
 
 _SCHEME = "s3://"
 _BUCKET = re.compile(BUCKET_PATTERN)
@@ -36,48 +39,56 @@ LISTING = {
     "prefix": "What the keys begin with; left out, the whole bucket",
     "limit": "At most so many objects, 1 to 1000; 100 by default",
     "start_after": "Only keys after this one",
+    "namespace": FIELD,
 }
+ONE = {"namespace": FIELD}
 
 
 class _Listing(msgspec.Struct, forbid_unknown_fields=True):
     prefix: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     start_after: str = ""
+    namespace: str = ""
+
+
+class _One(msgspec.Struct, forbid_unknown_fields=True):
+    namespace: str = ""
 
 
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PurgeRequest)
-    bucket, prefix = read_place(wanted.uri)
-    purged = await context.admin.purge(bucket, prefix, dry_run=wanted.dry_run)
+    place = read_place(context, wanted)
+    purged = await context.admin.purge(place, dry_run=wanted.dry_run)
     return answer_json(PurgeAnswer(purged.objects, purged.pages, purged.size_bytes))
 
 
 async def pin(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PinRequest)
-    bucket, prefix = read_place(wanted.uri)
-    return _answer_pin(bucket, prefix, await context.admin.pin(bucket, prefix, dry_run=wanted.dry_run))
+    place = read_place(context, wanted)
+    return _answer_pin(place, await context.admin.pin(place, dry_run=wanted.dry_run))
 
 
 async def unpin(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PinRequest)
-    bucket, prefix = read_place(wanted.uri)
-    return _answer_pin(bucket, prefix, await context.admin.unpin(bucket, prefix, dry_run=wanted.dry_run))
+    place = read_place(context, wanted)
+    return _answer_pin(place, await context.admin.unpin(place, dry_run=wanted.dry_run))
 
 
 async def list_pins(context: ControlContext, _request: web.Request) -> web.Response:
     now = context.admin.pins()
-    pins = [PinSummary(pin.uri, pin.by, pin.since_s) for pin in now.pins]
+    pins = [PinSummary(pin.uri, pin.by, pin.since_s, pin.namespace) for pin in now.pins]
     return answer_json(PinList(pins, now.size_bytes, now.limit_bytes))
 
 
-def read_place(uri: str) -> tuple[str, str]:
-    """Bucket and prefix of s3://bucket/prefix. Raises InvalidRequest."""
+def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
+    """The prefix that a call names by s3://bucket/prefix. Raises InvalidRequest, UnknownName."""
+    uri = wanted.uri
     bucket, _, prefix = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or not bucket:
         raise InvalidRequest(
             f"{uri[:200]!r} is no S3 URI", hint="write s3://bucket/prefix, or s3://bucket for all of it"
         )
-    return require_bucket(bucket), prefix
+    return Prefix(require_bucket(bucket), prefix, require_namespace(context, wanted.namespace))
 
 
 def require_bucket(name: str) -> str:
@@ -90,14 +101,22 @@ def require_bucket(name: str) -> str:
     return name
 
 
-def _answer_pin(bucket: str, prefix: str, pinned: Pinned) -> web.Response:
+def _answer_pin(place: Prefix, pinned: Pinned) -> web.Response:
     return answer_json(
-        PinAnswer(f"s3://{bucket}/{prefix}", pinned.objects, pinned.pages, pinned.size_bytes, pinned.held)
+        PinAnswer(
+            f"s3://{place.bucket}/{place.prefix}",
+            pinned.objects,
+            pinned.pages,
+            pinned.size_bytes,
+            pinned.held,
+        )
     )
 
 
 async def get_object(context: ControlContext, request: web.Request) -> web.Response:
-    ref = ObjectRef(request.match_info["bucket"], request.match_info["key"])
+    asked = read_query(request, _One, ONE)
+    namespace = require_namespace(context, asked.namespace)
+    ref = ObjectRef(request.match_info["bucket"], request.match_info["key"], namespace)
     cached = await context.admin.inspect(ref)
     if cached is None:
         raise UnknownName(f"nothing of {ref} is cached", hint="it is cached when it is read; check the key")
@@ -106,7 +125,7 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
     weight = float(np.fmax.reduce(context.knowledge.weights_of(hashes, numbers)))
     return answer_json(
         ObjectSummary(
-            uri=str(ref),
+            uri=f"s3://{ref.bucket}/{ref.key}",
             etag=cached.meta.etag,
             size=cached.meta.size,
             headers=list(cached.meta.headers),
@@ -124,9 +143,8 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
 async def list_objects(context: ControlContext, request: web.Request) -> web.Response:
     bucket = require_bucket(request.match_info["bucket"])
     asked = read_query(request, _Listing, LISTING)
-    listed = await context.admin.list_cached(
-        bucket, asked.prefix, start_after=asked.start_after, limit=asked.limit
-    )
+    place = Prefix(bucket, asked.prefix, require_namespace(context, asked.namespace))
+    listed = await context.admin.list_cached(place, start_after=asked.start_after, limit=asked.limit)
     objects = [
         CachedSummary(
             key=_told(ref.key),

@@ -43,10 +43,13 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
-    """Samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/"."""
+    """Samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/".
+    ``namespace``: whose bucket it is, where bucket names belong to accounts; "" is the proxy's own.
+    """
 
     bucket: Annotated[str, msgspec.Meta(min_length=1)]
     prefix: str = ""
+    namespace: str = ""
 
 
 class DatasetSummary(msgspec.Struct):
@@ -86,12 +89,14 @@ class OrderAnnounced(msgspec.Struct):
 class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
     """Either ``ids`` and ``scores``, of one length, or ``keys``: scores by "bucket/key".
 
-    By key, every sample in the object gets the score.
+    By key, every sample in the object gets the score. ``namespace``: of the keys; left out, that of the job's
+    dataset, or the proxy's own.
     """
 
     ids: list[SampleId] | None = None
     scores: list[float] | None = None
     keys: dict[str, float] | None = None
+    namespace: str | None = None
 
 
 class ScoresApplied(msgspec.Struct):
@@ -117,37 +122,18 @@ class LogLevel(msgspec.Struct):
     level: str
 
 
-class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
-    """An object, or a piece of it: from ``offset`` on, ``length`` bytes or all that follow."""
-
-    bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-    offset: Position = 0
-    length: Position | None = None
-
-
-class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What to read: ``items``, or sample ``ids`` of ``dataset`` (left out: the dataset of ``job``).
-
-    ``digest``: of the dataset whose ids these are, which must be registered still. ``job``, ``epoch`` and
-    ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked or as each is there.
-    """
-
-    items: list[ReadItem] | None = None
-    dataset: str | None = None
-    digest: str | None = None
-    ids: list[SampleId] | None = None
-    job: str | None = None
-    epoch: Count | None = None
-    rank: Count | None = None
-    order: Literal["given", "ready"] = "given"
-
-
-class PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``uri``: s3://bucket/prefix; s3://bucket alone is the whole bucket."""
+class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Names a prefix."""
 
     uri: str
     dry_run: bool = False
+    namespace: str = ""
+
+
+class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
+    """``uri``: s3://bucket/prefix; s3://bucket alone is the whole bucket. ``namespace``: whose bucket it is;
+    "" is the proxy's own.
+    """
 
 
 class PurgeAnswer(msgspec.Struct):
@@ -156,11 +142,8 @@ class PurgeAnswer(msgspec.Struct):
     bytes: int
 
 
-class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``uri``: as of a purge. ``dry_run``: change nothing, and tell what is cached of it."""
-
-    uri: str
-    dry_run: bool = False
+class PinRequest(PlaceRequest, forbid_unknown_fields=True):
+    """As of a purge. ``dry_run``: change nothing, and tell what is cached of it."""
 
 
 class PinAnswer(msgspec.Struct):
@@ -173,14 +156,15 @@ class PinAnswer(msgspec.Struct):
     held: int
 
 
-class PinSummary(msgspec.Struct):
-    """``by``: "call", or the rule of the configuration, as "rules[0]", whose bucket is a pattern.
-    ``since_s``: Unix time of the call.
+class PinSummary(msgspec.Struct, omit_defaults=True):
+    """``by``: "call", or the rule of the configuration, as "rules[0]", whose bucket is a pattern, in every
+    namespace. ``since_s``: Unix time of the call. ``namespace``: left out where it is the proxy's own.
     """
 
     uri: str
     by: str
     since_s: float | None
+    namespace: str = ""
 
 
 class PinList(msgspec.Struct):
@@ -191,11 +175,8 @@ class PinList(msgspec.Struct):
     limit_bytes: int
 
 
-class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``uri``: as of a purge. ``dry_run``: read nothing, and count what would have to be read."""
-
-    uri: str
-    dry_run: bool = False
+class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
+    """As of a purge. ``dry_run``: read nothing, and count what would have to be read."""
 
 
 class OperationSummary(msgspec.Struct):

@@ -19,9 +19,11 @@ from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import ListPage, ObjectMeta, ObjectRef
+from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.pins import Prefix
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -58,6 +60,7 @@ class Pin:
     uri: str
     by: str
     since_s: float | None
+    namespace: str = OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,8 @@ class CachedListing:
 class CacheAdmin(Protocol):
     """Administration of what is cached."""
 
-    async def purge(self, bucket: str, prefix: str, *, dry_run: bool) -> Purged:
-        """Drop pages and metadata of every object whose key starts with ``prefix`` ("" for the bucket).
+    async def purge(self, place: Prefix, *, dry_run: bool) -> Purged:
+        """Drop pages and metadata of every object under ``place`` (prefix "": of the bucket).
 
         What is being read keeps its bytes until its readers are done. The origin is not touched.
         """
@@ -110,15 +113,15 @@ class CacheAdmin(Protocol):
         """What is cached of one object; None when nothing is known of it."""
         ...
 
-    async def list_cached(self, bucket: str, prefix: str, *, start_after: str, limit: int) -> CachedListing:
-        """What is cached of the objects under ``prefix``, the first ``limit`` after ``start_after``."""
+    async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
+        """What is cached of the objects under ``place``, the first ``limit`` after ``start_after``."""
         ...
 
-    async def pin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
-        """Evict nothing under ``prefix`` for anything else, now and after a restart. Raises Conflict."""
+    async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+        """Evict nothing under ``place`` for anything else, now and after a restart. Raises Conflict."""
         ...
 
-    async def unpin(self, bucket: str, prefix: str, *, dry_run: bool) -> Pinned:
+    async def unpin(self, place: Prefix, *, dry_run: bool) -> Pinned:
         """Take a pin back. Raises UnknownName where no call pinned that, Conflict where a rule did."""
         ...
 
@@ -126,15 +129,17 @@ class CacheAdmin(Protocol):
         """All that is pinned."""
         ...
 
-    def warming(self, bucket: str, prefix: str, *, dry_run: bool) -> Work:
-        """To be run: everything under ``prefix`` is read into the cache, where there is room for it."""
+    def warming(self, place: Prefix, *, dry_run: bool) -> Work:
+        """To be run: everything under ``place`` is read into the cache, where there is room for it."""
         ...
 
 
 class ObjectLister(Protocol):
-    """``Origin.list_objects`` under the proxy's own credentials. Raises OriginError."""
+    """``Origin.list_objects`` with the credentials that read in ``namespace``. Raises OriginError."""
 
-    async def __call__(self, bucket: str, prefix: str, *, start_after: str = "") -> ListPage: ...
+    async def __call__(
+        self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
+    ) -> ListPage: ...
 
 
 class LogLevels(Protocol):
@@ -157,8 +162,9 @@ class ControlContext:
     the answer of GET /v1/doctor. resident_pages: fresh arrays of the object hashes (u64) and numbers (u32) of
     resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
-    has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; reads_allowed:
-    whether callers may read, with the proxy's own rights. held: bytes that were fetched ahead of their turn
+    has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; upstreams: with
+    whose credentials in which namespace (engine/namespaces.py); reads_allowed: whether callers may read
+    with them. held: bytes that were fetched ahead of their turn
     in an answer, over all calls.
     """
 
@@ -172,6 +178,7 @@ class ControlContext:
     resident_pages: Callable[[], tuple[NDArray[np.uint64], NDArray[np.uint32]]]
     engine: ReadPath
     page_size: int
+    upstreams: Upstreams = field(default_factory=lambda: ONLY_OWN)
     readiness: Callable[[], str]
     log_levels: LogLevels
     remarks: Callable[[], list[str]]

@@ -1,5 +1,6 @@
 """Calls about datasets: register a manifest or a listing, show it, forget it."""
 
+import msgspec
 from aiohttp import web
 
 from shadeproxy.api.control.bodies import (
@@ -15,6 +16,8 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.namespaces import FIELD, require_namespace
+from shadeproxy.api.control.queries import read_query
 from shadeproxy.api.control.waiting import while_connected
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
@@ -23,6 +26,11 @@ from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
 from shadeproxy.engine.knowledge.unpack import MAX_BYTES, ManifestReader
 
 _GZIP = frozenset({"gzip", "x-gzip"})
+QUERY = {"namespace": f"Of the buckets of a manifest. {FIELD}"}
+
+
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    namespace: str = ""
 
 
 async def list_datasets(context: ControlContext, _request: web.Request) -> web.Response:
@@ -31,10 +39,14 @@ async def list_datasets(context: ControlContext, _request: web.Request) -> web.R
 
 async def put_dataset(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["dataset"]
+    asked = read_query(request, _Manifest, QUERY)
     if require_type(request, JSON, LINES, *sorted(LINES_TYPES - {LINES})) == JSON:
-        dataset = await _listed(context, name, await read_json(request, DatasetFromListing))
+        listing = await read_json(request, DatasetFromListing)
+        if asked.namespace:
+            raise InvalidRequest("a listing names its namespace itself", hint="put it into the body")
+        dataset = await _listed(context, name, listing)
     else:
-        dataset = await _uploaded(context, name, request)
+        dataset = await _uploaded(context, name, request, require_namespace(context, asked.namespace))
     context.knowledge.put_dataset(dataset)
     return answer_json(_summary(dataset))
 
@@ -62,25 +74,28 @@ async def delete_dataset(context: ControlContext, request: web.Request) -> web.R
     return web.Response(status=204)
 
 
-async def _uploaded(context: ControlContext, name: str, request: web.Request) -> Dataset:
-    reader = ManifestReader(ManifestBuilder(name, page_size=context.page_size))
+async def _uploaded(context: ControlContext, name: str, request: web.Request, namespace: str) -> Dataset:
+    reader = ManifestReader(ManifestBuilder(name, page_size=context.page_size, namespace=namespace))
     async for piece in read_pieces(request, MAX_BYTES, encodings=_GZIP):
         await while_connected(request, context.in_pool(reader.feed, piece))
     return await while_connected(request, context.in_pool(reader.finish))
 
 
 async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing) -> Dataset:
-    builder = ManifestBuilder(name, page_size=context.page_size)
+    namespace = require_namespace(context, wanted.namespace)
+    builder = ManifestBuilder(name, page_size=context.page_size, namespace=namespace)
     start_after, truncated = "", True
     while truncated:
         try:
-            page = await context.list_objects(wanted.bucket, wanted.prefix, start_after=start_after)
+            page = await context.list_objects(
+                wanted.bucket, wanted.prefix, start_after=start_after, namespace=namespace
+            )
         except OriginAnswer as error:
             _explain(error, wanted.bucket)
             raise
         for entry in page.entries:
             if not _is_folder(entry):
-                builder.add(ObjectRef(wanted.bucket, entry.key))
+                builder.add(ObjectRef(wanted.bucket, entry.key, namespace))
         truncated = page.truncated and bool(page.entries)
         if page.entries:
             last = page.entries[-1].key

@@ -24,13 +24,8 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
-from shadeproxy.api.control.job_summaries import (
-    JobList,
-    JobSummary,
-    OrderSummary,
-    RankProgress,
-    ScoreSummary,
-)
+from shadeproxy.api.control.job_summaries import JobList, JobSummary, OrderSummary, RankProgress, ScoreSummary
+from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
@@ -109,9 +104,9 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     if form == SCORES:
         batch = _check_binary(knowledge, name, data)
     elif len(data) <= _INLINE_BYTES:
-        batch = _check_json(knowledge, name, data)
+        batch = _check_json(context, name, data)
     else:
-        batch = await context.in_pool(_check_json, knowledge, name, data)
+        batch = await context.in_pool(_check_json, context, name, data)
     return answer_json(ScoresApplied(knowledge.apply(name, batch, context.clock.now_s())))
 
 
@@ -171,10 +166,13 @@ def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
     return knowledge.check_by_ids(name, ids.astype(np.int64), scores)
 
 
-def _check_json(knowledge: Knowledge, name: str, data: bytes) -> Batch:
-    body, columns = decode_columns(data, ScoresBody, _COLUMNS)
+def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
+    knowledge, (body, columns) = context.knowledge, decode_columns(data, ScoresBody, _COLUMNS)
     if body.keys is not None and body.ids is None and body.scores is None:
-        return knowledge.check_by_keys(name, body.keys)
+        namespace = None if body.namespace is None else require_namespace(context, body.namespace)
+        return knowledge.check_by_keys(name, body.keys, namespace)
+    if body.namespace is not None:
+        raise InvalidRequest("a namespace belongs to keys", hint="leave it out where samples are named by id")
     if body.ids is None or body.scores is None or body.keys is not None:
         raise InvalidRequest(
             "send either ids and scores, or keys",

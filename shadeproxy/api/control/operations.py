@@ -16,8 +16,8 @@ from shadeproxy.api.control.running import Operation
 
 async def warm(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, WarmRequest)
-    bucket, prefix = read_place(wanted.uri)
-    operation = context.operations.start(context.admin.warming(bucket, prefix, dry_run=wanted.dry_run))
+    place = read_place(context, wanted)
+    operation = context.operations.start(context.admin.warming(place, dry_run=wanted.dry_run))
     response = answer_json(_summary(operation))
     response.set_status(202)
     response.headers["Location"] = f"/v1/operations/{operation.id}"

@@ -22,10 +22,11 @@ from shadeproxy.core.errors import (
     Unidentified,
 )
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import ENDLESS, JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.core.types import ENDLESS, SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import Hit, ReadRequest, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.engine.namespaces import NOBODY
 from shadeproxy.engine.unidentified import PassedBody
 from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.limit import AT_CLIENTS_PACE
@@ -43,7 +44,9 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PieceReader:
-    """Reads pieces on behalf of ``job``, with the proxy's own rights."""
+    """Reads pieces on behalf of ``job``, with the rights of the upstream that the proxy reads their namespace
+    with.
+    """
 
     context: ControlContext
     job: JobContext | None
@@ -53,7 +56,7 @@ class PieceReader:
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
             return None
-        request = ReadRequest(ref, job=self.job)
+        request = self._request(ref)
         meta = self.context.engine.usable_now(request)
         return None if meta is None else (request, meta)
 
@@ -114,18 +117,22 @@ class PieceReader:
         ref, offset, length = sample
         if length == 0:
             # HTTP has no range of nothing; whether it lies within the object is to be told all the same.
-            meta, source = await self.context.engine.stat(ReadRequest(ref, job=self.job))
+            meta, source = await self.context.engine.stat(self._request(ref))
             yield Opened(source, span_in(sample, meta.size).length, _nothing())
             return
         whole = not offset and length is None
         wanted = None if whole else RangeSpec(offset, None if length is None else offset + length - 1)
-        async with self.context.engine.open(ReadRequest(ref, range=wanted, job=self.job)) as reading:
+        async with self.context.engine.open(self._request(ref, wanted)) as reading:
             if reading.meta.size < 0:
                 yield await self._measured(sample, reading.body(Span(0, ENDLESS)))
                 return
             span = span_in(sample, reading.meta.size)
             async with closing(reading.body(span)) as pieces:
                 yield Opened(reading.source, span.length, pieces)
+
+    def _request(self, ref: ObjectRef, wanted: RangeSpec | None = None) -> ReadRequest:
+        upstream = self.context.upstreams.get(ref.namespace, NOBODY) if ref.namespace else SHARED
+        return ReadRequest(ref, range=wanted, upstream=upstream, job=self.job)
 
     @asynccontextmanager
     async def _open_past_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
@@ -160,7 +167,7 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             outside = AT_CLIENTS_PACE.set(True)
             try:
-                read = await stack.enter_async_context(self.context.engine.pass_by(ReadRequest(ref), span))
+                read = await stack.enter_async_context(self.context.engine.pass_by(self._request(ref), span))
             finally:
                 AT_CLIENTS_PACE.reset(outside)
             yield read

@@ -4,24 +4,28 @@ Laws: everything is checked before anything is read; a sample id outside its man
 job refuses the whole call, while an object that is not there is a matter of its own item.
 """
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import (
+    BUCKET_PATTERN,
     IDS,
     JSON,
     MAX_READS,
     MAX_READS_BYTES,
-    ReadsBody,
+    Count,
+    Position,
     read_body,
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
-from shadeproxy.api.control.decoding import decode
+from shadeproxy.api.control.decoding import SampleId, decode
 from shadeproxy.api.control.errors import ReadsForbidden
+from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
 from shadeproxy.core.types import JobContext, ObjectRef
@@ -43,6 +47,34 @@ _INLINE_BYTES = 32 * 1024
 _INLINE_IDS = 1024
 
 Ids = list[int] | NDArray[np.uint32]
+
+
+class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
+    """An object, or a piece of it: from ``offset`` on, ``length`` bytes or all that follow."""
+
+    bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    offset: Position = 0
+    length: Position | None = None
+
+
+class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What to read: ``items``, or sample ``ids`` of ``dataset`` (left out: the dataset of ``job``).
+
+    ``digest``: of the dataset whose ids these are, which must be registered still. ``job``, ``epoch`` and
+    ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked or as each is there.
+    ``namespace``: of the items' buckets; "" is the proxy's own.
+    """
+
+    items: list[ReadItem] | None = None
+    dataset: str | None = None
+    digest: str | None = None
+    ids: list[SampleId] | None = None
+    job: str | None = None
+    epoch: Count | None = None
+    rank: Count | None = None
+    order: Literal["given", "ready"] = "given"
+    namespace: str = ""
 
 
 class ReadCall(NamedTuple):
@@ -79,6 +111,11 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         raise InvalidRequest("a digest belongs to ids", hint="leave it out where items are named by key")
     if asked.job is None and (asked.epoch is not None or asked.rank is not None):
         raise InvalidRequest("epoch and rank belong to a job", hint="name the job too, or leave them out")
+    if asked.namespace and asked.items is None:
+        raise InvalidRequest(
+            "a namespace belongs to items", hint="leave it out: the dataset was registered in one"
+        )
+    namespace = require_namespace(context, asked.namespace)
     knowledge = context.knowledge
     if asked.job is not None:
         knowledge.jobs.get(asked.job)
@@ -87,10 +124,14 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
     items, column, dataset = list[Sample](), np.empty(0, np.int64), None
     if ids is None:
-        items = [Sample(ObjectRef(it.bucket, it.key), it.offset, it.length) for it in asked.items or ()]
+        items = [
+            Sample(ObjectRef(it.bucket, it.key, namespace), it.offset, it.length) for it in asked.items or ()
+        ]
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(knowledge, asked)
+        # It may be of a client that is gone from the configuration.
+        require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
         job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
     if job is not None:

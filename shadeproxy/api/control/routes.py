@@ -76,7 +76,7 @@ _DATASET: dict[int, tuple[str, Content]] = {
 _COLUMN: dict[int, tuple[str, Content]] = {
     200: ("Little-endian f32 a sample, nan where unknown", {wire.OCTETS: None})
 }
-_READS: Content = {wire.JSON: wire.ReadsBody, wire.IDS: None}
+_READS: Content = {wire.JSON: reads.ReadsBody, wire.IDS: None}
 _FRAMES: dict[int, tuple[str, Content]] = {
     200: ("Frames, one an item, and one that ends them; see docs/protocol.md", {wire.BATCH: None})
 }
@@ -123,6 +123,7 @@ ROUTES = (
         datasets.put_dataset,
         body=_MANIFEST,
         answers=_ok(wire.DatasetSummary),
+        query=datasets.QUERY,
     ),
     Route(
         "GET",
@@ -289,5 +290,6 @@ ROUTES = (
         "What is cached of one object",
         admin.get_object,
         answers=_ok(wire.ObjectSummary),
+        query=admin.ONE,
     ),
 )

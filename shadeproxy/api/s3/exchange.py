@@ -18,7 +18,7 @@ from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
-from shadeproxy.core.types import JobContext, Source, names_of
+from shadeproxy.core.types import JobContext, ObjectRef, Source, names_of
 from shadeproxy.engine.base import ReadRequest
 
 CLIENT_CLOSED = 499
@@ -73,6 +73,11 @@ class Call(NamedTuple):
     request: S3Request
     operation: Operation
     identity: Identity
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The object, in the namespace of who asks; without a key the bucket."""
+        return ObjectRef(self.request.bucket, self.request.key, self.identity.namespace)
 
 
 class Asked(NamedTuple):

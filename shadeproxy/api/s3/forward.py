@@ -81,7 +81,7 @@ class Forwarder:
         request = call.request
         forwarded = ForwardRequest(
             method=request.method,
-            ref=request.ref,
+            ref=call.ref,
             raw_path=request.raw_path,
             raw_query=request.raw_query,
             headers=to_origin(request),
@@ -98,13 +98,13 @@ class Forwarder:
 
     async def _outgoing(self, call: Call, body: UploadBody) -> _Outgoing:
         request, operation, identity = call
-        plan, headers, refs = body.plan, to_origin(request), touched(operation, request)
+        plan, headers, refs = body.plan, to_origin(request), touched(operation, call.ref)
         if operation.touches is Touches.LISTED:
             document = await body.read(MAX_DELETE_BYTES)
             keys = parse_delete(document)
             for key in keys:
                 identity.check(Permission.WRITE, request.bucket, key)
-            refs = tuple(ObjectRef(request.bucket, key) for key in keys)
+            refs = tuple(call.ref.beside(key) for key in keys)
             return _Outgoing(headers + _checksum_fields(body), _once(document), refs)
         if plan.empty:
             return _Outgoing(headers, None, refs)
@@ -131,7 +131,7 @@ class Forwarder:
         request = call.request
         forwarded = ForwardRequest(
             method=request.method,
-            ref=request.ref,
+            ref=call.ref,
             raw_path=request.raw_path,
             raw_query=request.raw_query,
             headers=outgoing.headers,

@@ -66,7 +66,7 @@ class Gate:
     def reads_cache(self, call: Call) -> bool:
         """Whether the cache may answer this call; else it is forwarded."""
         request = call.request
-        return call.operation.cached and not bypasses(request) and self._reads.cacheable(request.ref)
+        return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
     def report_hit(
         self, call: Call, status: int, source: Source, bytes_sent: int, *, request_id: str

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.remembered import PartHead, part_head, whole_heads
-from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.api.s3.semantics import answer_read
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
@@ -21,7 +20,7 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.core.types import OWN, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, Loan, ReadsNow, Resident
 from shadeproxy.engine.hot import COPY_BYTES
 
@@ -135,17 +134,21 @@ class KnownHits:
 
     # ------------------------------------------------------------------ what is remembered
 
-    def remember_target(self, request: S3Request, *, whole: bool) -> None:
-        """Of a plain GET that was answered: its object, whole or not."""
+    def remember_target(self, call: Call, *, whole: bool) -> None:
+        """Of a plain GET that was answered: its object, whole or not.
+
+        Only in the proxy's own namespace: a target is remembered for every client.
+        """
+        request, ref = call.request, call.ref
         target = request.wire_path.encode()
-        if len(target) > _MOST_TARGET_BYTES:
+        if len(target) > _MOST_TARGET_BYTES or ref.namespace != OWN:
             return
-        ticket = self._engine.ticket(request.ref, 0, self.now_s()) if whole else None
+        ticket = self._engine.ticket(ref, 0, self.now_s()) if whole else None
         heads = whole_heads(ticket.meta) if ticket is not None and ticket.whole else None
         if heads is not None or self.targets.get(target) is None:
             path = encode_path(request.wire_path).encode()
             resident = None if heads is None else ticket
-            self.targets.put(target, Known(request.ref, path, resident, heads or (b"", b"")))
+            self.targets.put(target, Known(ref, path, resident, heads or (b"", b"")))
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
         """Of a request that was identified: its header block, if it is a plain GET. Whether it is."""

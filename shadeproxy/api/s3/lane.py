@@ -90,7 +90,7 @@ class FastLane:
         out.writelines((head, *hit.pieces))
         self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
         if plain and answer.status in {200, 206}:
-            self._memory.remember_target(call.request, whole=answer.status == 200)
+            self._memory.remember_target(call, whole=answer.status == 200)
         return keep
 
     def _find(self, raw: bytes) -> Found | Asked | None:

@@ -175,10 +175,10 @@ def bypasses(request: S3Request) -> bool:
     ) or any(name in _BYPASS_FIELDS or name.startswith(_BYPASS_PREFIXES) for name in request.fields)
 
 
-def touched(operation: Operation, request: S3Request) -> tuple[ObjectRef, ...]:
-    """The references to invalidate, apart from those that a body lists."""
+def touched(operation: Operation, ref: ObjectRef) -> tuple[ObjectRef, ...]:
+    """The references to invalidate for an operation on ``ref``, apart from those that a body lists."""
     if operation.touches is Touches.OBJECT:
-        return (request.ref,)
+        return (ref,)
     if operation.touches is Touches.BUCKET:
-        return (ObjectRef(request.bucket, ""),)
+        return (ref.beside(""),)
     return ()

@@ -72,10 +72,11 @@ class PostUploads:
             await form.read_fields()
             fields = form.fields
             ref = ObjectRef(request.bucket, _key(fields, form.filename))
-            upload = Upload(*ref, fields, form.file_length)
+            upload = Upload(ref.bucket, ref.key, fields, form.file_length)
             identity = authenticate_form(self._authenticator, upload, now_s=exchange.now_s)
             exchange.count_as(identity)
-            identity.check(Permission.WRITE, *ref)
+            ref = ref._replace(namespace=identity.namespace)
+            identity.check(Permission.WRITE, ref.bucket, ref.key)
             headers = _headers(fields, request.fields.get("origin"))
             body = UploadBody(BodyPlan(form.file_length), form.file())
             try:

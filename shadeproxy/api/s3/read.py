@@ -10,18 +10,20 @@ from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import ENDLESS, ObjectMeta
 from shadeproxy.engine.base import ReadPath, ReadRequest
+from shadeproxy.engine.verdicts import Grant
 
 
 def read_request(call: Call) -> ReadRequest:
     """What the engine is asked on behalf of a GetObject or HeadObject."""
     request, fields = call.request, call.request.fields
     return ReadRequest(
-        request.ref,
+        call.ref,
         range=parse_range(fields.get("range")),
         upstream=call.identity.upstream,
         job=request.job,
         conditions=conditions_of(fields),
         force_check="cache-control" in fields and _forces_check(fields["cache-control"]),
+        grant=Grant.HEAD if request.method == "HEAD" else Grant.GET,
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.types import NAME_PATTERN, Headers, JobContext, ObjectRef
+from shadeproxy.core.types import NAME_PATTERN, Headers, JobContext
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
@@ -46,10 +46,6 @@ class S3Request(NamedTuple):
     headers: Headers
     fields: Mapping[str, str]
     job: JobContext | None = None
-
-    @property
-    def ref(self) -> ObjectRef:
-        return ObjectRef(self.bucket, self.key)
 
     @property
     def resource(self) -> str:

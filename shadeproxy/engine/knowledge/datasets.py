@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.pages import PageIndex
 
@@ -41,7 +41,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The objects named by a manifest, in its order; one that comes twice in a row is one entry.
+    """The objects named by a manifest, in its order; one that comes twice in a row is one entry. All are in
+    one namespace.
 
     bucket_of: u16[m], into ``buckets``. Key i is ``blob[ends[i]:ends[i + 1]]`` in UTF-8; ends: u64[m + 1].
     """
@@ -50,10 +51,12 @@ class Entries:
     bucket_of: NDArray[np.uint16]
     blob: bytes
     ends: NDArray[np.uint64]
+    namespace: str = OWN
 
     def ref(self, entry: int) -> ObjectRef:
         start, stop = int(self.ends[entry]), int(self.ends[entry + 1])
-        return ObjectRef(self.buckets[self.bucket_of[entry]], self.blob[start:stop].decode())
+        bucket = self.buckets[self.bucket_of[entry]]
+        return ObjectRef(bucket, self.blob[start:stop].decode(), self.namespace)
 
     def refs(self, entries: NDArray[np.integer]) -> list[ObjectRef]:
         """Many at once, at half the cost each."""
@@ -63,7 +66,8 @@ class Entries:
             self.ends[entries + 1].tolist(),
             strict=True,
         )
-        return [ObjectRef(self.buckets[b], self.blob[start:stop].decode()) for b, start, stop in places]
+        buckets, blob, namespace = self.buckets, self.blob, self.namespace
+        return [ObjectRef(buckets[b], blob[start:stop].decode(), namespace) for b, start, stop in places]
 
     def prefixes(self) -> list[tuple[str, str, int]]:
         """By bucket: its name, what its keys begin with, and about how many entries it has.

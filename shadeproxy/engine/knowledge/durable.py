@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
+from shadeproxy.core.types import OWN
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Entries, Groups, Hashes
 from shadeproxy.engine.knowledge.jobs import Job, Progress
 from shadeproxy.engine.knowledge.scoreboard import Scores
 from shadeproxy.engine.knowledge.sequence import OrderIds
 
 VERSION = 1
+NAMESPACE_VERSION = 2
+"""Of a dataset in another namespace than the proxy's own: a proxy that knows none must not take its objects
+for its own."""
 
 Stored = TypeVar("Stored")
 
@@ -38,6 +42,7 @@ class _StoredDataset(msgspec.Struct):
     hashes: bytes
     members: bytes
     starts: bytes | None
+    namespace: str = OWN
 
 
 class _StoredJob(msgspec.Struct):
@@ -81,7 +86,7 @@ def dump_dataset(dataset: Dataset) -> bytes:
     entries, groups = dataset.entries, dataset.groups
     return msgspec.msgpack.encode(
         _StoredDataset(
-            version=VERSION,
+            version=_version_in(entries.namespace),
             name=dataset.name,
             digest=dataset.digest,
             count=dataset.count,
@@ -95,13 +100,16 @@ def dump_dataset(dataset: Dataset) -> bytes:
             hashes=_pack(groups.hashes, "<u8"),
             members=_pack(groups.members, "<u4"),
             starts=_pack_some(groups.starts, "<i8"),
+            namespace=entries.namespace,
         )
     )
 
 
 def load_dataset(blob: bytes, page_size: int) -> Dataset:
     """The dataset, its samples indexed by pages of ``page_size`` bytes. Raises StateError."""
-    stored = _decode(blob, _StoredDataset)
+    stored = _decode(blob, _StoredDataset, NAMESPACE_VERSION)
+    if stored.version != _version_in(stored.namespace):
+        raise StateError("stored state is damaged: its version is of another namespace")
     count = stored.count
     entries = len(stored.bucket_of) // 2
     count_of_groups = len(stored.hashes) // 8
@@ -125,6 +133,7 @@ def load_dataset(blob: bytes, page_size: int) -> Dataset:
             _unpack(stored.bucket_of, "<u2", entries),
             stored.blob,
             _unpack(stored.ends, "<u8", entries + 1),
+            stored.namespace,
         ),
         entry_of=_unpack_some(stored.entry_of, "<u4", count),
         offset=offset,
@@ -132,6 +141,10 @@ def load_dataset(blob: bytes, page_size: int) -> Dataset:
         groups=groups,
         pages=pages,
     )
+
+
+def _version_in(namespace: str) -> int:
+    return NAMESPACE_VERSION if namespace else VERSION
 
 
 def dump_job(job: Job) -> bytes:
@@ -178,14 +191,14 @@ def load_position(blob: bytes) -> Progress:
     return _decode(blob, _StoredPosition).progress
 
 
-def _decode(blob: bytes, kind: type[Stored]) -> Stored:
+def _decode(blob: bytes, kind: type[Stored], newest: int = VERSION) -> Stored:
     try:
         stored = msgspec.msgpack.decode(blob, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StateError(f"stored state is damaged: {error}") from None
     version = getattr(stored, "version", None)
-    if version != VERSION:
-        raise StateError(f"stored state has version {version}, this proxy reads {VERSION}")
+    if not isinstance(version, int) or not VERSION <= version <= newest:
+        raise StateError(f"stored state has version {version}, this proxy reads {newest}")
     return stored
 
 

@@ -9,6 +9,7 @@ from array import array
 import numpy as np
 
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.types import OWN
 from shadeproxy.engine.knowledge.datasets import Dataset, Hashes, Ids
 
 MAX_OBJECTS = 262_144
@@ -59,3 +60,8 @@ def title_of(space: Space) -> str:
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"
+
+
+def namespace_of(space: Space) -> str:
+    """Return the namespace of a job's samples: that of its dataset, or the proxy's own."""
+    return space.entries.namespace if isinstance(space, Dataset) else OWN

@@ -16,7 +16,7 @@ from shadeproxy.engine.knowledge import durable
 from shadeproxy.engine.knowledge.announcements import Announcement, check_order
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.engine.knowledge.frozen import FrozenScores
-from shadeproxy.engine.knowledge.growing import GrowingSet, Space, title_of
+from shadeproxy.engine.knowledge.growing import GrowingSet, Space, namespace_of, title_of
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.jobs import Job, Jobs, Progress, check_progress, check_rank, refuse_if_any
 from shadeproxy.engine.knowledge.orders import Orders, order_of
@@ -184,11 +184,12 @@ class Knowledge:
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
-    def check_by_keys(self, name: str, scores: dict[str, float]) -> Batch:
+    def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
         """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
-        refs = [ref_of(path) for path in scores]
+        within = namespace_of(space) if namespace is None else namespace
+        refs = [ref_of(path, within) for path in scores]
         if isinstance(space, GrowingSet):
             return Batch(space, column, hashes=[object_hash(ref) for ref in refs])
         found = space.samples_at(refs)

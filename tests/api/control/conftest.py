@@ -21,7 +21,7 @@ from shadeproxy.api.control.context import (
 )
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.types import ListEntry, ListPage
+from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.knowledge.knowledge import Knowledge
@@ -69,6 +69,8 @@ class Backend:
     remarks: list = field(default_factory=list)
     pinned: list = field(default_factory=list)
     work: list = field(default_factory=list)
+    places: list = field(default_factory=list)
+    listed_in: list = field(default_factory=list)
 
     async def doctor(self):
         return {"healthy": True, "findings": [], "facts": {}}
@@ -78,41 +80,46 @@ class Backend:
             raise self.refusal
         self.log_level = level
 
-    async def purge(self, bucket, prefix, *, dry_run):
-        self.purges.append((bucket, prefix, dry_run))
+    async def purge(self, place, *, dry_run):
+        self.places.append(place)
+        self.purges.append((place.bucket, place.prefix, dry_run))
         return Purged(objects=2, pages=3, size_bytes=4096)
 
-    async def pin(self, bucket, prefix, *, dry_run):
-        return self._pin("pin", bucket, prefix, dry_run)
+    async def pin(self, place, *, dry_run):
+        return self._pin("pin", place, dry_run)
 
-    async def unpin(self, bucket, prefix, *, dry_run):
-        return self._pin("unpin", bucket, prefix, dry_run)
+    async def unpin(self, place, *, dry_run):
+        return self._pin("unpin", place, dry_run)
 
-    def _pin(self, call, bucket, prefix, dry_run):
+    def _pin(self, call, place, dry_run):
+        self.places.append(place)
         if self.refusal is not None:
             raise self.refusal
-        self.pinned.append((call, bucket, prefix, dry_run))
+        self.pinned.append((call, place.bucket, place.prefix, dry_run))
         return Pinned(objects=2, pages=3, size_bytes=4096, held=1)
 
     def pins(self):
         pins = (Pin("s3://b/a", "call", 12.5), Pin("s3://*/x", "rules[1]", None))
         return PinsNow(pins, size_bytes=10, limit_bytes=90)
 
-    def warming(self, bucket, prefix, *, dry_run):
-        self.work.append(Work(f"s3://{bucket}/{prefix}", dry_run))
+    def warming(self, place, *, dry_run):
+        self.places.append(place)
+        self.work.append(Work(f"s3://{place.bucket}/{place.prefix}", dry_run))
         return self.work[-1]
 
     async def inspect(self, ref) -> CachedObject | None:
         return self.objects.get(ref)
 
-    async def list_cached(self, bucket, prefix, *, start_after, limit) -> CachedListing:
-        self.listings.append((bucket, prefix, start_after, limit))
+    async def list_cached(self, place, *, start_after, limit) -> CachedListing:
+        self.places.append(place)
+        self.listings.append((place.bucket, place.prefix, start_after, limit))
         found = sorted((ref, cached) for ref, cached in self.objects.items() if ref.key > start_after)
         more = max(0, len(found) - limit)
         return CachedListing(tuple(found[:limit]), more, found[limit - 1][0].key if more else None)
 
-    async def list_objects(self, bucket, prefix, *, start_after=""):
+    async def list_objects(self, bucket, prefix, *, start_after="", namespace=""):
         self.list_calls += 1
+        self.listed_in.append(namespace)
         if self.refusal is not None:
             raise self.refusal
         keys = sorted(key for key in self.listing[bucket] if key.startswith(prefix) and key > start_after)
@@ -147,6 +154,7 @@ def context(backend, clock):
             list_objects=backend.list_objects,
             resident_pages=backend.resident_pages,
             engine=backend,
+            upstreams={"": SHARED, "team-a": Upstream("client:a")},
             page_size=4 << 20,
             readiness=lambda: backend.readiness,
             log_levels=backend,

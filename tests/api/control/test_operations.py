@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from shadeproxy.api.control.running import KEPT_S, MOST_ENDED, MOST_RUNNING
 from shadeproxy.core.errors import OriginAnswer, ShuttingDown
+from shadeproxy.engine.pins import Prefix
 
 
 @pytest.fixture
@@ -179,4 +180,4 @@ async def test_at_the_end_nothing_runs_and_nothing_begins(client, context, begin
     text = await refused(answer, 503, "shutting_down")
     assert text == "the proxy is shutting down; ask again after its restart | "
     with pytest.raises(ShuttingDown):
-        context.operations.start(context.admin.warming("b", "", dry_run=False))
+        context.operations.start(context.admin.warming(Prefix("b", ""), dry_run=False))

@@ -19,7 +19,9 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
@@ -149,10 +151,12 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         page_size: int = PAGE,
         ram: Path | None = None,
         can_wait: bool = False,
+        upstreams: Upstreams = ONLY_OWN,
     ) -> Proxy:
         """``base_domains``: the names that tests write as Host; without a signature no other is answered.
         ``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
         answered by the compiled form. ``can_wait``: reading may wait for the medium, as on a disk.
+        ``upstreams``: other than the proxy's own, the origin decides who may read.
         """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -169,7 +173,15 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         await asyncio.to_thread(cache.recover)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine = Engine(
-            origin, cache, rules=Rules(rules), ledger=ledger, stats=stats, clock=clock, page_size=page_size
+            origin,
+            cache,
+            rules=Rules(rules),
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=page_size,
+            verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
+            upstreams=upstreams,
         )
         seen, log = Recorder(), EventLog()
         handler = S3Handler(

@@ -10,6 +10,7 @@ from email.utils import formatdate
 
 import pytest
 
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.uses import USE
 from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
@@ -244,7 +245,7 @@ async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
 
     monkeypatch.setattr(type(notes), "flush", watched)
     monkeypatch.setattr(notes, "most_waiting_bytes", 4 * USE.itemsize)
-    ticket = proxy.engine.ticket(("b", "k"), 0, proxy.clock.now_s())
+    ticket = proxy.engine.ticket(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):
         assert proxy.engine.lend(ticket, None, proxy.clock.now_s()) is not None
         assert proxy.engine.take(ticket, None, proxy.clock.now_s()) is not None

@@ -95,7 +95,7 @@ class Authenticator:
                 hint="set the region of the client",
             )
         seed = sigv4.verify(claim, request, client.secret_key, now_s=self._clock.now_s())
-        return Authenticated(replace(_identity(client), seed=seed), claim.payload_hash)
+        return Authenticated(replace(client.identity(), seed=seed), claim.payload_hash)
 
     def _version_2(self, claim: sigv2.Claim, request: S3Request) -> Authenticated:
         client = self.client_of(claim.access_key, claim.token)
@@ -103,7 +103,7 @@ class Authenticator:
         if client is None:
             return Authenticated(ANONYMOUS, payload_hash)
         sigv2.verify(claim, request, client.secret_key, now_s=self._clock.now_s())
-        return Authenticated(_identity(client), payload_hash)
+        return Authenticated(client.identity(), payload_hash)
 
     def _unsigned(self, request: S3Request) -> Authenticated:
         if not self.anonymous:
@@ -129,7 +129,3 @@ class Authenticator:
         if not hmac.compare_digest(expected.encode(), given.encode()):
             raise AccessDenied("The session token does not belong to this access key")
         return client
-
-
-def _identity(client: ClientKey) -> Identity:
-    return Identity(client.access_key, client.upstream, client.rights)

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from shadeproxy.api.s3.operations import Permission
 from shadeproxy.core.errors import AccessDenied
-from shadeproxy.core.types import SHARED, Upstream
+from shadeproxy.core.types import OWN, SHARED, Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,20 @@ ALL_RIGHTS = (Right(),)
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A configured client. ``session_token``: the token that must come with a temporary key, else None."""
+    """A configured client. ``session_token``: the token that must come with a temporary key, else None.
+    ``namespace``: in which its names of buckets are meant.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     upstream: Upstream = SHARED
     rights: tuple[Right, ...] = ALL_RIGHTS
     session_token: str | None = field(default=None, repr=False)
+    namespace: str = OWN
+
+    def identity(self) -> "Identity":
+        """Who its requests count as, once they are proven."""
+        return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class Identity:
     upstream: Upstream
     rights: tuple[Right, ...]
     seed: ChunkSeed | None = None
+    namespace: str = OWN
 
     def check(self, permission: Permission, bucket: str, key: str) -> None:
         """Raises AccessDenied unless one of the rights covers it. For LIST, ``key`` is the prefix asked."""

@@ -96,7 +96,7 @@ def _signer(authenticator: Authenticator, fields: Mapping[str, str], policy: str
             "The policy signature we calculated does not match the signature you provided",
             hint="check the secret key and the signing method",
         )
-    return Identity(client.access_key, client.upstream, client.rights)
+    return client.identity()
 
 
 def _named(authenticator: Authenticator, access_key: str, token: str | None) -> ClientKey:

@@ -25,7 +25,9 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
@@ -191,6 +193,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         rules: tuple[Rule, ...] = (),
         ram_bytes: int = 1 << 22,
         held_bytes: int = 1 << 20,
+        upstreams: Upstreams = ONLY_OWN,
         **settings: Any,
     ) -> Listener:
         clock, stats, ledger = ManualClock(), Stats(), Ledger(1 << 22)
@@ -206,7 +209,15 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         await asyncio.to_thread(cache.recover)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine = Engine(
-            origin, cache, rules=Rules(rules), ledger=ledger, stats=stats, clock=clock, page_size=PAGE
+            origin,
+            cache,
+            rules=Rules(rules),
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=PAGE,
+            verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
+            upstreams=upstreams,
         )
         context = ControlContext(
             version="1",
@@ -224,6 +235,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             remarks=list,
             doctor=None,
             held=Ledger(held_bytes),
+            upstreams=upstreams,
             **settings,
         )
         runner = web.AppRunner(make_control_app(context), access_log=None, shutdown_timeout=1.0)

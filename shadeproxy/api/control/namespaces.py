@@ -1,0 +1,34 @@
+"""The namespace that a call names: whose buckets are meant, where bucket names belong to accounts.
+
+Law: a call means the proxy's own namespace unless it names another; a name that no client of the
+configuration has is an error, never taken for the proxy's own.
+"""
+
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.core.errors import UnknownName
+from shadeproxy.core.types import OWN
+
+OWN_NAME = "shared"
+"""The proxy's own, as the configuration writes it."""
+FIELD = "Whose buckets are meant: a namespace of the configuration; left out, the proxy's own"
+_MOST_NAMED = 10
+
+
+def require_namespace(context: ControlContext, name: str) -> str:
+    """The namespace called ``name``; "" and OWN_NAME are the proxy's own. Raises UnknownName."""
+    if name in (OWN, OWN_NAME):
+        return OWN
+    if name not in context.upstreams:
+        raise UnknownName(
+            f"no client of the configuration reads in a namespace {name[:200]!r}", hint=_hint(context)
+        )
+    return name
+
+
+def _hint(context: ControlContext) -> str:
+    others = sorted(name for name in context.upstreams if name != OWN)
+    if not others:
+        return "leave namespace out: there is only the proxy's own"
+    more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+    named = ", ".join(others[:_MOST_NAMED])
+    return f"leave namespace out for the proxy's own, or name one of {named}{more}"

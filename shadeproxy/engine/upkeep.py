@@ -1,0 +1,52 @@
+"""Calls of people who look at what is cached, or throw some of it away: never part of a read."""
+
+import asyncio
+
+import numpy as np
+
+from shadeproxy.core.errors import WriteRefused
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.flight import SingleFlight
+from shadeproxy.engine.metadata import Known
+from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.versions import Versions
+
+Purged = tuple[int, int, int]
+"""Objects, pages and bytes that were dropped."""
+
+Inspected = tuple[Known, Age, list[tuple[int, str, int, bool]]]
+"""What is known of an object, and its pages as ``PageCache.pages`` tells them."""
+
+
+async def purge(
+    cache: PageCache, flights: SingleFlight, versions: Versions, place: ObjectRef, *, dry_run: bool
+) -> Purged:
+    """Drop what is cached under ``place``, whose key is a prefix: objects, pages, bytes. A dry run counts.
+
+    Raises WriteRefused when an erasure is owed that no medium could note: it could come back.
+    """
+    bucket, prefix, namespace = place
+    found = await cache.find_under(bucket, prefix, namespace)
+    table = cache.residents
+    hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
+    counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
+    if not dry_run:
+        # Flights first: what they bring would be stored behind the purge's back.
+        flights.invalidate(lambda ref: ref.is_under(bucket, prefix, namespace))
+        await versions.forget_prefix(bucket, prefix, namespace)
+        await cache.drop_under(bucket, prefix, "purged", namespace)
+        await cache.erasing.over()
+        if refused := cache.erasing.any_unmarked():
+            raise WriteRefused(refused)
+    return counted
+
+
+async def inspect(
+    cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
+) -> Inspected | None:
+    """None: nothing is known of it."""
+    known = await versions.known(ref) or await cache.listing.known(ref)
+    if known is None:
+        return None
+    return known, rules.of(ref).age(known.validated_s, now_s), cache.pages(ref, known.meta.etag)
