@@ -118,6 +118,7 @@ class OriginSection(Section):
     max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
     ca_file: str = ""
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
+    reserved_names: tuple[str, ...] = ("admin", "auth", "minio", "swift")
     path: str = ""
     delay: Duration = 0.0
     bandwidth: Size = 0

@@ -36,7 +36,8 @@ class Touches(Enum):
 @dataclass(frozen=True, slots=True)
 class Operation:
     """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive
-    with white space; success is only in the body.
+    with white space; success is only in the body. ``reaches_others``: its body may name other buckets, which
+    the origin then writes to or reads from with the proxy's rights.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operation:
     touches: Touches = Touches.NOTHING
     cached: bool = False
     late_success: bool = False
+    reaches_others: bool = False
 
 
 _Key = tuple[str, str, str]
@@ -55,6 +57,8 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("GetObject", _READ, cached=True),
         ("HEAD", ""): Operation("HeadObject", _READ, cached=True),
         ("PUT", ""): Operation("PutObject", _WRITE, Touches.OBJECT),
+        # Of Ceph: PUT ?append&position=N.
+        ("PUT", "append"): Operation("AppendObject", _WRITE, Touches.OBJECT),
         ("DELETE", ""): Operation("DeleteObject", _WRITE, Touches.OBJECT),
         ("POST", "uploads"): Operation("CreateMultipartUpload", _WRITE),
         ("PUT", "uploadId"): Operation("UploadPart", _WRITE),
@@ -63,7 +67,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("POST", "uploadId"): Operation("CompleteMultipartUpload", _WRITE, Touches.OBJECT, late_success=True),
         ("GET", "attributes"): Operation("GetObjectAttributes", _READ),
         ("GET", "torrent"): Operation("GetObjectTorrent", _READ),
-        ("POST", "restore"): Operation("RestoreObject", _WRITE, Touches.OBJECT),
+        ("POST", "restore"): Operation("RestoreObject", _WRITE, Touches.OBJECT, reaches_others=True),
         ("POST", "select"): Operation("SelectObjectContent", _READ),
         ("PUT", "encryption"): Operation("UpdateObjectEncryption", _WRITE, Touches.OBJECT),
     }
@@ -123,7 +127,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     for table, touches in ((rights, Touches.BUCKET), (settings, Touches.NOTHING)):
         for marker, noun in table.items():
             yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
-            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches)
+            others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
+            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches, reaches_others=others)
             yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, touches)
 
 
@@ -137,6 +142,7 @@ GET_OBJECT = OPERATIONS["GET", "object", ""]
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
+COPIES = frozenset({_COPY.name, _COPY_PART.name})
 PREFLIGHT = Operation("Preflight", _READ)
 """What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
 
@@ -157,6 +163,9 @@ def resolve(request: S3Request) -> Operation:
         raise InvalidRequest(f"Conflicting query parameters: {', '.join(sorted(markers))}")
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
+    if operation is None and request.method == "HEAD" and marker:
+        # Servers differ in what that means: the origin says it, to whom may ask the same by GET.
+        operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
         raise NotSupported(f"{what} is not an operation that this proxy implements")
