@@ -111,7 +111,7 @@ class Forwarder:
     ) -> None:
         request = call.request
         forwarded = ForwardRequest(
-            method=request.method,
+            method="GET" if call.operation.asked_by_get else request.method,
             ref=request.ref,
             raw_path=request.path,
             raw_query=request.query_string,
@@ -132,7 +132,8 @@ class Forwarder:
                 if not call.operation.late_success:
                     await writing.aclose()
                 response = exchange.pass_on(answer.status, to_client(answer.headers))
-                await _relay(answer, response, writing)
+                if not call.operation.asked_by_get:
+                    await _relay(answer, response, writing)
                 await response.write_eof()
 
 

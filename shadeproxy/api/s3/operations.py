@@ -37,7 +37,8 @@ class Touches(Enum):
 class Operation:
     """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive
     with white space; success is only in the body. ``reaches_others``: its body may name other buckets, which
-    the origin then writes to or reads from with the proxy's rights.
+    the origin then writes to or reads from with the proxy's rights. ``asked_by_get``: a HEAD, which Ceph RGW
+    answers with the body of a GET behind it: the origin is sent a GET, and the client no body.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Operation:
     cached: bool = False
     late_success: bool = False
     reaches_others: bool = False
+    asked_by_get: bool = False
 
 
 _Key = tuple[str, str, str]
@@ -82,6 +84,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
         # Each of these shows in the headers of a GET (tagging count, lock state) or in who may read.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
+    yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
 
 
@@ -90,6 +93,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("ListObjects", _LIST),
         ("GET", "versions"): Operation("ListObjectVersions", _LIST),
         ("GET", "uploads"): Operation("ListMultipartUploads", _LIST),
+        ("HEAD", "acl"): Operation("GetBucketAcl", _LIST, asked_by_get=True),
+        ("HEAD", "uploads"): Operation("ListMultipartUploads", _LIST, asked_by_get=True),
         ("GET", "location"): Operation("GetBucketLocation", _LIST),
         ("GET", "policyStatus"): Operation("GetBucketPolicyStatus", _LIST),
         ("HEAD", ""): Operation("HeadBucket", _LIST),

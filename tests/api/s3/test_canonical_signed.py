@@ -165,7 +165,9 @@ async def test_a_head_of_a_sub_resource_is_the_origins_to_answer(make_proxy, met
         proxy = await make_proxy(origin=upstream)
         assert (await proxy.get(target, method=method)).startswith(b"HTTP/1.1 200")
         (read,) = [understood(one) for one in origin.requests]
-        assert (read.method, read.parameters) == (method, {target.partition("?")[2]: ""})
+        # Ceph RGW would send the body of a GET behind its answer.
+        asked = "GET" if target.endswith("acl") else method
+        assert (read.method, read.parameters) == (asked, {target.partition("?")[2]: ""})
         await upstream.aclose()
 
 
