@@ -22,6 +22,7 @@ BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """Without ":", which Ceph RGW takes for the end of a tenant's name."""
 
 UNRESERVED = "-_.~"
+_PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _VISIBLE = re.compile(r"[!-~]*")
 PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
@@ -65,9 +66,7 @@ class S3Request(NamedTuple):
     def query_string(self) -> str:
         """The query in the one way in which it is sent. A parameter without a value has no "="."""
         return "&".join(
-            f"{quote(name, safe=UNRESERVED)}={quote(value, safe=UNRESERVED)}"
-            if value
-            else quote(name, safe=UNRESERVED)
+            f"{_encoded(name)}={_encoded(value)}" if value else _encoded(name)
             for name, value in self.query.items()
         )
 
@@ -134,7 +133,13 @@ def parameter_name(part: str) -> str:
     return _decode_parameter(part.partition("=")[0])
 
 
+def _encoded(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else quote(text, safe=UNRESERVED)
+
+
 def _decode_parameter(raw: str) -> str:
+    if "%" not in raw and "+" not in raw:
+        return raw
     try:
         return unquote(raw.replace("+", "%20"), errors="strict")
     except UnicodeDecodeError:
