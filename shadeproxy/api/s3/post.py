@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.policy import Upload, authenticate_form
 from shadeproxy.api.s3.exchange import Exchange, closing
-from shadeproxy.api.s3.fields import check_distinct, check_known, field_name
+from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
 from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Permission
 from shadeproxy.api.s3.request import S3Request
@@ -158,12 +158,13 @@ def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
         headers.append(("Origin", site))
     if not all(_NAME.fullmatch(name) for name, _ in headers):
         raise InvalidRequest("A field of the form has a name that cannot be that of a header of the object")
-    for name, _ in headers:
-        field_name(name)
     check_distinct(name.lower() for name, _ in headers)
     check_known({name.lower(): value for name, value in headers})
     if any(char in value for _, value in headers for char in "\r\n\0"):
         raise InvalidRequest("A field of the form holds a line break, so it cannot be a header of the object")
+    for name, value in headers:
+        field_name(name)
+        check_value(name, value)
     return tuple(headers)
 
 

@@ -42,6 +42,8 @@ class RecordingOrigin:
     def __init__(self):
         self.requests = []
         self.url = ""
+        self.metadata = ()
+        """Fields of every object."""
 
     async def serve(self, reader, writer):
         try:
@@ -71,7 +73,9 @@ class RecordingOrigin:
 
     def _answer(self, line, fields):
         method = line.split(" ")[0]
-        common = 'ETag: "e"\r\nLast-Modified: Sat, 29 Oct 1994 19:43:31 GMT\r\nContent-Type: text/plain\r\n'
+        metadata = "".join(f"{name}: {value}\r\n" for name, value in self.metadata)
+        fixed = "Last-Modified: Sat, 29 Oct 1994 19:43:31 GMT\r\nContent-Type: text/plain\r\n"
+        common = f'{metadata}ETag: "e"\r\n{fixed}'
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", fields.get("range", ""))
         start = int(wanted[1]) if wanted else 0
         stop = min(int(wanted[2] or 3) + 1, 4) if wanted else 4

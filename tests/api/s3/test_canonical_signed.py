@@ -157,6 +157,21 @@ async def test_two_hundred_metadata_fields_pass_in_both_directions(door):
     assert kept == {f"X_AMZ_META_{name.upper()}": value for name, value in metadata.items()}
 
 
+@pytest.mark.parametrize("upstream", [SHARED, THEIRS])
+async def test_an_object_with_many_fields_can_be_read(make_proxy, upstream, monkeypatch):
+    """With an upstream of one's own each read begins with a HEAD: it was 503 for ever."""
+    monkeypatch.setattr("http.client._MAXHEADERS", 2000)
+    async with recording() as origin:
+        origin.metadata = [(f"x-amz-meta-k{number}", "v") for number in range(700)]
+        reads = S3Origin(origin.url, credentials=dict.fromkeys((SHARED, THEIRS), AnonymousCredentials()))
+        proxy = await make_proxy(origin=reads, clients=(ClientKey("ak", "sk", upstream=upstream),))
+        s3 = proxy.boto(access="ak", secret="sk")
+        for ask in (s3.head_object, s3.get_object, s3.get_object):
+            answer = await asyncio.to_thread(lambda ask=ask: ask(Bucket="b", Key="k"))
+            assert len(answer["Metadata"]) == 700
+        await reads.aclose()
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("target", ["/b/k?acl", "/b?acl", "/b/k?tagging", "/b?policy"])
 async def test_a_head_of_a_sub_resource_is_the_origins_to_answer(make_proxy, method, target):

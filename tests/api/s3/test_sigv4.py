@@ -248,3 +248,11 @@ def test_no_secret_in_a_repr():
     assert SECRET not in repr(client) + repr(accepted)
     assert "tok" not in repr(client).replace("session_token", "")
     assert accepted.identity.seed.signature not in repr(accepted)
+
+
+def test_a_space_of_another_alphabet_is_text():
+    """Folded with the others, it could be put in their place after signing."""
+    method, target, fields = signed(headers=[("x-amz-meta-a", "b c")])
+    altered = [(name, "b\u00a0c" if name == "x-amz-meta-a" else value) for name, value in fields]
+    with pytest.raises(SignatureMismatch):
+        accept((method, target, altered))

@@ -78,7 +78,7 @@ class Identity:
         if not any(right.write and (right.bucket, right.prefix) == ("*", "") for right in self.rights):
             raise AccessDenied(
                 f"{self.name} has no right to write to every bucket, and {operation} may name others",
-                hint="let a client without bounds do it",
+                hint="let a client of [[auth.clients]] do it whose buckets and prefixes are not bounded",
             )
 
 
