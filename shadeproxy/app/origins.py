@@ -79,6 +79,7 @@ def build_origin(
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
             trailing_checksums=section.trailing_checksums,
+            reserved_names=section.reserved_names,
             clock=clock,
             health=health,
         )

@@ -126,6 +126,7 @@ class OriginSection(Section):
     ca_file: str = ""
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
     bucket_names: Literal["auto", "global", "account"] = "auto"
+    reserved_names: tuple[str, ...] = ("admin", "auth", "minio", "swift")
     path: str = ""
     delay: Duration = 0.0
     bandwidth: Size = 0

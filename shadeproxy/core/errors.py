@@ -107,6 +107,10 @@ class MalformedAuth(AuthError):
     """The Authorization header or query parameters cannot be understood."""
 
 
+class MalformedQueryAuth(AuthError):
+    """The parameters of a presigned URL cannot be understood."""
+
+
 # --------------------------------------------------------------------------- the origin
 
 

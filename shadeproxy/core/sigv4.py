@@ -20,6 +20,7 @@ EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _UNRESERVED = "-_.~"
 # Nothing to decode or encode: most paths. ``quote`` takes three times as long to find that out.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
+_SPACES = re.compile(r"[ \t]+")
 _SHA256_BLOCK_BYTES = 64
 
 
@@ -94,10 +95,16 @@ def canonical_request(
     Values of a name that occurs several times are to be joined with "," before; runs of spaces are
     folded here.
     """
-    fields = [(name, " ".join(value.split())) for name, value in headers]
+    fields = [(name, _folded(value)) for name, value in headers]
     lines = "".join(f"{name}:{value}\n" for name, value in fields)
     signed = ";".join(name for name, _ in fields)
     return f"{method}\n{canonical_path}\n{canonical_query}\n{lines}\n{signed}\n{payload_hash}"
+
+
+def _folded(value: str) -> str:
+    """Without spaces at its ends, and with one for several: of ASCII alone, other ones are text."""
+    value = value.strip(" \t")
+    return _SPACES.sub(" ", value) if "  " in value or "\t" in value else value
 
 
 def signature(secret_key: str, scope: Scope, amz_date: str, canonical: str) -> str:

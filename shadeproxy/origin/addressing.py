@@ -5,10 +5,11 @@ travel as they are.
 """
 
 import re
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.errors import ConfigError, InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
 from shadeproxy.core.types import ObjectRef
 
@@ -19,6 +20,11 @@ _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
 # A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+RESERVED_NAMES = ("admin", "auth", "minio", "swift")
+"""First segments of a path that are no buckets: of Ceph RGW (its admin API, and Swift) and of MinIO. They
+would be asked with the proxy's own rights.
+"""
 
 
 def is_aws(url: str) -> bool:
@@ -39,10 +45,18 @@ class Endpoint:
     """An S3 endpoint.
 
     ``url`` None means AWS in ``region``. "auto" is virtual-host style at amazonaws.com for buckets whose
-    name is one host label, path style everywhere else. Raises ConfigError for a URL that is no endpoint.
+    name is one host label, path style everywhere else. ``reserved``: names that are no buckets at this
+    server, which AWS does not have. Raises ConfigError for a URL that is no endpoint.
     """
 
-    def __init__(self, url: str | None, *, region: str, addressing: Addressing = "auto") -> None:
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        region: str,
+        addressing: Addressing = "auto",
+        reserved: Collection[str] = RESERVED_NAMES,
+    ) -> None:
         self.url = (url or f"https://s3.{region}.amazonaws.com").rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username:
@@ -59,9 +73,13 @@ class Endpoint:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._addressing = addressing
         self.is_aws = is_aws(self.url)
+        self._reserved = frozenset() if self.is_aws else frozenset(reserved)
 
     def target(self, ref: ObjectRef) -> Target:
-        """The target of ``ref``; an empty key means the bucket, an empty bucket the service."""
+        """The target of ``ref``; an empty key means the bucket, an empty bucket the service.
+
+        Raises InvalidRequest for a name that means something else than a bucket.
+        """
         bucket, key, _ = ref
         if not _PLAIN_BUCKET.fullmatch(bucket):
             bucket = quote(bucket, safe="-_.~")
@@ -70,7 +88,15 @@ class Endpoint:
         return self.target_of(ref.bucket, f"/{bucket}{key}")
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """The target of a path-style ``raw_path``, byte for byte apart from the bucket's place."""
+        """The target of a path-style ``raw_path``, byte for byte apart from the bucket's place.
+
+        Raises InvalidRequest for a name that means something else than a bucket.
+        """
+        if bucket in self._reserved or ":" in bucket:
+            raise InvalidRequest(
+                f"{bucket!r} is not the name of a bucket at this origin",
+                hint="origin.reserved_names lists the names that the origin keeps for itself",
+            )
         if bucket and self._is_virtual(bucket):
             _, _, rest = raw_path.removeprefix("/").partition("/")
             origin = f"{self._scheme}://{bucket}.{self._netloc}"

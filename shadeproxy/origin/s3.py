@@ -6,7 +6,7 @@ Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Literal
@@ -29,7 +29,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import Addressing, Endpoint
+from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, Trailers
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
@@ -60,7 +60,7 @@ class S3Origin:
     ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; another upstream
     gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
     ``trailing_checksums``: whether the server takes checksums behind a body; "auto": AWS does. One that
-    refuses them is sent no more.
+    refuses them is sent no more. ``reserved_names``: names that mean something else than a bucket there.
     Raises ConfigError for an endpoint or CA file that cannot be used.
     """
 
@@ -75,12 +75,13 @@ class S3Origin:
         max_connections: int = 256,
         ca_file: str | None = None,
         trailing_checksums: TrailingChecksums = "auto",
+        reserved_names: Collection[str] = RESERVED_NAMES,
         clock: Clock | None = None,
         health: OriginHealth | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         health = health or OriginHealth(self._clock)
-        self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing)
+        self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing, reserved=reserved_names)
         self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
             trailing_checksums
         ]

@@ -28,6 +28,8 @@ from shadeproxy.origin.pool import Timeouts
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
 _SIGNED = {"content-type", "content-md5"}
+# An object may have some 700 fields of metadata.
+_MOST_FIELDS = 2048
 _READ_BUFFER_BYTES = 256 << 10
 
 
@@ -180,6 +182,7 @@ class S3Transport:
                 read_bufsize=_READ_BUFFER_BYTES,
                 middlewares=(_sent_once,),
                 max_field_size=64 << 10,
+                max_headers=_MOST_FIELDS,
                 trust_env=False,
             )
         return self._sessions[forwarded]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.errors import ConfigError, InvalidRequest
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.addressing import Endpoint
 
@@ -46,12 +46,11 @@ def test_addressing(url, addressing, bucket, expected):
 @pytest.mark.parametrize(
     "bucket",
     [
-        "evil.example:80",
         "evil.example/",
         "evil.example#",
         "evil.example?x=",
         "me@evil",
-        "b\r\nX: y",
+        "b\r\nX y",
         "-b",
         "",
     ],
@@ -65,3 +64,27 @@ def test_no_bucket_names_another_server(bucket, addressing):
         assert target.host == endpoint.url.partition("://")[2]
         assert target.raw_path.isprintable()
         assert target.raw_path.isascii()
+
+
+@pytest.mark.parametrize("addressing", ["virtual", "auto", "path"])
+@pytest.mark.parametrize(
+    "bucket", ["admin", "swift", "auth", "minio", "tenant:b", "evil.example:80", "b\r\nX: y"]
+)
+def test_what_is_no_bucket_at_the_origin_is_not_asked_for(bucket, addressing):
+    """GET /admin/user of a gateway names its users, with their keys."""
+    endpoint = Endpoint("http://rgw:7480", region="us-east-1", addressing=addressing)
+    for ask in (
+        lambda: endpoint.target(ObjectRef(bucket, "user")),
+        lambda: endpoint.target_of(bucket, "/x/user"),
+    ):
+        with pytest.raises(InvalidRequest, match="is not the name of a bucket") as caught:
+            ask()
+        assert "origin.reserved_names" in caught.value.hint
+
+
+def test_reserved_names_are_the_operators_and_aws_has_none():
+    ref = ObjectRef("admin", "k")
+    assert Endpoint("http://h", region="r", reserved=()).target(ref).raw_path == "/admin/k"
+    assert Endpoint(None, region="us-east-1", addressing="path").target(ref).raw_path == "/admin/k"
+    with pytest.raises(InvalidRequest):
+        Endpoint("http://h", region="r", reserved=("ops",)).target(ObjectRef("ops", "k"))

@@ -47,6 +47,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.ClockSkew: (403, "access_denied"),
     core.RequestExpired: (403, "access_denied"),
     core.MalformedAuth: (401, "malformed_auth"),
+    core.MalformedQueryAuth: (401, "malformed_auth"),
     core.OriginError: (502, "origin_failed"),
     core.OriginAnswer: (502, "origin_refused"),
     core.OriginUnavailable: (503, "origin_unavailable"),

@@ -19,7 +19,7 @@ from shadeproxy.api.s3.compiled import compiled_protocol
 from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES
+from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import KEEPALIVE_S, reset_on_close
@@ -83,6 +83,7 @@ class S3Protocol(RefusingHandler):
             auto_decompress=False,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
+            max_headers=MOST_FIELDS,
             read_bufsize=_READ_BYTES,
             lingering_time=_LINGER_S,
         )

@@ -48,6 +48,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ClockSkew: Row(403, "RequestTimeTooSkewed"),
     errors.RequestExpired: Row(403, "AccessDenied"),
     errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
+    errors.MalformedQueryAuth: Row(400, "AuthorizationQueryParametersError"),
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
     # The status and code of this one come from the error itself.
     errors.OriginAnswer: Row(500, "InternalError"),

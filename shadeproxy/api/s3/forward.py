@@ -5,6 +5,8 @@ client can see success; a body that breaks a promise never reaches the origin wh
 each direction, plus small bodies whose trailing checksum becomes a header, counted in a ledger.
 """
 
+import base64
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.api.s3.sensible import sensible
 from shadeproxy.api.s3.upload.body import UploadBody, receive
+from shadeproxy.api.s3.upload.digests import check_digests, is_digest
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.errors import MissingLength, OriginError
@@ -37,6 +40,8 @@ class _Outgoing:
     headers: Headers
     pieces: AsyncIterator[bytes] | None
     refs: tuple[ObjectRef, ...]
+    length: int | None
+    payload_hash: str
     held_bytes: int = 0
     trailers: Trailers | None = None
 
@@ -82,8 +87,8 @@ class Forwarder:
         forwarded = ForwardRequest(
             method=request.method,
             ref=call.ref,
-            raw_path=request.raw_path,
-            raw_query=request.raw_query,
+            raw_path=request.path,
+            raw_query=request.query_string,
             headers=to_origin(request),
             upstream=call.identity.upstream,
             request_id=exchange.request_id,
@@ -97,29 +102,26 @@ class Forwarder:
             await response.write_eof()
 
     async def _outgoing(self, call: Call, body: UploadBody) -> _Outgoing:
-        request, operation, identity = call
+        request, operation = call.request, call.operation
         plan, headers, refs = body.plan, to_origin(request), touched(operation, call.ref)
         if operation.touches is Touches.LISTED:
-            document = await body.read(MAX_DELETE_BYTES)
-            keys = parse_delete(document)
-            for key in keys:
-                identity.check(Permission.WRITE, request.bucket, key)
-            refs = tuple(call.ref.beside(key) for key in keys)
-            return _Outgoing(headers + _checksum_fields(body), _once(document), refs)
+            return await _delete(call, body, headers)
+        promised = plan.sha256 or UNSIGNED_PAYLOAD
         if plan.empty:
-            return _Outgoing(headers, None, refs)
+            return _Outgoing(headers, None, refs, plan.length, promised)
         if not plan.trailers:
-            return _Outgoing(headers, body.pieces(), refs)
+            return _Outgoing(headers, body.pieces(), refs, plan.length, promised)
         size = plan.length or 0
         if size > MAX_TRAILED_BYTES or not self._trailed.try_take(size):
             trailers = Trailers(plan.trailers, lambda: body.trailers)
-            return _Outgoing(headers, body.pieces(), refs, trailers=trailers)
+            return _Outgoing(headers, body.pieces(), refs, size, promised, trailers=trailers)
         try:
             whole = await body.hold(size)
         except BaseException:
             self._trailed.give(size)
             raise
-        return _Outgoing(headers + _checksum_fields(body), _pieces_of(whole), refs, held_bytes=size)
+        headers += _checksum_fields(body)
+        return _Outgoing(headers, _pieces_of(whole), refs, size, promised, held_bytes=size)
 
     async def _carry(
         self,
@@ -130,14 +132,14 @@ class Forwarder:
     ) -> None:
         request = call.request
         forwarded = ForwardRequest(
-            method=request.method,
+            method="GET" if call.operation.asked_by_get else request.method,
             ref=call.ref,
-            raw_path=request.raw_path,
-            raw_query=request.raw_query,
+            raw_path=request.path,
+            raw_query=request.query_string,
             headers=outgoing.headers,
             body=outgoing.pieces,
-            content_length=body.plan.length,
-            payload_hash=body.plan.sha256 or UNSIGNED_PAYLOAD,
+            content_length=outgoing.length,
+            payload_hash=outgoing.payload_hash,
             upstream=call.identity.upstream,
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
@@ -152,8 +154,27 @@ class Forwarder:
                 if not call.operation.late_success:
                     await writing.aclose()
                 response = exchange.pass_on(answer.status, to_client(answer.headers))
-                await _relay(answer, response, writing)
+                if not call.operation.asked_by_get:
+                    await _relay(answer, response, writing)
                 await response.write_eof()
+
+
+async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
+    """A DeleteObjects: rights on each of its keys, and a document that names these keys and no others."""
+    document = await body.read(MAX_DELETE_BYTES)
+    check_digests(call.request.fields, document)
+    keys, document = parse_delete(document)
+    for key in keys:
+        call.identity.check(Permission.WRITE, call.request.bucket, key)
+    digest = base64.b64encode(hashlib.md5(document, usedforsecurity=False).digest()).decode()
+    kept = tuple(pair for pair in headers if not is_digest(pair[0]))
+    return _Outgoing(
+        (*kept, ("Content-MD5", digest)),
+        _once(document),
+        tuple(call.ref.beside(key) for key in keys),
+        len(document),
+        hashlib.sha256(document).hexdigest(),
+    )
 
 
 async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:

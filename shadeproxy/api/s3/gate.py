@@ -4,22 +4,28 @@ Rule: the order of questions is fixed: nothing of an operation is looked at befo
 accepted, and nothing is asked of the engine before the client's rights are checked.
 """
 
+from dataclasses import replace
 from typing import Protocol
-from urllib.parse import unquote
 
 from shadeproxy.api.browsers import KnownHosts, shown_host
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
+from shadeproxy.api.s3.canonical import canonical, settle_presigned
+from shadeproxy.api.s3.copysource import parse_copy_source
 from shadeproxy.api.s3.exchange import Call, Exchange, RequestObserver
-from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
-from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginIsProxy
+from shadeproxy.core.errors import AccessDenied, OriginIsProxy
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD
 from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.log import mask_text
+
+_LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
+# Of a bucket of which a client may see some keys: that it is there, and where. Its other settings (policy,
+# ACL and so on) tell of all keys.
+_OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
 class EventLog(Protocol):
@@ -111,14 +117,16 @@ class Gate:
         operation = resolve(request)
         if exchange is not None:
             exchange.operation = operation.name
-        call = Call(request, operation, authenticated.identity)
+        call = Call(canonical(request, operation), operation, authenticated.identity)
         authorise(call)
         return call, authenticated
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
             # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
-            return Authenticated(ANONYMOUS, UNSIGNED_PAYLOAD)
+            # Whose URL it is says whose bucket is meant, where names of buckets belong to accounts.
+            upstream = self._authenticator.upstream_named(request)
+            return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
 
     def _check_host(self, request: S3Request) -> None:
@@ -146,17 +154,13 @@ def authorise(call: Call) -> None:
     if request.key:
         identity.check(permission, bucket, request.key)
         if (source := request.fields.get("x-amz-copy-source")) is not None:
-            identity.check(Permission.READ, *_copy_source(source))
-    elif operation.name.startswith("List"):
+            bucket, key, _ = parse_copy_source(source)
+            identity.check(Permission.READ, bucket, key)
+    elif operation.name in _LISTS_OF_PREFIX:
         identity.check(permission, bucket, request.query.get("prefix", ""))
-    elif permission is Permission.LIST or operation.touches is Touches.LISTED:
+    elif operation.name in _OF_EVERY_CLIENT or operation.touches is Touches.LISTED:
         identity.check_bucket(permission, bucket)
     else:
         identity.check(permission, bucket, "")
-
-
-def _copy_source(field: str) -> tuple[str, str]:
-    bucket, separator, key = unquote(field.partition("?")[0]).removeprefix("/").partition("/")
-    if not separator or not bucket or not key:
-        raise InvalidRequest("x-amz-copy-source must be of the form bucket/key")
-    return bucket, key
+    if operation.reaches_others:
+        identity.check_everything(operation.name)

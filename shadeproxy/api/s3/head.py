@@ -16,10 +16,13 @@ MAX_LINE_BYTES = 32 * 1024
 MAX_FIELD_BYTES = 16 * 1024
 """One header field: S3 takes 8 KiB of headers, 2 KiB of them user metadata; session tokens grow."""
 
+MOST_FIELDS = 2048
+"""S3 takes 2 KiB of user metadata, which may be of some 700 names."""
+
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Fields that announce a body, or an answer in more than one part, or another protocol.
 _NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
-_MOST_FIELDS = 100
+_MOST_PLAIN_FIELDS = 100
 _MOST_NAMES = 512
 
 
@@ -56,7 +59,7 @@ class HeadReader:
         return Head(method, target, fields, _keep_alive(fields))
 
     def _fields(self, lines: list[str]) -> Iterator[tuple[str, str]]:
-        if len(lines) > _MOST_FIELDS:
+        if len(lines) > _MOST_PLAIN_FIELDS:
             raise _NotPlain
         hosts = lengths = 0
         for line in lines:

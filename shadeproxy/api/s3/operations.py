@@ -36,7 +36,9 @@ class Touches(Enum):
 @dataclass(frozen=True, slots=True)
 class Operation:
     """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive
-    with white space; success is only in the body.
+    with white space; success is only in the body. ``reaches_others``: its body may name other buckets, which
+    the origin then writes to or reads from with the proxy's rights. ``asked_by_get``: a HEAD, which Ceph RGW
+    answers with the body of a GET behind it: the origin is sent a GET, and the client no body.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Operation:
     touches: Touches = Touches.NOTHING
     cached: bool = False
     late_success: bool = False
+    reaches_others: bool = False
+    asked_by_get: bool = False
 
 
 _Key = tuple[str, str, str]
@@ -55,6 +59,8 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("GetObject", _READ, cached=True),
         ("HEAD", ""): Operation("HeadObject", _READ, cached=True),
         ("PUT", ""): Operation("PutObject", _WRITE, Touches.OBJECT),
+        # Of Ceph: PUT ?append&position=N.
+        ("PUT", "append"): Operation("AppendObject", _WRITE, Touches.OBJECT),
         ("DELETE", ""): Operation("DeleteObject", _WRITE, Touches.OBJECT),
         ("POST", "uploads"): Operation("CreateMultipartUpload", _WRITE),
         ("PUT", "uploadId"): Operation("UploadPart", _WRITE),
@@ -63,7 +69,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("POST", "uploadId"): Operation("CompleteMultipartUpload", _WRITE, Touches.OBJECT, late_success=True),
         ("GET", "attributes"): Operation("GetObjectAttributes", _READ),
         ("GET", "torrent"): Operation("GetObjectTorrent", _READ),
-        ("POST", "restore"): Operation("RestoreObject", _WRITE, Touches.OBJECT),
+        ("POST", "restore"): Operation("RestoreObject", _WRITE, Touches.OBJECT, reaches_others=True),
         ("POST", "select"): Operation("SelectObjectContent", _READ),
         ("PUT", "encryption"): Operation("UpdateObjectEncryption", _WRITE, Touches.OBJECT),
     }
@@ -78,6 +84,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
         # Each of these shows in the headers of a GET (tagging count, lock state) or in who may read.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
+    yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
 
 
@@ -86,6 +93,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("ListObjects", _LIST),
         ("GET", "versions"): Operation("ListObjectVersions", _LIST),
         ("GET", "uploads"): Operation("ListMultipartUploads", _LIST),
+        ("HEAD", "acl"): Operation("GetBucketAcl", _LIST, asked_by_get=True),
+        ("HEAD", "uploads"): Operation("ListMultipartUploads", _LIST, asked_by_get=True),
         ("GET", "location"): Operation("GetBucketLocation", _LIST),
         ("GET", "policyStatus"): Operation("GetBucketPolicyStatus", _LIST),
         ("HEAD", ""): Operation("HeadBucket", _LIST),
@@ -124,7 +133,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     for table, touches in ((shown, Touches.BUCKET), (settings, Touches.NOTHING)):
         for marker, noun in table.items():
             yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
-            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches)
+            others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
+            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches, reaches_others=others)
             yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, touches)
 
 
@@ -138,6 +148,7 @@ GET_OBJECT = OPERATIONS["GET", "object", ""]
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
+COPIES = frozenset({_COPY.name, _COPY_PART.name})
 PREFLIGHT = Operation("Preflight", _READ)
 """What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
 
@@ -158,6 +169,9 @@ def resolve(request: S3Request) -> Operation:
         raise InvalidRequest(f"Conflicting query parameters: {', '.join(sorted(markers))}")
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
+    if operation is None and request.method == "HEAD" and marker:
+        # Servers differ in what that means: the origin says it, to whom may ask the same by GET.
+        operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
         raise NotSupported(f"{what} is not an operation that this proxy implements")

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.policy import Upload, authenticate_form
 from shadeproxy.api.s3.exchange import Exchange, closing
+from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
 from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Permission
 from shadeproxy.api.s3.request import S3Request
@@ -84,7 +85,7 @@ class PostUploads:
                     forwarded = ForwardRequest(
                         method="PUT",
                         ref=ref,
-                        raw_path=f"/{quote(ref.bucket, safe='-_.~:')}/{path_of_key(ref.key)}",
+                        raw_path=f"/{quote(ref.bucket, safe='-_.~')}/{path_of_key(ref.key)}",
                         headers=headers,
                         body=pieces,
                         content_length=form.file_length,
@@ -138,6 +139,8 @@ def _key(fields: Mapping[str, str], filename: str) -> str:
     key = fields.get("key", "").replace("${filename}", filename)
     if not key:
         raise InvalidRequest("The form holds no key", hint="write the field key before the file")
+    if "\0" in key:
+        raise InvalidRequest("A key cannot hold the character NUL")
     return key
 
 
@@ -156,8 +159,13 @@ def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
         headers.append(("Origin", site))
     if not all(_NAME.fullmatch(name) for name, _ in headers):
         raise InvalidRequest("A field of the form has a name that cannot be that of a header of the object")
+    check_distinct(name.lower() for name, _ in headers)
+    check_known({name.lower(): value for name, value in headers})
     if any(char in value for _, value in headers for char in "\r\n\0"):
         raise InvalidRequest("A field of the form holds a line break, so it cannot be a header of the object")
+    for name, value in headers:
+        field_name(name)
+        check_value(name, value)
     return tuple(headers)
 
 

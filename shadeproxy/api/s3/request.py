@@ -1,8 +1,9 @@
-"""An S3 request as a value: what arrived, decoded once, nothing normalised.
+"""An S3 request as a value: what arrived, decoded once.
 
-Rules: the path and query stay as they stood on the wire (`a//b`, `%2F`, dot segments and `+` included),
-because they are signed and forwarded as sent; `bucket` and `key` are their UTF-8 decoding. What cannot be
-decoded, or could be read in two ways by two parsers, is refused here (InvalidRequest) and nowhere else.
+Rules: the path and query as they stood on the wire are kept for the signature alone; what is decided and
+what is sent to the origin comes from their decoding (`bucket`, `key`, `query`, `fields`), which is never
+normalised (`a//b`, dot segments). What cannot be decoded, or could be read in two ways by two parsers, is
+refused here (InvalidRequest).
 """
 
 import re
@@ -11,14 +12,20 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
+from shadeproxy.api.s3.fields import collect_fields
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.types import NAME_PATTERN, Headers, JobContext
+from shadeproxy.core.sigv4 import path_of_key
+from shadeproxy.core.types import NAME_PATTERN, JobContext
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
+BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
+"""Without ":", which Ceph RGW takes for the end of a tenant's name."""
+
+UNRESERVED = "-_.~"
+_PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _VISIBLE = re.compile(r"[!-~]*")
-PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.:-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
+PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
 """A GET of an object with a name of which nothing is escaped."""
 
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
@@ -29,10 +36,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path``: the path as sent, which is what was signed. ``raw_path``: the same in path style
-    ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" where the request names none. ``query``:
-    decoded names and values. ``headers``: fields in wire order; ``fields``: lower-case name to value,
-    repeated fields joined with ",".
+    ``wire_path`` and ``raw_query``: as sent, which is what was signed. ``raw_path``: the path as sent in path
+    style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" where the request names none. ``query``:
+    decoded names and values. ``fields``: lower-case name to value, repeated fields joined with ",", in wire
+    order.
     """
 
     method: str
@@ -43,14 +50,21 @@ class S3Request(NamedTuple):
     bucket: str
     key: str
     query: Mapping[str, str]
-    headers: Headers
     fields: Mapping[str, str]
     job: JobContext | None = None
 
     @property
-    def resource(self) -> str:
-        """The path, as error answers quote it."""
-        return self.raw_path
+    def path(self) -> str:
+        """The path in path style, each octet encoded in the one way in which it is sent."""
+        return f"/{self.bucket}/{path_of_key(self.key)}" if self.key else f"/{self.bucket}"
+
+    @property
+    def query_string(self) -> str:
+        """The query in the one way in which it is sent. A parameter without a value has no "="."""
+        return "&".join(
+            f"{_encoded(name)}={_encoded(value)}" if value else _encoded(name)
+            for name, value in self.query.items()
+        )
 
 
 def parse_request(
@@ -61,9 +75,9 @@ def parse_request(
     ``base_domains``: lower-case names under which virtual-host addressing is served: with "s3.local",
     ``Host: bucket.s3.local`` names the bucket. Raises InvalidRequest.
     """
-    fields = _fields(headers := tuple(headers))
-    wire_path, raw_query = _split_target(target)
+    fields = collect_fields(headers)
     host = fields.get("host", "")
+    wire_path, raw_query = _split_target(target, host)
     prefix = _virtual_bucket(host, base_domains)
     raw_path = _escaped(wire_path if prefix is None else f"/{prefix}{wire_path}")
     bucket, key = _split_path(wire_path, prefix)
@@ -76,7 +90,6 @@ def parse_request(
         bucket=bucket,
         key=key,
         query=MappingProxyType(_query(raw_query)),
-        headers=headers,
         fields=MappingProxyType(fields),
         job=parse_job(fields.get("x-shade-job")),
     )
@@ -87,7 +100,7 @@ def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S
     change anything of the answer.
     """
     bucket, _, key = path[1:].partition("/")
-    return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, (), fields, job)
+    return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, fields, job)
 
 
 def parse_job(field: str | None) -> JobContext | None:
@@ -112,46 +125,26 @@ def parse_job(field: str | None) -> JobContext | None:
 
 
 def parameter_name(part: str) -> str:
-    """The decoded name of one ``name=value`` part of a raw query."""
-    return unquote(part.partition("=")[0].replace("+", "%20"), errors="replace")
+    """The decoded name of one ``name=value`` part of a raw query. Raises InvalidRequest."""
+    return _decode_parameter(part.partition("=")[0])
 
 
-_ONCE = frozenset(
-    {
-        "authorization",
-        "host",
-        "range",
-        "x-amz-content-sha256",
-        "x-amz-copy-source",
-        "x-amz-date",
-        "x-amz-decoded-content-length",
-        "x-amz-security-token",
-        "x-amz-trailer",
-        "x-shade-job",
-    }
-)
+def _encoded(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else quote(text, safe=UNRESERVED)
 
 
-def _fields(headers: Headers) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for name, value in headers:
-        if not _is_utf8(value):
-            raise InvalidRequest(f"The header {name} is not valid UTF-8")
-        lowered = name.lower()
-        if lowered in fields:
-            # Two parsers may choose differently between two of these; RFC 9112 asks to refuse.
-            if lowered in _ONCE:
-                raise InvalidRequest(f"The header {name} was sent more than once")
-            value = f"{fields[lowered]},{value}"  # noqa: PLW2901 - joined as RFC 9110 section 5.3 says
-        fields[lowered] = value
-    return fields
+def _decode_parameter(raw: str) -> str:
+    if "%" not in raw and "+" not in raw:
+        return raw
+    try:
+        return unquote(raw.replace("+", "%20"), errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRequest("The query must be UTF-8") from None
 
 
-def _split_target(target: str) -> tuple[str, str]:
-    scheme, separator, rest = target.partition("://")
-    if separator and scheme.lower() in {"http", "https"}:
-        slash = rest.find("/")
-        target = rest[slash:] if slash >= 0 else "/"
+def _split_target(target: str, host: str) -> tuple[str, str]:
+    if not target.startswith("/"):
+        target = _without_authority(target, host)
     path, _, raw_query = target.partition("?")
     if not path.startswith("/") or "#" in target or not _is_utf8(target):
         raise InvalidRequest("The request target is not a path in UTF-8 that starts with /")
@@ -161,6 +154,18 @@ def _split_target(target: str) -> tuple[str, str]:
             hint="write a literal % as %25",
         )
     return path, raw_query
+
+
+def _without_authority(target: str, host: str) -> str:
+    """The path and query of a target in absolute form, whose server has to be that of Host."""
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme.lower() not in {"http", "https"}:
+        return target
+    slash = rest.find("/")
+    authority, path = (rest[:slash], rest[slash:]) if slash >= 0 else (rest, "/")
+    if authority.lower() != host.lower():
+        raise InvalidRequest("The request target and the Host header name two servers")
+    return path
 
 
 def _virtual_bucket(host: str, base_domains: tuple[str, ...]) -> str | None:
@@ -180,23 +185,27 @@ def _split_path(wire_path: str, virtual_bucket: str | None) -> tuple[str, str]:
             return "", ""
     else:
         raw_bucket, raw_key = virtual_bucket, wire_path[1:]
-    bucket = _decode(raw_bucket)
-    if not _BUCKET.fullmatch(bucket):
+    bucket = decode_key(raw_bucket)
+    if not BUCKET_NAME.fullmatch(bucket):
         raise InvalidRequest("The bucket name is not valid")
-    return bucket, _decode(raw_key)
+    return bucket, decode_key(raw_key)
 
 
 def _escaped(text: str) -> str:
     return text if _VISIBLE.fullmatch(text) else quote(text, safe=_ASCII)
 
 
-def _decode(raw: str) -> str:
+def decode_key(raw: str) -> str:
+    """Return a bucket or key that was escaped. Raises InvalidRequest for what no server keeps."""
     if "%" not in raw:
         return raw
     try:
-        return unquote_to_bytes(raw).decode()
+        key = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise InvalidRequest("The bucket and key must be UTF-8") from None
+    if "\0" in key:
+        raise InvalidRequest("A key cannot hold the character NUL")
+    return key
 
 
 def _query(raw_query: str) -> dict[str, str]:
@@ -207,7 +216,7 @@ def _query(raw_query: str) -> dict[str, str]:
         name, (_, _, raw_value) = parameter_name(part), part.partition("=")
         if name in query:
             raise InvalidRequest(f"The query parameter {name} was sent more than once")
-        query[name] = unquote(raw_value.replace("+", "%20"), errors="replace")
+        query[name] = _decode_parameter(raw_value)
     return query
 
 

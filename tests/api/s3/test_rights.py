@@ -43,6 +43,11 @@ LIMITED = Identity("limited", SHARED, (Right("b*", "mine/"), Right("r", write=Fa
         ("GET /b?location", None, True),
         ("HEAD /c", None, False),
         ("GET /", None, False),
+        ("GET /b?policy", None, False),
+        ("GET /b?acl&prefix=mine/", None, False),
+        ("HEAD /b?policy", None, False),
+        ("PUT /b/mine/k?acl", None, True),
+        ("POST /b/mine/k?restore", None, False),
         ("DELETE /b", None, False),
         ("PUT /b?policy", None, False),
         ("PUT /b?policy&prefix=mine/", None, False),
@@ -60,6 +65,16 @@ def test_rights_by_bucket_prefix_and_operation(line, source, allowed):
         with pytest.raises(AccessDenied, match="limited has no right") as caught:
             authorise(call)
         assert "auth.clients" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line", ["GET /", "GET /?prefix=mine/", "GET /c?policy&prefix=mine/", "GET /c?policy"]
+)
+def test_a_prefix_in_every_bucket_tells_nothing_of_the_buckets(line):
+    method, target = line.split(" ")
+    request = parse_request(method, target, [("Host", "h")])
+    with pytest.raises(AccessDenied):
+        authorise(Call(request, resolve(request), Identity("wide", SHARED, (Right("*", "mine/"),))))
 
 
 async def test_a_request_without_the_right_reaches_neither_cache_nor_origin(make_proxy):

@@ -6,6 +6,7 @@ import hmac
 import random
 import zlib
 from datetime import UTC, datetime
+from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
@@ -320,7 +321,32 @@ def test_the_keys_of_a_delete():
         '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>'
         "<Object><Key>a&amp;b</Key><VersionId>1</VersionId></Object><Object><Key> c </Key></Object></Delete>"
     )
-    assert parse_delete(document.encode()) == ("a&b", " c ")
+    keys, written = parse_delete(document.encode())
+    assert keys == ("a&b", " c ")
+    assert written == (
+        b'<?xml version="1.0" encoding="UTF-8"?>\n'
+        b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        b"<Object><Key>a&amp;b</Key><VersionId>1</VersionId></Object><Object><Key> c </Key></Object>"
+        b"<Quiet>true</Quiet></Delete>"
+    )
+    assert parse_delete(written) == (keys, written)
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\r\n\t"), min_size=1),
+        min_size=1,
+    )
+)
+def test_any_key_survives_a_delete(keys):
+    objects = "".join(f"<Object><Key>{escape(key, {chr(13): '&#13;'})}</Key></Object>" for key in keys)
+    try:
+        read, written = parse_delete(f"<Delete>{objects}</Delete>".encode())
+    except MalformedBody:
+        assert any(char in "\ufffe\uffff" for key in keys for char in key)
+        return
+    assert read == tuple(keys)
+    assert parse_delete(written).keys == tuple(keys)
 
 
 @pytest.mark.parametrize(

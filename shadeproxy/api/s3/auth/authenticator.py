@@ -22,6 +22,7 @@ from shadeproxy.core.errors import (
     UnknownAccessKey,
 )
 from shadeproxy.core.sigv4 import ALGORITHM, UNSIGNED_PAYLOAD
+from shadeproxy.core.types import SHARED, Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,10 @@ class Authenticator:
         if not hmac.compare_digest(expected.encode(), given.encode()):
             raise AccessDenied("The session token does not belong to this access key")
         return client
+
+    def upstream_named(self, request: S3Request) -> Upstream:
+        """The upstream of the client that a presigned URL is of, whether it is signed right or not."""
+        query = request.query
+        credential = query.get("X-Amz-Credential", "").rsplit("/", 4)[0]
+        client = self._clients.get(credential or query.get("AWSAccessKeyId", ""))
+        return SHARED if client is None else client.upstream

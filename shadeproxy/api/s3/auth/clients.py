@@ -81,5 +81,13 @@ class Identity:
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")
 
+    def check_everything(self, operation: str) -> None:
+        """Raises AccessDenied unless one of the rights allows writing to every bucket."""
+        if not any(right.write and (right.bucket, right.prefix) == ("*", "") for right in self.rights):
+            raise AccessDenied(
+                f"{self.name} has no right to write to every bucket, and {operation} may name others",
+                hint="let a client of [[auth.clients]] do it whose buckets and prefixes are not bounded",
+            )
+
 
 ANONYMOUS = Identity("anonymous", SHARED, ALL_RIGHTS)

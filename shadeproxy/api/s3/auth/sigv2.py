@@ -10,10 +10,9 @@ import base64
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
 from shadeproxy.api.s3.operations import MARKERS
-from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.request import S3Request, parameter_name
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import (
     ClockSkew,
@@ -153,10 +152,12 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    signed = []
-    for part in request.raw_query.split("&"):
-        name, separator, value = part.partition("=")
-        if name in _SIGNED_PARAMETERS:
-            signed.append((name, f"{name}{separator}{unquote(value)}"))
+    """Over decoded names: one that is spelled otherwise (%61cl) is the same sub-resource."""
+    named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]
+    signed = [
+        (name, f"{name}{separator}{request.query[name]}")
+        for name, separator in named
+        if name in _SIGNED_PARAMETERS
+    ]
     query = "&".join(text for _, text in sorted(signed, key=lambda pair: pair[0]))
     return f"{request.raw_path}?{query}" if query else request.raw_path

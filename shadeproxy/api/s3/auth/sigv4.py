@@ -18,6 +18,7 @@ from shadeproxy.core.errors import (
     ClockSkew,
     InvalidRequest,
     MalformedAuth,
+    MalformedQueryAuth,
     RequestExpired,
     SignatureMismatch,
 )
@@ -35,8 +36,9 @@ from shadeproxy.core.sigv4 import (
 
 MAX_SKEW_S = 15 * 60
 _MAX_EXPIRES_S = 7 * 24 * 3600
-_CREDENTIAL = re.compile(r"(?P<key>.+)/(?P<date>\d{8})/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
-_AMZ_DATE = re.compile(r"\d{8}T\d{6}Z")
+_CREDENTIAL = re.compile(r"(?P<key>.+)/(?P<date>[0-9]{8})/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_EXPIRES = re.compile(r"[0-9]{1,6}")
+_AMZ_DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _PAYLOAD = re.compile(r"[0-9a-fA-F]{64}|UNSIGNED-PAYLOAD|STREAMING-[A-Z0-9-]{1,60}")
 _WITHOUT_SIGNATURE = frozenset({"X-Amz-Signature"})
@@ -81,26 +83,29 @@ def parse_header(request: S3Request) -> Claim:
 
 
 def parse_presigned(request: S3Request) -> Claim:
-    """The claim of a presigned URL. Raises MalformedAuth."""
+    """The claim of a presigned URL. Raises MalformedQueryAuth."""
     query = request.query
     if query.get("X-Amz-Algorithm") != ALGORITHM:
-        raise MalformedAuth(f"X-Amz-Algorithm must be {ALGORITHM}")
+        raise MalformedQueryAuth(f"X-Amz-Algorithm must be {ALGORITHM}")
     missing = {"X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"} - query.keys()
     if missing:
-        raise MalformedAuth(f"The presigned URL lacks {', '.join(sorted(missing))}")
+        raise MalformedQueryAuth(f"The presigned URL lacks {', '.join(sorted(missing))}")
     expires = query["X-Amz-Expires"]
-    if not re.fullmatch(r"\d{1,6}", expires) or not 0 < int(expires) <= _MAX_EXPIRES_S:
-        raise MalformedAuth(f"X-Amz-Expires must be between 1 and {_MAX_EXPIRES_S} seconds")
+    if not _EXPIRES.fullmatch(expires) or not 0 < int(expires) <= _MAX_EXPIRES_S:
+        raise MalformedQueryAuth(f"X-Amz-Expires must be between 1 and {_MAX_EXPIRES_S} seconds")
     payload_hash = request.fields.get("x-amz-content-sha256", query.get("X-Amz-Content-Sha256"))
-    return _claim(
-        query["X-Amz-Credential"],
-        query["X-Amz-Date"],
-        query["X-Amz-SignedHeaders"],
-        query["X-Amz-Signature"],
-        payload_hash or UNSIGNED_PAYLOAD,
-        expires_s=int(expires),
-        token=query.get("X-Amz-Security-Token"),
-    )
+    try:
+        return _claim(
+            query["X-Amz-Credential"],
+            query["X-Amz-Date"],
+            query["X-Amz-SignedHeaders"],
+            query["X-Amz-Signature"],
+            payload_hash or UNSIGNED_PAYLOAD,
+            expires_s=int(expires),
+            token=query.get("X-Amz-Security-Token"),
+        )
+    except MalformedAuth as error:
+        raise MalformedQueryAuth(str(error), hint=error.hint) from None
 
 
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:

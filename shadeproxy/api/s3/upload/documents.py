@@ -1,7 +1,12 @@
-"""The XML that the proxy must read: the keys of DeleteObjects, and the tags of an upload form."""
+"""The XML that the proxy must read: the keys of DeleteObjects, and the tags of an upload form.
 
+Law: what rights were decided on is serialised again for the origin: no other reader finds another key.
+"""
+
+from typing import NamedTuple
 from urllib.parse import urlencode
 from xml.etree.ElementTree import Element, ParseError
+from xml.sax.saxutils import escape
 
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
@@ -12,25 +17,82 @@ MAX_DELETE_BYTES = 8 * 1024 * 1024
 """1,000 keys of 1,024 bytes, each byte written as a character reference, and room for the elements."""
 
 _MAX_KEYS = 1000
+_NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+_OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
+_QUIET = frozenset({"true", "false", ""})
+_XML_SPACE = " \t\r\n"
+# A parser would make one line feed of it.
+_KEPT = {"\r": "&#13;"}
 
 
-def parse_delete(body: bytes) -> tuple[str, ...]:
-    """The keys that a DeleteObjects body names, at most 1,000. Raises MalformedBody."""
+class Delete(NamedTuple):
+    """A DeleteObjects body: the ``keys`` that it names, and the document that names them and nothing else."""
+
+    keys: tuple[str, ...]
+    document: bytes
+
+
+def parse_delete(body: bytes) -> Delete:
+    """Read a DeleteObjects body of at most 1,000 objects by its schema. Raises MalformedBody."""
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
         raise MalformedBody("The XML you provided was not well-formed") from None
-    if _local(root) != "Delete":
+    if root.tag.removeprefix(_NAMESPACE) != "Delete":
         raise MalformedBody("The body of DeleteObjects must be a Delete element")
-    objects = [element for element in root if _local(element) == "Object"]
-    named = [child for element in objects for child in element if _local(child) == "Key"]
-    if any(len(key) for key in named):
-        # The origin may read another key out of nested elements than the one that was authorised.
-        raise MalformedBody("A Key of DeleteObjects holds text alone")
-    keys = [key.text or "" for key in named]
-    if not 0 < len(keys) <= _MAX_KEYS or len(keys) != len(objects) or not all(keys):
+    parts = [(_plain_name(element), element) for element in _children(root)]
+    objects = [_fields_of(element, _OF_OBJECT) for name, element in parts if name == "Object"]
+    quiet = [_text_of(element).strip().lower() for name, element in parts if name == "Quiet"]
+    if len(objects) + len(quiet) != len(parts) or len(quiet) > 1 or not _QUIET.issuperset(quiet):
+        raise MalformedBody("A Delete element holds Object elements, and Quiet with true or false")
+    if not 0 < len(objects) <= _MAX_KEYS or not all(fields.get("Key") for fields in objects):
         raise MalformedBody("DeleteObjects takes 1 to 1,000 objects, each with one Key")
-    return tuple(keys)
+    return Delete(
+        tuple(fields["Key"] for fields in objects), _delete_document(objects, quiet=quiet == ["true"])
+    )
+
+
+def _delete_document(objects: list[dict[str, str]], *, quiet: bool) -> bytes:
+    pieces = [f'<?xml version="1.0" encoding="UTF-8"?>\n<Delete xmlns="{_NAMESPACE[1:-1]}">']
+    for fields in objects:
+        inner = "".join(
+            f"<{name}>{escape(fields[name], _KEPT)}</{name}>" for name in _OF_OBJECT if name in fields
+        )
+        pieces.append(f"<Object>{inner}</Object>")
+    pieces.append("<Quiet>true</Quiet></Delete>" if quiet else "</Delete>")
+    return "".join(pieces).encode()
+
+
+def _children(element: Element) -> list[Element]:
+    """The elements in ``element``. Raises MalformedBody when it has attributes, or text beside them."""
+    beside = [element.text, *(child.tail for child in element)]
+    if element.attrib or any(text and text.strip(_XML_SPACE) for text in beside):
+        raise MalformedBody(f"{_local(element)} holds elements alone, and has no attributes")
+    return list(element)
+
+
+def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
+    """The texts of the elements in ``element``, each of which may be there once. Raises MalformedBody."""
+    fields: dict[str, str] = {}
+    for child in _children(element):
+        name = _plain_name(child)
+        if name not in known or name in fields:
+            raise MalformedBody(f"{_local(element)} may hold one {', '.join(known)} each, and nothing else")
+        fields[name] = _text_of(child)
+    return fields
+
+
+def _text_of(element: Element) -> str:
+    if len(element) or element.attrib:
+        # The origin may read another key out of nested elements than the one that was authorised.
+        raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
+    return element.text or ""
+
+
+def _plain_name(element: Element) -> str:
+    """The name of an element of S3, or of no namespace; "" for others."""
+    name = element.tag.removeprefix(_NAMESPACE)
+    return "" if "}" in name else name
 
 
 def parse_tags(text: str) -> str:

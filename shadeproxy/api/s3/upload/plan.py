@@ -67,6 +67,8 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     if unknown := [name for name in names if make_checksum(name) is None]:
         # A trailer becomes a field of the request that is signed for the origin: only what is checked may.
         raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
+    if twice := [name for name in names if names.count(name) > 1 or name in request.fields]:
+        raise InvalidRequest(f"{twice[0]} may come once, as a header or as a trailer")
     return BodyPlan(
         int(field),
         framing=framing,

@@ -1,0 +1,94 @@
+"""Which query parameters an operation has, beside the sub-resource that selects it.
+
+Law: a parameter that is not of the operation is not sent. GetObject and HeadObject ignore such a one, as S3
+does (clients add some against caches); everywhere else it could select what rights were not decided on, and
+is refused. A test compares the table with the service model of botocore.
+"""
+
+from collections.abc import Mapping
+
+from shadeproxy.api.s3.fields import AMZ_FIELDS
+from shadeproxy.api.s3.operations import MARKERS, PREFLIGHT, Operation
+from shadeproxy.core.errors import NotSupported
+
+_NONE: frozenset[str] = frozenset()
+_VERSION = frozenset({"versionId"})
+_READ = _VERSION | {
+    "partNumber",
+    "response-cache-control",
+    "response-content-disposition",
+    "response-content-encoding",
+    "response-content-language",
+    "response-content-type",
+    "response-expires",
+}
+# "allow-unordered" is Ceph's.
+_LIST = frozenset(
+    {
+        "allow-unordered",
+        "continuation-token",
+        "delimiter",
+        "encoding-type",
+        "fetch-owner",
+        "list-type",
+        "marker",
+        "max-keys",
+        "prefix",
+        "start-after",
+    }
+)
+_CONFIGURATION = frozenset({"continuation-token", "id"})
+_OF_OPERATION: dict[str, frozenset[str]] = {
+    "AppendObject": frozenset({"position"}),
+    "DeleteObject": _VERSION,
+    "GetObject": _READ,
+    "GetObjectAttributes": _VERSION,
+    "HeadObject": _READ,
+    "ListBuckets": frozenset({"bucket-region", "continuation-token", "max-buckets", "prefix"}),
+    "ListMultipartUploads": frozenset(
+        {"delimiter", "encoding-type", "key-marker", "max-uploads", "prefix", "upload-id-marker"}
+    ),
+    "ListObjectVersions": frozenset(
+        {
+            "allow-unordered",
+            "delimiter",
+            "encoding-type",
+            "key-marker",
+            "max-keys",
+            "prefix",
+            "version-id-marker",
+        }
+    ),
+    "ListObjects": _LIST,
+    "ListObjectsV2": _LIST,
+    "ListParts": frozenset({"encoding-type", "max-parts", "part-number-marker"}),
+    "RestoreObject": _VERSION,
+    "SelectObjectContent": frozenset({"select-type"}),
+    "UpdateObjectEncryption": _VERSION,
+    "UploadPart": frozenset({"partNumber"}),
+    "UploadPartCopy": frozenset({"partNumber"}),
+    **{f"{verb}Object{noun}": _VERSION for verb in ("Get", "Put", "Delete")
+       for noun in ("Acl", "LegalHold", "Retention", "Tagging")},
+    **{f"{verb}Bucket{noun}Configuration": _CONFIGURATION for verb in ("Get", "Put", "Delete")
+       for noun in ("Analytics", "IntelligentTiering", "Inventory", "Metrics")},
+}  # fmt: skip
+_ALWAYS = MARKERS | {"x-id"}
+
+
+def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what of ``query`` is of ``operation``. Raises NotSupported for what could change its meaning."""
+    if operation is PREFLIGHT:
+        return {}  # its answer depends on the bucket's rules and on header fields alone
+    known = _OF_OPERATION.get(operation.name, _NONE)
+    unknown = [name for name in query if name not in known and name not in _ALWAYS]
+    if not unknown:
+        return query
+    # In a presigned URL these would be fields; whoever sends them so to no effect is mistaken.
+    fields = AMZ_FIELDS.intersection(map(str.lower, unknown))
+    refused = [name for name in unknown if not operation.cached or name.lower() in fields]
+    if refused:
+        raise NotSupported(
+            f"{operation.name} has no query parameter {refused[0]!r} that this proxy implements",
+            hint="leave it out",
+        )
+    return {name: value for name, value in query.items() if name not in unknown}

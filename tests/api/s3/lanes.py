@@ -1,0 +1,61 @@
+"""The ways by which a request reaches the handler. A new lane is added to LANES, and nowhere else."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from shadeproxy.api.s3 import FastLane, S3Server
+from shadeproxy.api.s3.relay import ReaderProtocol, dial
+
+
+class GeneralLane(FastLane):
+    """Takes nothing, so that aiohttp answers everything."""
+
+    def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
+        return None
+
+
+@asynccontextmanager
+async def _general(proxy, _folder):
+    lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _fast(proxy, _folder):
+    yield proxy.port
+
+
+@asynccontextmanager
+async def _relay(proxy, folder):
+    """A worker: its own fast lane, and a Unix socket to the general lane of the owner."""
+    path = str(folder / "relay")
+    lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
+    await runner.setup()
+    await web.UnixSite(runner, path).start()
+    fast = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    connections: set[ReaderProtocol] = set()
+
+    def connection():
+        connect = lambda owner, peer: dial(path, owner, peer)  # noqa: E731 - one line, used once
+        return ReaderProtocol(fast, connect, connections, keepalive_s=60.0)
+
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for open_connection in list(connections):
+            open_connection.cut()
+        await runner.cleanup()
+
+
+LANES = {"general": _general, "fast": _fast, "relay": _relay}

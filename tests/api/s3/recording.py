@@ -1,0 +1,133 @@
+"""An origin that writes down every request as it came, and a reader of its own for what was written.
+
+Law: nothing of shadeproxy is used to read what the proxy sent. ``understood`` reads as Ceph RGW does: fields
+under their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its elements.
+"""
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import unquote, unquote_plus
+from xml.dom import minidom
+
+BODY = b"data"
+
+
+class Recorded(NamedTuple):
+    """One request: its line, its fields as they came, its body without a transfer coding."""
+
+    line: str
+    fields: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Understood(NamedTuple):
+    """What a server with RGW's rules takes a request for. ``deletes``: every Key of a DeleteObjects, wherever
+    it stands in the document.
+    """
+
+    method: str
+    bucket: str
+    key: str
+    parameters: dict[str, str]
+    environment: dict[str, str]
+    copy_source: tuple[str, str] | None
+    deletes: tuple[str, ...]
+
+
+class RecordingOrigin:
+    """Answers every request with success. ``requests``: those that came, in order."""
+
+    def __init__(self):
+        self.requests = []
+        self.url = ""
+        self.metadata = ()
+        """Fields of every object."""
+
+    async def serve(self, reader, writer):
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("utf-8", "surrogateescape")
+                line, *lines = head[:-4].split("\r\n")
+                fields = tuple(
+                    (name, value.strip(" ")) for name, _, value in (f.partition(":") for f in lines)
+                )
+                lowered = {name.lower(): value for name, value in fields}
+                body = await self._body(reader, lowered)
+                self.requests.append(Recorded(line, fields, body))
+                writer.write(self._answer(line, lowered))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _body(self, reader, fields):
+        if "chunked" in fields.get("transfer-encoding", ""):
+            body = b""
+            while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+                body += (await reader.readexactly(size + 2))[:-2]
+            await reader.readuntil(b"\r\n")
+            return body
+        return await reader.readexactly(int(fields.get("content-length", 0)))
+
+    def _answer(self, line, fields):
+        method = line.split(" ")[0]
+        metadata = "".join(f"{name}: {value}\r\n" for name, value in self.metadata)
+        fixed = "Last-Modified: Sat, 29 Oct 1994 19:43:31 GMT\r\nContent-Type: text/plain\r\n"
+        common = f'{metadata}ETag: "e"\r\n{fixed}'
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", fields.get("range", ""))
+        start = int(wanted[1]) if wanted else 0
+        stop = min(int(wanted[2] or 3) + 1, 4) if wanted else 4
+        if method not in {"GET", "HEAD"}:
+            return f"HTTP/1.1 200 OK\r\n{common}Content-Length: 0\r\n\r\n".encode()
+        status = f"206 P\r\nContent-Range: bytes {start}-{stop - 1}/4" if wanted else "200 OK"
+        head = f"HTTP/1.1 {status}\r\n{common}Content-Length: {stop - start}\r\n\r\n".encode()
+        return head if method == "HEAD" else head + BODY[start:stop]
+
+
+@asynccontextmanager
+async def recording():
+    """A RecordingOrigin that listens on loopback."""
+    origin = RecordingOrigin()
+    server = await asyncio.start_server(origin.serve, "127.0.0.1", 0, limit=1 << 20)
+    origin.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield origin
+    finally:
+        server.close()
+
+
+def understood(recorded: Recorded) -> Understood:
+    """Read ``recorded``. Fails where two readers could differ: a repeated field or parameter."""
+    method, target, version = recorded.line.split(" ")
+    assert version == "HTTP/1.1"
+    path, _, query = target.partition("?")
+    bucket, _, key = unquote(path, errors="strict")[1:].partition("/")
+    parameters = {}
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        name = unquote_plus(name, errors="strict")
+        assert name not in parameters, f"the parameter {name} was sent twice"
+        parameters[name] = unquote_plus(value, errors="strict")
+    environment = {}
+    for name, value in recorded.fields:
+        cgi = name.upper().replace("-", "_")
+        assert cgi not in environment, f"{cgi} was sent twice"
+        environment[cgi] = value
+    source = environment.get("X_AMZ_COPY_SOURCE")
+    deletes = ()
+    if method == "POST" and "delete" in parameters:
+        document = minidom.parseString(recorded.body)
+        deletes = tuple(
+            "".join(node.data for node in element.childNodes)
+            for element in document.getElementsByTagName("Key")
+        )
+    return Understood(
+        method, bucket, key, parameters, environment, _source(source) if source is not None else None, deletes
+    )
+
+
+def _source(field):
+    bucket, _, key = unquote(field.partition("?")[0], errors="strict").removeprefix("/").partition("/")
+    return bucket, key

@@ -1,0 +1,158 @@
+"""Attacks of which Ceph RGW makes something else than the rights did, at the real server."""
+
+import http.client
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+pytestmark = pytest.mark.rgw
+
+CLIENTS = """
+[origin.credentials]
+access_key_env = "ORIGIN_KEY"
+secret_key_env = "ORIGIN_SECRET"
+[auth]
+anonymous = false
+[[auth.clients]]
+access_key = "limited"
+secret_env = "LIMITED_SECRET"
+buckets = ["open"]
+[[auth.clients]]
+access_key = "all"
+secret_env = "LIMITED_SECRET"
+"""
+OWN = """
+[[auth.clients]]
+access_key = "own"
+secret_env = "LIMITED_SECRET"
+upstream = { access_key = "%s", secret_env = "ORIGIN_SECRET" }
+"""
+
+
+@pytest.fixture(scope="module")
+def direct(rgw):
+    """A client that goes straight to the gateway, with a secret in another bucket."""
+    client = _client(rgw.endpoint, *rgw.main)
+    for bucket in ("open", "other"):
+        client.create_bucket(Bucket=bucket)
+    client.put_object(Bucket="other", Key="secret", Body=b"of somebody else")
+    return client
+
+
+@pytest.fixture(scope="module", params=["1", "2"], ids=["alone", "workers"])
+def proxy(request, rgw, direct, serve_for_module, tmp_path_factory):
+    config = tmp_path_factory.mktemp("canonical") / "config.toml"
+    # Workers do not serve clients with upstreams of their own.
+    config.write_text(CLIENTS + (OWN % rgw.main[0] if request.param == "1" else ""))
+    secrets = {"ORIGIN_KEY": rgw.main[0], "ORIGIN_SECRET": rgw.main[1], "LIMITED_SECRET": "secret"}
+    settings = {"origin__endpoint": rgw.endpoint, "s3__workers": request.param}
+    return serve_for_module(config, secrets, **settings)
+
+
+def _client(url, key, secret, **config):
+    return boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        config=Config(retries={"max_attempts": 1}, **config),
+    )
+
+
+def send(url, method, fields=None, body=None):
+    """Status and body of a request as it stands."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    connection.request(method, url.partition(parts.netloc)[2], body, fields or {})
+    answer = connection.getresponse()
+    try:
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def signed(proxy, method, path, fields=None, *, key="limited"):
+    request = AWSRequest(method, f"{proxy.s3}{path}", {"Host": urlsplit(proxy.s3).netloc, **(fields or {})})
+    S3SigV4Auth(Credentials(key, "secret"), "s3", "us-east-1").add_auth(request)
+    return send(
+        f"{proxy.s3}{path}", method, dict(request.headers.items()), None if method in {"GET", "HEAD"} else b""
+    )
+
+
+@pytest.mark.parametrize("name", ["x_amz_copy_source", "x-amz-copy_source", "X_Amz_Copy_Source"])
+def test_a_field_with_underscores_copies_nothing_from_another_bucket(proxy, direct, name):
+    assert signed(proxy, "PUT", "/open/k", {name: "/other/secret"})[0] == 400
+    listed = direct.list_objects_v2(Bucket="open")
+    assert "k" not in [entry["Key"] for entry in listed.get("Contents", [])]
+
+
+def test_a_field_with_underscores_makes_nothing_public(proxy, direct):
+    s3 = _client(proxy.s3, "all", "secret", signature_version="s3v4")
+    url = s3.generate_presigned_url("put_object", Params={"Bucket": "open", "Key": "p"})
+    assert send(url, "PUT", {"x_amz_acl": "public-read"}, b"x")[0] == 400
+    assert send(url, "PUT", {}, b"x")[0] == 200
+    assert len(direct.get_object_acl(Bucket="open", Key="p")["Grants"]) == 1
+
+
+@pytest.mark.parametrize("more", ["%61cl", "%74agging", "%72esponse-content-type=text/html", "%76ersionId=1"])
+def test_version_2_covers_what_the_gateway_reads(proxy, direct, more):
+    direct.put_object(Bucket="open", Key="v2", Body=b"body", ContentType="a/b")
+    s3 = _client(proxy.s3, "all", "secret", signature_version="s3")
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": "open", "Key": "v2"})
+    assert send(url, "GET") == (200, b"body")
+    assert send(f"{url}&{more}", "GET")[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/admin/user?uid=main", "/admin/bucket", "/swift/v1/open", "/auth/v1.0"])
+def test_the_gateways_own_interfaces_are_not_asked(proxy, path):
+    status, body = signed(proxy, "GET", path, key="all")
+    assert status in {400, 501}
+    assert b"secret_key" not in body
+
+
+def test_a_tenants_bucket_is_not_asked_for(proxy):
+    assert signed(proxy, "GET", "/tenant:open/k", key="all")[0] == 400
+
+
+@pytest.mark.parametrize("target", ["/open?acl", "/open/seen?acl", "/open/seen?tagging"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_sub_resource_answers_as_the_gateway_does(proxy, direct, rgw, method, target):
+    direct.put_object(Bucket="open", Key="seen", Body=b"body")
+    request = AWSRequest(method, f"{rgw.endpoint}{target}", {"Host": urlsplit(rgw.endpoint).netloc})
+    S3SigV4Auth(Credentials(*rgw.main), "s3", "us-east-1").add_auth(request)
+    expected = send(f"{rgw.endpoint}{target}", method, dict(request.headers.items()))
+    assert signed(proxy, method, target, key="all") == expected
+
+
+@pytest.mark.parametrize("key", ["all", "own"])
+def test_metadata_with_underscores_and_in_great_numbers_is_kept(proxy, direct, key, request, monkeypatch):
+    if key == "own" and "workers" in request.node.name:
+        pytest.skip("workers do not serve clients with upstreams of their own")
+    monkeypatch.setattr(http.client, "_MAXHEADERS", 1000)
+    s3 = _client(proxy.s3, key, "secret")
+    metadata = {"my_key": "1", **{f"k{number:03}": "v" for number in range(220)}}
+    s3.put_object(Bucket="open", Key=f"many-{key}", Body=b"x", Metadata=metadata)
+    expected = direct.head_object(Bucket="open", Key=f"many-{key}")["Metadata"]
+    assert len(expected) == 221
+    for _ in range(2):
+        assert s3.get_object(Bucket="open", Key=f"many-{key}")["Metadata"] == expected
+        assert s3.head_object(Bucket="open", Key=f"many-{key}")["Metadata"] == expected
+
+
+def test_deletes_with_odd_keys_are_carried_out(proxy, direct):
+    keys = ["del/ü &<>\"'", "del/ a ", "del/a+b%20c", "del/\r\n\t"]
+    for key in keys:
+        direct.put_object(Bucket="open", Key=key, Body=b"x")
+    s3 = _client(proxy.s3, "limited", "secret")
+    answer = s3.delete_objects(Bucket="open", Delete={"Objects": [{"Key": key} for key in keys]})
+    assert answer.get("Errors", []) == []
+    assert direct.list_objects_v2(Bucket="open", Prefix="del/")["KeyCount"] == 0
+    with pytest.raises(ClientError, match="AccessDenied"):
+        s3.delete_objects(Bucket="other", Delete={"Objects": [{"Key": "secret"}]})
