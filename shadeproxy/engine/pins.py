@@ -90,7 +90,7 @@ class Pins:
 
     def rule_over(self, bucket: str, prefix: str) -> tuple[int, Rule] | None:
         """The rule that pins a whole prefix, with its place in the configuration."""
-        ref = ObjectRef(bucket, prefix)
+        ref = ObjectRef(bucket, prefix, OWN)  # rules are of every namespace
         decisive = next((place, rule) for place, rule in enumerate(self._rules) if rule.applies(ref))
         return decisive if decisive[1].pin else None
 

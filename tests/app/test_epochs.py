@@ -20,7 +20,8 @@ class Engine:
         self.cache = SimpleNamespace(residents=[1])
         self.checked = []
 
-    def check_listed(self, bucket, prefix, most_pages):
+    def check_listed(self, bucket, prefix, most_pages, namespace):
+        assert namespace == ""
         self.checked.append((bucket, prefix, most_pages))
 
 

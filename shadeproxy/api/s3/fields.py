@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from shadeproxy.core.errors import InvalidRequest, NotSupported
-from shadeproxy.core.tracing import ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 
 META = "x-amz-meta-"
 _NAME = re.compile(r"[a-z0-9-]+")
@@ -138,6 +138,7 @@ _READ_HERE = frozenset(
         "x-amz-security-token",
         "x-amz-trailer",
         "x-shade-job",
+        INSTANCE_FIELD,
         ORIGIN_FIELD,
     }
 )

@@ -1,0 +1,34 @@
+"""Where the product refers to an object it says in which namespace: left out, it is the proxy's own."""
+
+import ast
+from pathlib import Path
+
+import shadeproxy
+
+ROOT = Path(shadeproxy.__file__).parent
+# They stand for an origin, which is asked with credentials and knows no namespaces, or measure one namespace.
+ELSEWHERE = ("origin", "bench", "demo", "studies")
+FIELDS = 3
+
+
+def made(tree: ast.AST) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "ObjectRef"
+        and not any(isinstance(argument, ast.Starred) for argument in node.args)
+    ]
+
+
+def test_every_reference_names_its_namespace():
+    seen = 0
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] in ELSEWHERE:
+            continue
+        for call in made(ast.parse(path.read_text())):
+            seen += 1
+            given = len(call.args) + len(call.keywords)
+            assert given == FIELDS, f"{path}:{call.lineno} leaves the namespace out"
+    assert seen
