@@ -73,6 +73,10 @@ class Checkup:
                 found.append(f"tier {tier.name} takes no more pages")
             elif tier.limit_bytes < tier.capacity_bytes:
                 found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
+            if tier.erasures.any_unmarked:
+                found.append(f"some writes are refused: tier {tier.name} cannot note what they make old")
+            if tier.erasures.owed:
+                found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
@@ -202,6 +206,8 @@ class Checkup:
                     disabled_reason=tier.disabled_reason or "",
                     error=error,
                     detached=tier.is_detached(),
+                    owed_erasures=tier.erasures.owed,
+                    refused_writes=tier.erasures.any_unmarked,
                     aside=_like(section.path.with_name(f"{section.path.name}.incompatible-*")),
                 )
             )

@@ -35,6 +35,7 @@ class Finding:
 class TierFacts:
     """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
     ``detached``: its directory was deleted or replaced. ``aside``: what earlier starts could not use.
+    ``owed_erasures``: old pages that could not be erased. ``refused_writes``: why some are refused, or "".
     """
 
     name: str
@@ -49,6 +50,8 @@ class TierFacts:
     error: str = ""
     detached: bool = False
     aside: tuple[str, ...] = ()
+    owed_erasures: int = 0
+    refused_writes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,21 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
             "wrong",
             f"{tier.disabled_reason}; what is in it is still read",
             f"mend the medium of {tier.path} (see the kernel's log), then restart",
+        )
+    if tier.refused_writes:
+        yield Finding(
+            f"tier {tier.name} refuses writes",
+            "wrong",
+            f"{tier.refused_writes}: such writes are answered 503",
+            f"mend the media of {tier.path} and of state.path, or set cache.ram.path to a tmpfs",
+        )
+    if tier.owed_erasures:
+        yield Finding(
+            f"tier {tier.name} owes erasures",
+            "warning",
+            f"{tier.owed_erasures} old pages could not be erased from {tier.path}; they answer nobody, are"
+            " tried again, and are noted elsewhere so that no restart brings them back",
+            f"mend the medium of {tier.path} (see the kernel's log)",
         )
     if tier.aside:
         yield _aside(f"cache of tier {tier.name}", tier.aside)
