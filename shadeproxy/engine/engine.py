@@ -245,7 +245,7 @@ class Engine:
             self._filling.flights.invalidate(lambda ref: ref.bucket == bucket and ref.key.startswith(prefix))
             self._versions.forget_prefix(bucket, prefix)
             await self.cache.drop_under(bucket, prefix, "purged")
-            await self.cache.erasing.over()
+            await self.cache.erasing.keep_purged()
             if refused := self.cache.erasing.any_unmarked():
                 raise WriteRefused(refused)
         return counted

@@ -123,3 +123,25 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
     await cache.drop_under("b", "k", "purged")
     assert moved
     assert (await bench.get("k"))[0] == b"new"
+
+
+@pytest.mark.parametrize("fault", [MediumFault.FLUSH_EIO, MediumFault.WRITE_EIO])
+async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells_of(bench, fault):
+    """A page that was evicted before may be under the prefix, and come back."""
+    tier = bench.cache.media[0].tier
+    schedule = scheduled(script=[fault] * 20)
+    for segment in tier._all_segments():
+        segment._calls = FaultyCalls(schedule)
+    cache = bench.cache
+    cache.drop(int(cache.residents.ready()[0]), "policy")
+    assert not tier.erasures.in_doubt
+    await bench.engine.purge("b", "", dry_run=False)
+    assert tier.erasures.in_doubt
+
+
+async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
+    await bench.engine.purge("b", "", dry_run=False)
+    for medium in bench.cache.media:
+        assert not medium.tier.erasures.in_doubt
+        assert not medium.tier.erasures.unsettled
+        assert not any(segment._unflushed for segment in medium.tier._all_segments())
