@@ -15,10 +15,11 @@ from typing import Any
 
 import structlog
 
-from shadeproxy.app.diagnosis import Facts, SilentJob, TierFacts, diagnose
+from shadeproxy.app.diagnosis import Facts, SilentJob, diagnose
 from shadeproxy.app.fitting import judge_memory
 from shadeproxy.app.live import Live
 from shadeproxy.app.origins import Providers
+from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
@@ -82,6 +83,10 @@ class Checkup:
                 found.append(f"tier {tier.name} takes no more pages")
             elif tier.limit_bytes < tier.capacity_bytes:
                 found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
+            if tier.erasures.any_unmarked:
+                found.append(f"some writes are refused: tier {tier.name} cannot note what they make old")
+            if tier.erasures.owed:
+                found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
         if not self._memory.possible:
             found.append("the proxy may need more memory than its control group allows")
@@ -228,6 +233,8 @@ class Checkup:
                     disabled_reason=tier.disabled_reason or "",
                     error=error,
                     detached=tier.is_detached(),
+                    owed_erasures=tier.erasures.owed,
+                    refused_writes=tier.erasures.any_unmarked,
                     aside=_beside(section.path, INCOMPATIBLE),
                     set_aside=_beside(section.path, OTHER_ORIGIN),
                 )

@@ -6,12 +6,10 @@ say) is told as what to look at. Nothing is found that is only unusual.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from shadeproxy.core.units import format_size
+from shadeproxy.app.tier_diagnosis import Finding, TierFacts, aside_finding, tier_findings
 from shadeproxy.origin.health import CREDENTIAL_CODES
-from shadeproxy.tiers.room import Room, judge
 
 WARN_SKEW_S = 60.0
 MOST_SKEW_S = 15 * 60.0
@@ -23,39 +21,6 @@ _FEW_DESCRIPTORS = 4096
 _LATE_S = 0.05
 _DESCRIPTORS_SHARE = 0.8
 _MUCH_OF_THE_CACHE = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``severity`` "wrong": reads fail, or the cache does not do its work. "warning": it soon may."""
-
-    name: str
-    severity: Literal["wrong", "warning"]
-    cause: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierFacts:
-    """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
-    ``detached``: its directory was deleted or replaced. ``aside``: directories that earlier starts could not
-    use. ``set_aside``: caches of other origins.
-    """
-
-    name: str
-    path: str
-    capacity_bytes: int
-    limit_bytes: int
-    used_bytes: int
-    min_free_bytes: int
-    file_system_bytes: int
-    free_bytes: int
-    disabled_reason: str = ""
-    error: str = ""
-    detached: bool = False
-    aside: tuple[str, ...] = ()
-    set_aside: tuple[str, ...] = ()
-    inodes_left: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +77,7 @@ def diagnose(facts: Facts) -> list[Finding]:
         *_origin(facts),
         *_clock(facts),
         *_credentials(facts),
-        *(finding for tier in facts.tiers for finding in _tier(tier)),
+        *(finding for tier in facts.tiers for finding in tier_findings(tier)),
         *_process(facts),
         *_connections(facts),
         *_loop(facts),
@@ -212,87 +177,11 @@ def _credentials(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _tier(tier: TierFacts) -> Iterator[Finding]:
-    where = f"cache.{tier.name}"
-    if tier.disabled_reason:
-        yield Finding(
-            f"tier {tier.name} disabled",
-            "wrong",
-            f"{tier.disabled_reason}; what is in it is still read",
-            f"mend the medium of {tier.path} (see the kernel's log), then restart",
-        )
-    if tier.aside:
-        yield _aside(f"cache of tier {tier.name}", tier.aside)
-    if tier.set_aside:
-        yield Finding(
-            f"cache of tier {tier.name} set aside",
-            "warning",
-            f"{', '.join(tier.set_aside)}: the cache of another origin; no capacity counts its space",
-            "delete it when that origin is not coming back",
-        )
-    if tier.detached:
-        yield Finding(
-            f"tier {tier.name} deleted",
-            "wrong",
-            f"{tier.path} was deleted or replaced while the proxy runs: what it holds is still served, takes"
-            " its space, and is lost at the end",
-            f"restart the proxy, and keep cleaners of old files away from {tier.path}",
-        )
-    elif tier.error:
-        yield Finding(
-            f"tier {tier.name} unreadable",
-            "wrong",
-            f"{tier.path} cannot be looked at: {tier.error}",
-            f"mend it, or choose another {where}.path",
-        )
-    else:
-        yield from _room(tier, where)
-
-
-def _room(tier: TierFacts, where: str) -> Iterator[Finding]:
-    room = Room(tier.file_system_bytes, tier.free_bytes, tier.used_bytes, tier.inodes_left)
-    verdict = judge(
-        where,
-        Path(tier.path),
-        room,
-        capacity_bytes=tier.capacity_bytes,
-        min_free_bytes=tier.min_free_bytes,
-    )
-    if not verdict.possible:
-        yield Finding(f"tier {tier.name} too big", "wrong", verdict.cause, verdict.remedy)
-    elif tier.limit_bytes < tier.capacity_bytes:
-        yield Finding(
-            f"tier {tier.name} full",
-            "wrong",
-            f"the file system of {tier.path} has {format_size(tier.free_bytes)} free and"
-            f" {where}.min_free is {format_size(tier.min_free_bytes)}: the tier holds"
-            f" {format_size(tier.limit_bytes)} of {format_size(tier.capacity_bytes)}",
-            f"free space there, or lower {where}.capacity or min_free",
-        )
-    if not tier.inodes_left:
-        yield Finding(
-            f"tier {tier.name} without inodes",
-            "wrong",
-            f"the file system of {tier.path} has no free inodes: the tier makes no more segment files",
-            f"delete files there, or choose another {where}.path",
-        )
-
-
-def _aside(what: str, paths: tuple[str, ...]) -> Finding:
-    return Finding(
-        f"{what} moved aside",
-        "warning",
-        f"{', '.join(paths)}: an earlier start could not use it (damaged, or of another version) and began"
-        " anew; it takes space that no capacity counts",
-        "delete it when nobody wants to look at it",
-    )
-
-
 def _process(facts: Facts) -> Iterator[Finding]:
     if facts.status != "ready":
         yield Finding("not ready", "warning", f"the proxy is {facts.status}", "wait for it; see its log")
     if facts.state_aside:
-        yield _aside("state", facts.state_aside)
+        yield aside_finding("state", facts.state_aside)
     if facts.state_detached:
         yield Finding(
             "state deleted",

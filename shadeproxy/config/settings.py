@@ -141,19 +141,6 @@ class Settings(BaseSettings):
                 f'auth.clients: namespace = "{named.namespace}" of {named.access_key} says whose buckets its'
                 " names mean, but at this origin a name means one bucket for everybody: leave it out, or"
                 ' write origin.bucket_names = "account"'
-<<<<<<< HEAD
-=======
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _origin_is_another(self) -> Self:
-        endpoint = self.origin.endpoint
-        if endpoint and leads_to(endpoint, self.s3.listen.host, self.s3.listen.port):
-            raise ValueError(
-                f"origin.endpoint = {endpoint} is this proxy's own s3.listen, so every miss would ask itself:"
-                " set origin.endpoint to the object store, or listen elsewhere"
->>>>>>> trust-namespace
             )
         return self
 

@@ -72,6 +72,14 @@ class Erasing:
                 left |= not await self._settle(medium)
         return not left
 
+    async def keep_purged(self) -> None:
+        """After a purge: records that no slot tells of, evicted or in a segment that cannot be read, may be
+        under its prefix. Have their erasures on the media, or put the tier in doubt.
+        """
+        for medium in self._media:
+            if medium.tier.awaited_segments or not await self._settle(medium):
+                await run_io(medium.load, medium.tier.erasures.doubt)
+
     async def _settle(self, medium: Medium) -> bool:
         erasures = medium.tier.erasures
         half = erasures.turn()

@@ -36,7 +36,7 @@ async def purge(
         flights.invalidate(lambda ref: ref.is_under(bucket, prefix, namespace))
         await versions.forget_prefix(bucket, prefix, namespace)
         await cache.drop_under(bucket, prefix, "purged", namespace)
-        await cache.erasing.over()
+        await cache.erasing.keep_purged()
         if refused := cache.erasing.any_unmarked():
             raise WriteRefused(refused)
     return counted

@@ -206,6 +206,9 @@ class Stats:
             "dropped_records": now.dropped_records,
             "dropped_catalogues": now.dropped_catalogues,
             "dropped_lists": now.dropped_lists,
+            "owed_erasures": now.owed_erasures,
+            "tombstones": now.tombstones,
+            "in_doubt": now.in_doubt,
         }
 
     def _evictions(self) -> dict[str, int]:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.app.diagnosis import Facts, SilentJob, TierFacts, diagnose
+from shadeproxy.app.diagnosis import Facts, SilentJob, diagnose
+from shadeproxy.app.tier_diagnosis import TierFacts
 
 GIB = 1024**3
 TIER = TierFacts(

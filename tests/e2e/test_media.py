@@ -4,9 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 
 import pytest
+
+from shadeproxy.bench.chaos.media.medium import LoopMounted
+from shadeproxy.bench.faults import BenchError
 
 from .conftest import log_of, wait_for
 from .test_doctor import names, readyz
@@ -53,7 +57,7 @@ def filled(bucket_directory):
 def read_all(served, bucket_directory) -> set[str]:
     """Every object, compared; where they came from."""
     sources = set()
-    for path in sorted((bucket_directory / "data").iterdir()):
+    for path in sorted((bucket_directory / "data").glob("[0-9]*")):
         with urllib.request.urlopen(f"{served.s3}/data/{path.name}", timeout=30) as answer:
             assert answer.read() == path.read_bytes()
             sources.add(answer.headers["x-shade-cache"])
@@ -157,4 +161,85 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     assert served.stop() == 0
     served.start()
     assert readyz(served) == (200, {"status": "ready"})
+    read_all(served, bucket_directory)
+
+
+@pytest.fixture
+def failing_medium(tmp_path):
+    """An ext4 file system of its own that turns read-only on order, and is repaired on order."""
+    work = tmp_path / "loop"
+    work.mkdir()
+    try:
+        medium = LoopMounted(work)
+    except (BenchError, OSError):
+        pytest.skip("loop mounts are not permitted here")
+    yield medium
+    medium.close()
+
+
+def put_all(served, body) -> dict[int, list[str]]:
+    """The names that each status was answered for."""
+    answers = {}
+    for number in range(40):
+        request = urllib.request.Request(f"{served.s3}/data/{number}", body, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                status, text = answer.status, ""
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read().decode()
+        answers.setdefault(status, []).append(text)
+    return answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_was_acknowledged_on_a_medium_that_failed_is_not_undone(
+    failing_medium, serve, filled, bucket_directory, *, number
+):
+    served = serve(**filled, cache__disk__path=str(failing_medium.root / "disk"))
+    for _ in range(2):
+        sources = read_all(served, bucket_directory)
+    assert "disk" in sources
+    failing_medium.settle()
+    failing_medium.break_("ext4 error")
+    assert set(put_all(served, b"new" * 1000)) == {200}
+    wait_for(lambda: "tier disk could not erase old pages, and tries again" in str(readyz(served)))
+    assert "tier disk owes erasures" in names(served.get("/v1/doctor"))
+    assert served.stats()["tiers"]["disk"]["owed_erasures"] > 0
+    served.process.send_signal(number)
+    served.process.wait(30)
+    failing_medium.repair()
+    served.start()
+    read_all(served, bucket_directory)
+
+
+def test_where_nothing_can_be_noted_a_write_is_refused_and_not_carried_out(
+    failing_medium, serve, filled, bucket_directory, tmp_path
+):
+    """No tmpfs, and state and disk tier on the device that fails."""
+    settings = {
+        "cache__ram__path": str(tmp_path / "no-tmpfs"),
+        "cache__disk__path": str(failing_medium.root / "disk"),
+        "state__path": str(failing_medium.root / "state"),
+    }
+    served = serve(**filled, **settings)
+    for _ in range(2):
+        sources = read_all(served, bucket_directory)
+    assert "disk" in sources
+    failing_medium.settle()
+    failing_medium.break_("ext4 error")
+    before = {path.name: path.read_bytes() for path in (bucket_directory / "data").glob("[0-9]*")}
+    (answers,) = put_all(served, b"new" * 1000).items()
+    status, texts = answers
+    assert status == 503
+    assert all("cannot note that what it holds of this object is old" in text for text in texts)
+    assert all("nothing was written" in text for text in texts)
+    assert {path.name: path.read_bytes() for path in (bucket_directory / "data").glob("[0-9]*")} == before
+    assert "some writes are refused" in str(readyz(served))
+    assert "tier disk refuses writes" in names(served.get("/v1/doctor"))
+    read_all(served, bucket_directory)
+    served.process.kill()
+    served.process.wait(30)
+    failing_medium.repair()
+    served.start()
+    assert set(put_all(served, b"new" * 1000)) == {200}
     read_all(served, bucket_directory)

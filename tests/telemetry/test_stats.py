@@ -89,6 +89,9 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
         "dropped_records": 3,
         "dropped_catalogues": 0,
         "dropped_lists": 0,
+        "owed_erasures": 0,
+        "tombstones": 0,
+        "in_doubt": 0,
     }
     assert snapshot["tiers"]["disk"]["errors"] == {"io": 1}
     assert snapshot["evictions"] == {"capacity": 2}

@@ -188,7 +188,6 @@ class S3Protocol(RefusingHandler):
     # ------------------------------------------------------------------ what aiohttp calls
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
-        """See ``RefusingHandler``."""
         return self._s3.refuse_malformed(request)
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature

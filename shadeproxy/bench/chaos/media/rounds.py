@@ -64,7 +64,7 @@ def judged(run: MediaRun) -> list[str]:
     found = (
         f"{mark:>10}  {run.rounds.total()} rounds in {run.seconds / 60:.0f} min, {writes:,} writes around "
         f"failures, {sum(run.answers.values()):,} answers compared, {run.from_disk:,} pages read from disk "
-        f"before: {len(run.stale)} old answers, {len(run.broken_promises)} writes done in spite of a 503"
+        f"before: {len(run.stale)} old answers, {len(run.broken_promises)} carried out in spite of a 503"
     )
     return [
         found,

@@ -1,0 +1,34 @@
+"""Short rounds with media that fail for good: the product passes, and without its marks it does not."""
+
+import pytest
+
+from shadeproxy.bench.chaos.media.rounds import MediaRun, judged, play
+
+
+def quiet(_line: str) -> None: ...
+
+
+@pytest.mark.harness
+def test_a_sound_proxy_answers_nothing_old():
+    run = play(6, 1, quiet)
+    assert run.passed, "\n".join(judged(run))
+    assert run.rounds.total() == 6
+    assert run.from_disk
+    assert "passed" in judged(run)[0]
+
+
+@pytest.mark.harness
+def test_a_proxy_without_marks_is_noticed():
+    """Chance decides whether a round ends in a way that shows it: a few more then."""
+    for seed in range(2, 6):
+        run = play(6, seed, quiet, arguments=("--planted",))
+        if not run.passed:
+            break
+    assert run.stale
+    assert "FAILED" in judged(run)[0]
+
+
+def test_a_write_carried_out_in_spite_of_its_503_fails_the_run():
+    assert not MediaRun(1, from_disk=5, broken_promises=["PUT of 3"]).passed
+    assert not MediaRun(1).passed, "nothing was on disk"
+    assert MediaRun(1, from_disk=5).passed

@@ -1,0 +1,147 @@
+"""A write whose old version could come back does not reach the origin; what is owed is tried again."""
+
+import asyncio
+import errno
+import os
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import WriteRefused
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine import erasing
+from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
+from shadeproxy.tiers.tombstones import Tombstones
+
+REF = ObjectRef("b", "k")
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """``refusing[0]``: whether no tombstone can be written."""
+    state = [False]
+    real = Tombstones.add
+
+    def add(self, hashed):
+        if state[0]:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        real(self, hashed)
+
+    monkeypatch.setattr(Tombstones, "add", add)
+    return state
+
+
+@pytest.fixture
+async def bench(make_bench):
+    """With an object on a medium that can forget."""
+    made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
+    made.origin.put("b", "k", b"old" * 1000)
+    await made.get("k")
+    return made
+
+
+async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_of_it(bench, refusing):
+    refusing[0] = True
+    with pytest.raises(WriteRefused, match=r"tier cannot note .* old \(Read-only file system\).*was written"):
+        async with bench.engine.writing([REF]):
+            raise AssertionError("the origin would be asked")
+    # Another object is not held up by it once it can be noted, nor is this one.
+    refusing[0] = False
+    async with bench.engine.writing([REF, ObjectRef("b", "other")]):
+        bench.origin.put("b", "k", b"new")
+    assert (await bench.get("k"))[0] == b"new"
+
+
+async def noted(bench) -> set[int]:
+    """What the next process would find."""
+    other = Tombstones(bench.cache.media[0].tier.claim.session.tombstones.path)
+    assert await asyncio.to_thread(other.read)
+    return other.found
+
+
+async def test_the_name_is_noted_when_the_origin_is_asked(bench):
+    async with bench.engine.writing([REF]):
+        assert object_hash(REF) in await noted(bench)
+
+
+async def test_a_purge_that_cannot_be_noted_is_no_success(bench, refusing):
+    refusing[0] = True
+    with pytest.raises(WriteRefused, match="cannot note"):
+        await bench.engine.purge("b", "k", dry_run=False)
+    refusing[0] = False
+    assert await bench.cache.erasing.settle()
+    assert (await bench.engine.purge("b", "k", dry_run=False))[0] == 0
+
+
+async def test_a_version_that_is_seen_to_be_old_is_noted_too(bench):
+    """A check in the background found another: a restart must not answer the one before."""
+    bench.origin.put("b", "k", b"new")
+    bench.engine._outdated(REF)
+    assert object_hash(REF) in await noted(bench)
+
+
+async def test_owed_erasures_are_tried_again_in_the_background(bench, monkeypatch):
+    schedule = scheduled(script=[MediumFault.WRITE_EIO] * 5)
+    tier = bench.cache.media[0].tier
+    for segment in tier._all_segments():
+        segment._calls = FaultyCalls(schedule)
+    async with bench.engine.writing([REF]):
+        bench.origin.put("b", "k", b"new")
+    assert tier.erasures.owed == 1
+    waits, clock = [], ManualClock()
+    real = clock.sleep
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        await real(seconds)
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    bench.cache.erasing.start(clock)
+    while tier.erasures.unsettled:
+        await asyncio.sleep(0.001)
+    await bench.cache.erasing.aclose()
+    assert sum(waits) > 4 * erasing._RETRY_S, "later each time"
+    assert tier.erasures.owed == tier.erasures.tombstones == 0
+
+
+async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch):
+    """Between two tiers it has no header that could be read."""
+    bench.origin.put("b", "k", b"new")
+    cache = bench.cache
+    headers, moved = cache._places.headers, []
+
+    async def move_meanwhile(slots, **options):
+        found = await headers(slots, **options)
+        if not moved:
+            moved.extend(slots)
+            # Elsewhere by the time that its header came: it is not told of.
+            return {}
+        return found
+
+    monkeypatch.setattr(cache._places, "headers", move_meanwhile)
+    await cache.drop_under("b", "k", "purged")
+    assert moved
+    assert (await bench.get("k"))[0] == b"new"
+
+
+@pytest.mark.parametrize("fault", [MediumFault.FLUSH_EIO, MediumFault.WRITE_EIO])
+async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells_of(bench, fault):
+    """A page that was evicted before may be under the prefix, and come back."""
+    tier = bench.cache.media[0].tier
+    schedule = scheduled(script=[fault] * 20)
+    for segment in tier._all_segments():
+        segment._calls = FaultyCalls(schedule)
+    cache = bench.cache
+    cache.drop(int(cache.residents.ready()[0]), "policy")
+    assert not tier.erasures.in_doubt
+    await bench.engine.purge("b", "", dry_run=False)
+    assert tier.erasures.in_doubt
+
+
+async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
+    await bench.engine.purge("b", "", dry_run=False)
+    for medium in bench.cache.media:
+        assert not medium.tier.erasures.in_doubt
+        assert not medium.tier.erasures.unsettled
+        assert not any(segment._unflushed for segment in medium.tier._all_segments())
