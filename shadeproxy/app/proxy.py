@@ -124,7 +124,9 @@ class Proxy:
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
         built = build_origin(settings, clock=clock, providers=providers, health=health)
-        origin = CountedOrigin(built, stats=self.stats, clock=clock, health=health)
+        origin = CountedOrigin(
+            built, stats=self.stats, clock=clock, health=health, bounds=read_bounds(settings)
+        )
         self.stats.origin_health = health.as_json
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":

@@ -4,6 +4,7 @@ The outermost wrapper: it sees what callers see, so a request that was retried t
 once, with the time the caller waited. Bytes are those of bodies that came from the origin.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -11,7 +12,8 @@ from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginAnswer, OriginError, Unidentified
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
     Arrived,
@@ -26,18 +28,26 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
+_SILENT = 0.5  # of the time until the first byte: who hangs up before says nothing of the origin
 
 
 class CountedOrigin:
     """Wraps ``inner``; see ``Origin`` for the methods."""
 
     def __init__(
-        self, inner: Origin, *, stats: Stats, clock: Clock, health: OriginHealth | None = None
+        self,
+        inner: Origin,
+        *,
+        stats: Stats,
+        clock: Clock,
+        health: OriginHealth | None = None,
+        bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
         self._inner = inner
         self._stats = stats
         self._clock = clock
         self._health = health or OriginHealth(clock)
+        self._silent_s = _SILENT * bounds.first_byte_s
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         with self._request("head"):
@@ -69,6 +79,15 @@ class CountedOrigin:
     def now_s(self) -> float:
         """Time by which requests are measured."""
         return self._clock.monotonic_s()
+
+    def unanswered(self, started_s: float, error: BaseException) -> BaseException:
+        """How a read that was never answered failed: its readers leave when their time is up, and that the
+        origin was silent is no less true for it.
+        """
+        waited_s = self._clock.monotonic_s() - started_s
+        if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
+            return DeadlineExceeded(f"no answer of the origin within {waited_s:.3g} s")
+        return error
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """One request is over. ``failure``: what it ended with."""
@@ -110,7 +129,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            self._origin.note("get", 0, self._started_s, error)
+            failure = self._origin.unanswered(self._started_s, error)
+            self._origin.note("get", 0, self._started_s, failure)
             raise
         receive = None if reading.receive is None else self._receive
         return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful, reading.pass_on)

@@ -11,6 +11,8 @@ import pytest
 
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
+from shadeproxy.core.errors import BodyCutShort, DeadlineExceeded
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.engine import Engine
 
 FIRST_BYTE_S, WINDOW_S = 0.4, 0.6
@@ -467,3 +469,28 @@ async def test_a_write_that_the_origin_does_not_take_or_answer_ends(make_case, h
     async with asyncio.timeout(LIMIT_S):
         while case._at_the_origin():
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["get", "head", "list"])
+async def test_an_origin_that_hangs_is_counted_as_one_that_does_not_answer(make_case, kind):
+    case = await make_case()
+    await case.ask("head")
+    case.origin.behave = hang
+    async with leaving_nothing(case):
+        assert (await case.ask(kind, "other"))[0] == 503
+    health = case.engine._origin._health
+    assert not health.answering
+    assert health.failure.kind == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize("how", [hang, hang_after_first_byte, drip_body])
+async def test_reads_ahead_and_prefetches_are_bounded_too(make_case, how):
+    case = await make_case()
+    case.origin.behave = how
+    async with leaving_nothing(case):
+        ended = asyncio.get_running_loop().create_future()
+        need = next(iter(case.engine.ahead.missing(ObjectRef("data", "key"))))
+        case.engine.ahead.begin(need, ended.set_result)
+        async with asyncio.timeout(LIMIT_S):
+            fetched = await ended
+        assert isinstance(fetched.error, DeadlineExceeded if how is hang else BodyCutShort)

@@ -16,7 +16,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="pip install --group t
 
 EXAMPLES = int(os.environ.get("SHADEPROXY_CONTROL_EXAMPLES", "6"))
 LONG = EXAMPLES > 6
-ORIGINS = {"origin_refused", "origin_failed", "origin_unavailable", "origin_throttled"}
+ORIGINS = {"origin_refused", "origin_failed", "origin_unavailable", "origin_throttled", "origin_slow"}
 """Codes of a 5xx that is the origin's: calls that list or read it may say so."""
 
 

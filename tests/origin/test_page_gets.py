@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.errors import BodyCutShort, OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import OriginRead
@@ -382,3 +383,62 @@ async def test_who_left_does_not_go_on_with_another_request(serving, way):
         with pytest.raises(BodyCutShort):
             await (anext(reading.chunks) if way == "pieces" else into(reading, 10))
         assert limited.open_now == 0
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue", b"HTTP/1.1 103 Early\r\nLink: x"])
+async def test_interim_answers_without_end_are_a_bad_answer(serving, interim):
+    flood = interim + b"\r\n\r\n"
+    async with serving(flood * 16 + SHORT, flood * 17 + SHORT) as (origin, _):
+        assert await whole(origin) == b"0123456789"
+        with pytest.raises(OriginUnavailable, match="BadAnswer"):
+            await whole(origin)
+
+
+@asynccontextmanager
+async def dripping(start: bytes) -> AsyncIterator[str]:
+    """The URL of a server that answers with ``start`` and then a byte every now and then."""
+    tasks: set[asyncio.Task] = set()
+
+    async def serve(reader, writer):
+        tasks.add(asyncio.current_task())
+        with suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(start)
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    server.close()
+    await asyncio.sleep(0)  # transports close in the loop's next turn
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+async def test_what_drips_does_not_hold_a_connection(new_s3_origin, part):
+    start = b"HTTP/1.1 200 OK\r\nX-Long: " if part == "head" else HEAD % 100_000
+    timeouts = Timeouts(read_s=0.3 if part == "head" else 30.0, bounds=ReadBounds(window_s=0.3))
+    async with dripping(start) as url, asyncio.timeout(10):
+        origin = new_s3_origin(url, timeouts=timeouts)
+        with pytest.raises(OriginUnavailable if part == "head" else BodyCutShort):
+            await whole(origin)
+        assert origin._pages.pool.in_use == 0
+        await origin.aclose()
+
+
+async def test_a_drip_that_its_reader_does_not_wait_for_is_not_measured(serving):
+    bounds = ReadBounds(window_s=0.1)
+    options = {"timeouts": Timeouts(read_s=0.1, bounds=bounds)}
+    async with serving(HEAD % len(BODY * 20) + BODY * 20, **options) as (origin, _):
+        async with origin.open(REF) as reading:
+            received = b""
+            async for chunk in reading.chunks:
+                if len(received) < 300_000:
+                    await asyncio.sleep(0.15)
+                received += chunk
+        assert received == BODY * 20
