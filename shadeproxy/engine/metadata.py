@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
-SLICE = 4096  # objects looked at before something else may run
+SLICE = 1024  # objects looked at before something else may run
 
 
 @dataclass(slots=True)
@@ -74,8 +74,9 @@ class MetadataCache:
     async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
         """What was known when this was called, in slices: readers go on meanwhile."""
         known = list(self._known)
-        for start in range(0, len(known), SLICE):
-            for ref in known[start : start + SLICE]:
+        while known:
+            for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
+            del known[-SLICE:]  # the last to hold them: freeing all at once would hold the loop too
             await asyncio.sleep(0)
