@@ -155,10 +155,11 @@ async def test_an_answer_is_of_the_rights_that_it_was_asked_with(make):
     await asyncio.sleep(0.01)
     other = asyncio.create_task(read(bench, upstream=Upstream("other")))
     await asyncio.sleep(0.01)
+    asked.cancel()
     origin.held.set()
-    assert (await asked)[0] == origin.body(1)
     with pytest.raises(Unidentified):
         await other
+    assert origin.opened == 1
 
 
 async def test_what_is_fetched_ahead_fails_and_is_not_fetched_again(make):
@@ -215,5 +216,6 @@ async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make
         await bench.get("k")
     bench.engine._versions.forget(REF)
     heads = origin.gets
+    assert bench.engine.usable_now(ReadRequest(REF)) is None
     await bench.get("k")
     assert origin.gets == heads + 1
