@@ -1,6 +1,7 @@
 """Forwarded requests whose connection ends without an answer: what may have been done is not repeated."""
 
-from contextlib import aclosing
+import asyncio
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -52,3 +53,36 @@ async def test_what_only_reads_is_sent_again(new_s3_origin, method):
         assert await send(origin, method) == 200
         assert await send(origin, method) == 200
     assert methods(asked) == [method] * 3
+
+
+@pytest.mark.parametrize(("method", "body"), [("PUT", b"x"), ("DELETE", None), ("HEAD", None), ("GET", None)])
+async def test_what_comes_behind_an_answer_is_not_the_next_ones(new_s3_origin, method, body):
+    """While its connection idles, an answer arrives that nobody asked for."""
+    came = asyncio.Event()
+
+    serving = set()
+
+    async def serve(reader, writer):
+        serving.add(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(len(body or b""))
+                writer.write(OK.encode())
+                await writer.drain()
+                if b"/bucket/key" in head and not came.is_set():
+                    await asyncio.sleep(0.02)
+                    writer.write(OK.replace("200 OK", "418 Forged").encode())
+                    await writer.drain()
+                    came.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with aclosing(new_s3_origin(url)) as origin:
+        assert await send(origin, method, body) == 200
+        await came.wait()
+        await asyncio.sleep(0.02)
+        assert await send(origin, method, body) == 200
+    server.close()
+    await asyncio.wait(serving)

@@ -1,0 +1,221 @@
+"""Objects that the origin does not identify: never kept, never mixed, whatever readers do meanwhile."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from shadeproxy.core.errors import Unidentified
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, Intent, ObjectRef, Source, Span, Upstream
+from shadeproxy.engine.ahead import Need
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.origin.base import PassOn
+from shadeproxy.origin.memory import MemoryOrigin
+
+PAGE = 4096
+REF = ObjectRef("b", "k")
+
+
+class Nameless(MemoryOrigin):
+    """Names no version, and has another one for each read. ``measured``: whether it tells a length."""
+
+    def __init__(self, size=3 * PAGE, *, measured=True, **options):
+        super().__init__(**options)
+        self.size, self.measured = size, measured
+        self.opened = 0
+        self.open_now = 0
+        self.may_claim = True
+        self.held = None
+
+    def body(self, number):
+        return bytes([number]) * self.size
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        self.opened += 1
+        self.put(ref.bucket, ref.key, self.body(self.opened))
+        self.open_now += 1
+        try:
+            async with super().open(ref, **options) as read:
+                pass_on = PassOn()
+                pass_on.claim = lambda: self.may_claim
+                meta = replace(read.meta, etag='W/"same"')
+                span = read.span
+                if not self.measured:
+                    meta, span = replace(meta, size=UNKNOWN_BYTES), Span(span.start, ENDLESS)
+                if self.held is not None:
+                    await self.held.wait()
+                yield replace(read, meta=meta, span=span, receive=None, pass_on=pass_on)
+        finally:
+            self.open_now -= 1
+
+    async def head(self, ref, **_):
+        raise Unidentified(ref)
+
+
+@pytest.fixture
+def make(make_bench):
+    async def make(*args, **options):
+        origin = Nameless(*args, **options)
+        bench = await make_bench(origin=origin)
+        origin.put("b", "k", b"")
+        return bench, origin
+
+    return make
+
+
+async def read(bench, span=None, **options):
+    """The bytes of a whole or ranged read, and whence."""
+    wanted = None if span is None else RangeSpec(span.start, span.stop - 1)
+    async with bench.engine.open(ReadRequest(REF, range=wanted, **options)) as reading:
+        size = reading.meta.size
+        whole = Span(0, size if size >= 0 else ENDLESS)
+        pieces = [bytes(piece) async for piece in reading.body(span or whole)]
+        return b"".join(pieces), reading.source
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("size", [0, 1, PAGE, PAGE + 1, 5 * PAGE])
+async def test_one_answer_of_the_origin_is_one_answer(make, size, measured):
+    bench, origin = await make(size, measured=measured)
+    body, source = await read(bench)
+    assert body == origin.body(1)
+    assert source in {Source.ORIGIN, Source.BYPASS}
+    assert origin.opened == 1
+    assert not bench.engine.cacheable(REF), "the next reads are forwarded"
+    assert bench.cached(["k"]) == 0
+    bench.clock.advance(61)
+    assert bench.engine.cacheable(REF), "and later it is looked at again"
+
+
+@pytest.mark.parametrize("size", [PAGE, 3 * PAGE])
+async def test_readers_at_the_same_time_never_share_what_cannot_be_shared(make, size):
+    """Of a short object all have one answer; of a long one who does not get it is to be forwarded."""
+    bench, origin = await make(size)
+    results = await asyncio.gather(*(read(bench) for _ in range(8)), return_exceptions=True)
+    bodies = [one[0] for one in results if not isinstance(one, BaseException)]
+    assert all(isinstance(one, Unidentified) for one in results if isinstance(one, BaseException))
+    assert origin.opened == 1
+    assert bodies == [origin.body(1)] * (8 if size == PAGE else 1)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+async def test_a_range_is_of_one_answer_or_is_forwarded(make, first):
+    bench, origin = await make(3 * PAGE)
+    span = Span(first * PAGE + 10, first * PAGE + 20)
+    assert (await read(bench, span))[0] == origin.body(1)[:10]
+    bench.clock.advance(61)
+    across = Span(PAGE + 10, 2 * PAGE + 20)
+    with pytest.raises(Unidentified):
+        await read(bench, across)  # it begins in a page that was asked for alone
+    await bench.settle()
+    assert origin.open_now == 0
+
+
+@pytest.mark.parametrize("size", [PAGE, 3 * PAGE])
+async def test_readers_that_go_away_leave_nothing_open(make, size):
+    bench, origin = await make(size)
+    origin.held = asyncio.Event()
+    tasks = [asyncio.create_task(read(bench)) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    for task in tasks[:2]:
+        task.cancel()
+    origin.held.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [one[0] for one in results if isinstance(one, tuple)][:1] == [origin.body(1)]
+    await bench.settle()
+    assert origin.open_now == 0
+
+
+async def test_a_reader_that_stops_in_the_middle_closes_the_answer(make):
+    bench, origin = await make(5 * PAGE)
+    async with bench.engine.open(ReadRequest(REF)) as reading:
+        await anext(reading.body(Span(0, 5 * PAGE)))
+        assert origin.open_now == 1
+    await bench.settle()
+    assert origin.open_now == 0
+
+
+async def test_an_answer_is_not_given_to_who_may_not_read_at_his_pace(make):
+    bench, origin = await make()
+    origin.may_claim = False
+    with pytest.raises(Unidentified):
+        await read(bench)
+    await bench.settle()
+    assert origin.open_now == 0
+
+
+async def test_an_answer_is_of_the_rights_that_it_was_asked_with(make):
+    bench, origin = await make()
+    origin.held = asyncio.Event()
+    asked = asyncio.create_task(read(bench))
+    await asyncio.sleep(0.01)
+    other = asyncio.create_task(read(bench, upstream=Upstream("other")))
+    await asyncio.sleep(0.01)
+    asked.cancel()
+    origin.held.set()
+    with pytest.raises(Unidentified):
+        await other
+    assert origin.opened == 1
+
+
+async def test_what_is_fetched_ahead_fails_and_is_not_fetched_again(make):
+    bench, origin = await make(PAGE)
+    ended = []
+    need = Need(REF, object_hash(REF), 0, None)
+    bench.engine.ahead.begin(need, ended.append)
+    await bench.settle()
+    assert isinstance(ended[0].error, Unidentified)
+    assert not ended[0].stored
+    assert list(bench.engine.ahead.missing(REF)) == []
+    assert origin.open_now == 0
+    assert bench.stats.prefetch.failed == 1
+
+
+async def test_a_reader_that_joins_a_prefetch_gets_the_bytes(make):
+    bench, origin = await make(PAGE)
+    origin.held = asyncio.Event()
+    bench.engine.ahead.begin(Need(REF, object_hash(REF), 0, None), lambda _: None)
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(read(bench, intent=Intent.DEMAND))
+    await asyncio.sleep(0.01)
+    origin.held.set()
+    assert (await asked)[0] == origin.body(1)
+
+
+async def test_what_was_cached_leaves_when_the_origin_names_no_version_any_more(make_bench):
+    origin = MemoryOrigin()
+    bench = await make_bench(origin=origin)
+    origin.put("b", "k", b"old")
+    for _ in range(2):
+        await bench.get("k")
+    assert bench.cached(["k"]) == 1
+
+    async def head(ref, **_):
+        raise Unidentified(ref)
+
+    origin.head = head
+    with pytest.raises(Unidentified):
+        await bench.get("k", force_check=True)
+    assert bench.cached(["k"]) == 0
+    assert not bench.engine.cacheable(REF)
+
+
+async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make_bench, monkeypatch):
+    """An earlier release kept objects with weak entity tags; its records are there still."""
+    origin = MemoryOrigin()
+    bench = await make_bench(origin=origin, name="two")
+    stored = origin.put("b", "k", b"old")
+    origin.store.buckets_by_name["b"]["k"] = replace(
+        origin.store.buckets_by_name["b"]["k"], meta=replace(stored, etag='W/"weak"')
+    )
+    for _ in range(2):
+        await bench.get("k")
+    bench.engine._versions.forget(REF)
+    heads = origin.gets
+    assert bench.engine.usable_now(ReadRequest(REF)) is None
+    await bench.get("k")
+    assert origin.gets == heads + 1
