@@ -13,8 +13,9 @@ from shadeproxy.engine.knowledge.datasets import Ids
 from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.liveness import Liveness
 from shadeproxy.engine.knowledge.pace import Pace
-from shadeproxy.engine.knowledge.sequence import NEVER, OrderSequence, Places
+from shadeproxy.engine.knowledge.sequence import NEVER, Epoch, OrderSequence, Places
 from shadeproxy.engine.knowledge.strays import Strays
+from shadeproxy.engine.knowledge.tail import Tail
 from shadeproxy.engine.knowledge.truth import Truth
 from shadeproxy.policy.base import Column
 
@@ -56,6 +57,9 @@ class Book:
         self._paced = 0  # of both, how many the pace was told of
         self._late = 0
         self._skipped_to = 0
+        self._sure = 0  # where the cursor was when most reads were announced about there
+        self._left_until = 0  # places before it are over: the job has left their epoch
+        self.tail = Tail()
         self._near_now = _LEAST_NEAR
         self._set(built)
 
@@ -78,7 +82,11 @@ class Book:
         self.truth.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
+        left, place = before.epoch_at(self._sure), self._sure
         self._set(built)
+        at = self.sequence.epoch_at(self.cursor)
+        if built.is_elsewhere and left is not None and at is not None and at.number > left.number:
+            self.tail.left(left, place)
         reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
         # Not one by one: a few hundred would hold the loop for as many times 50 us. Nor all together: what is
         # further on than the cursor is near would be lost.
@@ -99,6 +107,11 @@ class Book:
     def is_lost(self) -> bool:
         """Whether the job may be somewhere else in its order."""
         return self._log is None and self._strays.are_many(self.truth)
+
+    @property
+    def is_to_be_cut(self) -> bool:
+        """Whether another part of what was announced is to be expected than it was built of."""
+        return self._log is None and self.tail.stops_at != self._stops_at
 
     def strays(self) -> tuple[Ids | None, int]:
         """By what a lost job is sought, and within how many places."""
@@ -125,9 +138,9 @@ class Book:
         return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _STARTED_ANEW_S
 
     def _set(self, built: Built) -> None:
-        columns, self.lookup = built.columns, built.lookup
+        columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
         self.columns = columns
-        self.cursor = self._skipped_to = built.cursor
+        self.cursor = self._skipped_to = self._sure = built.cursor
         done = columns.done
         self.floor = len(done) if done.all() else int(np.argmin(done))
         self.left = len(done) - int(np.count_nonzero(done))
@@ -136,6 +149,8 @@ class Book:
         self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
         self._near_now = self._near()
         self._late = self._late or self._near_now // 4
+        at = self.sequence.epoch_at(self.cursor)
+        self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
 
     def _near(self) -> int:
         epoch = self.sequence.epoch_at(self.cursor)
@@ -202,9 +217,19 @@ class Book:
         announced = self.sequence.find(epoch)
         if announced is None:
             return False
-        if announced.start > self.cursor + self._near_now:
-            self.skip_to(announced.start)
+        self.begin_epoch(announced)
         return True
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """The job says that it is in ``epoch``: of one before it the rest is not read."""
+        if epoch.start <= self.cursor + self._near_now:
+            return
+        before = self.sequence.epoch_at(self.cursor)
+        if before is not None and self.truth.proven:
+            self.tail.left(before, self.cursor)
+        self.skip_to(epoch.start)
+        self._left_until = epoch.start
+        self._follow()
 
     def _consume(self, samples: Ids) -> Ids:
         """Let the places near the cursor be over; the reads for which there is none."""
@@ -244,6 +269,8 @@ class Book:
         if found or surprises:
             self.truth.heard(found, surprises)
         self._follow()
+        if found > surprises:
+            self._sure = self.cursor
         self._paced = 0
 
     def _keep_pace(self, now_s: float) -> None:
@@ -261,9 +288,12 @@ class Book:
             late = self.cursor - read[len(read) // _LATE_QUANTILE]
             kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
             self._late = max(int(self._late * kept), late)
+            if (at := self.sequence.epoch_at(self.cursor)) is not None:
+                self.tail.read_to(at, self.cursor)
         self._near_now = self._near()
         # Never later than what is near: else a false order is found in places that were left far behind.
-        self._pass(self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now))
+        late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
+        self._pass(max(late, self._left_until))
 
     def skip_to(self, place: int) -> None:
         """The job says that it is at ``place`` or further; what lies far behind was not missed."""

@@ -22,6 +22,7 @@ from shadeproxy.engine.knowledge.sequence import (
     seek,
     sequence_of,
 )
+from shadeproxy.engine.knowledge.tail import cut
 
 _UNREAD = -NEVER
 
@@ -39,12 +40,15 @@ class Columns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What ``Build.run`` made. ``cursor``: where the job is in it; ``is_elsewhere``: than where it seemed."""
+    """What ``Build.run`` made. ``cursor``: where the job is in it; ``is_elsewhere``: than where it seemed;
+    ``stops_at``: as Build was told.
+    """
 
     lookup: Lookup
     columns: Columns
     cursor: int
     is_elsewhere: bool = False
+    stops_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Build:
 
     ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart. ``strays``:
     what it read lately and had not announced; perhaps it is where these are within ``near`` places.
+    ``stops_at``: see Tail.
     """
 
     parts: Parts
@@ -65,10 +70,15 @@ class Build:
     resumed: Progress | None = None
     strays: Ids | None = None
     near: int = 0
+    stops_at: int | None = None
 
     def run(self) -> Built:
+        """Make it."""
+        return self._run()._replace(stops_at=self.stops_at)
+
+    def _run(self) -> Built:
         lookup = self.lookup or Lookup(self.dataset, self.page_size)
-        sequence = sequence_of(self.parts, self.dataset.count, lookup.canonical)
+        sequence = sequence_of(cut(self.parts, self.stops_at), self.dataset.count, lookup.canonical)
         done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
         if self.before is not None:
             done = carry(self.before.sequence, self.before.done, sequence)

@@ -77,7 +77,7 @@ class Orders:
         self._restored: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.on_lost: Callable[[str], None] = lambda _job: None
-        """Called with the name of a job that reads something else: settling seeks it in its order."""
+        """Called with the name of a job that reads something else, or other parts of what it announced."""
         self.now_s = -math.inf
         self.abandoned: Sequence[Abandoned] = ()
         self._lapsed: set[str] = set()
@@ -141,6 +141,7 @@ class Orders:
             book.liveness.advance(rank, progress, now_s)
         epoch = None if book is None else book.sequence.find(progress.epoch)
         if book is not None and epoch is not None:
+            book.begin_epoch(epoch)
             book.skip_to(epoch.place(progress.position))
             book.settle(now_s)
             self._read_on(book)
@@ -168,6 +169,7 @@ class Orders:
             resumed=self._resumed.pop(job, None),
             strays=strays,
             near=near,
+            stops_at=None if book is None else book.tail.stops_at,
         )
         return Prepared(registered, book, build)
 
@@ -248,7 +250,7 @@ class Orders:
         for epoch in over:
             # No longer needed: the sequence has it, until the next one is built.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
-        if book.is_lost and name not in self._unsettled:
+        if (book.is_lost or book.is_to_be_cut) and name not in self._unsettled:
             self._unsettle(name, None)
             self.on_lost(name)
         self._changed()

@@ -1,0 +1,44 @@
+"""Where a job stops reading its epochs, though its orders go on: a loop with a limit of steps.
+
+Law: only a job that left a part of an epoch unread for the next one is cut, and one that reads on beyond the
+cut has all of its order back. Positions are those of ranks, which train in lock step.
+"""
+
+from shadeproxy.engine.knowledge.sequence import Epoch, OrderIds, Parts, position_of
+
+_LEAST_READ = 64
+_MARGIN_SHARE = 8
+_LEAST_MARGIN = 64
+
+
+class Tail:
+    """What one job has shown of its tails. ``stops_at``: the position that it read the last epoch to; None:
+    nothing says that it does not read all.
+    """
+
+    def __init__(self) -> None:
+        self.stops_at: int | None = None
+
+    def left(self, epoch: Epoch, place: int) -> None:
+        """The job has left ``epoch`` at ``place`` for a later one."""
+        position = position_of(epoch, place)
+        if position >= _LEAST_READ:
+            self.stops_at = position
+
+    def read_to(self, epoch: Epoch, place: int) -> None:
+        """The job is at ``place`` of ``epoch``."""
+        if (
+            self.stops_at is not None
+            and position_of(epoch, place) > self.stops_at + _margin(self.stops_at) // 2
+        ):
+            self.stops_at = None
+
+
+def cut(parts: Parts, stops_at: int | None) -> dict[int, dict[int, OrderIds]]:
+    """What is to be expected of announced epochs: each rank's ids up to a little beyond ``stops_at``."""
+    end = None if stops_at is None else stops_at + _margin(stops_at)
+    return {epoch: {rank: ids[:end] for rank, ids in ranks.items()} for epoch, ranks in parts.items()}
+
+
+def _margin(position: int) -> int:
+    return max(position // _MARGIN_SHARE, _LEAST_MARGIN)
