@@ -12,6 +12,8 @@ from urllib.parse import unquote, unquote_plus
 from xml.dom import minidom
 
 BODY = b"data"
+# Ceph RGW takes fields of these vendors for those of AWS.
+_OTHER_VENDORS = re.compile(r"X_(?:GOOG|DHO|RGW|OBJECT|CONTAINER|ACCOUNT)_")
 
 
 class Recorded(NamedTuple):
@@ -112,7 +114,7 @@ def understood(recorded: Recorded) -> Understood:
         parameters[name] = unquote_plus(value, errors="strict")
     environment = {}
     for name, value in recorded.fields:
-        cgi = name.upper().replace("-", "_")
+        cgi = _OTHER_VENDORS.sub("X_AMZ_", name.upper().replace("-", "_"))
         assert cgi not in environment, f"{cgi} was sent twice"
         environment[cgi] = value
     source = environment.get("X_AMZ_COPY_SOURCE")
@@ -129,5 +131,6 @@ def understood(recorded: Recorded) -> Understood:
 
 
 def _source(field):
+    assert "+" not in field, "a space to some readers"
     bucket, _, key = unquote(field.partition("?")[0], errors="strict").removeprefix("/").partition("/")
     return bucket, key
