@@ -181,7 +181,8 @@ async def test_what_means_two_things_is_refused(lane, attack):
 _NOT_OF_S3 = (
     "X-Forwarded-For: 1.1.1.1", "X-Forwarded-Proto: https", "x-rgw-meta-a: b", "x-goog-acl: public-read",
     "x-object-meta-a: b", "x-minio-force-delete: true", "x-minio-source-etag: 0", "X-Auth-Token: t",
-    "X-HTTP-Method-Override: DELETE", "Cookie: a=b", "X-Custom: 1", "Keep-Alive: 5", "Proxy-Authorization: x", "TE: trailers",
+    "X-HTTP-Method-Override: DELETE", "Cookie: a=b", "X-Custom: 1", "Keep-Alive: 5", "TE: trailers",
+    "Proxy-Authorization: x",
 )  # fmt: skip
 
 
@@ -206,6 +207,20 @@ async def test_a_copy_source_is_sent_in_one_form(lane, given, sent):
     status, (read,), asked = await lane.send(raw("PUT /open/mine/k", f"x-amz-copy-source: {given}"))
     assert (status, read.environment["X_AMZ_COPY_SOURCE"]) == (200, sent)
     assert (Permission.READ, *read.copy_source) in asked
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("PUT /open/mine/%6b%2fx%2B%c3%bc", "PUT /open/mine/k/x%2B%C3%BC"),
+        ("PUT /open/mine/a+b/../c", "PUT /open/mine/a%2Bb/../c"),
+        ("PUT /open/mine/k?%74agging=&versionId=%31+", "PUT /open/mine/k?tagging&versionId=1%20"),
+        ("GET http://h/open/?prefix=mine%2f&max-keys=1", "GET /open?prefix=mine%2F&max-keys=1"),
+    ],
+)
+async def test_a_path_and_a_query_are_sent_in_one_form(lane, line, sent):
+    assert (await lane.send(raw(line)))[0] == 200
+    assert lane.origin.requests[-1].line == f"{sent} HTTP/1.1"
 
 
 _SUB_RESOURCES = (
