@@ -83,7 +83,7 @@ class Tombstones:
             self.found.add(found)
 
     def open(self) -> None:
-        """Make the file anew, with the names that were found. Raises OSError."""
+        """Replace the file by a fresh one with the names that were found. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
