@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock
@@ -43,7 +44,7 @@ class BoundedOrigin:
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
         opened = self._inner.open(ref, **options)
         deadline = DEADLINE.get()
-        return opened if deadline is None else _bounded_open(opened, deadline)
+        return opened if deadline is None else _BoundedRead(opened, deadline)
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         listing = self._inner.list_objects(bucket, prefix, **options)
@@ -71,12 +72,20 @@ class BoundedOrigin:
         return DEADLINE.get() or Deadline(self._clock, self._bounds)
 
 
-@asynccontextmanager
-async def _bounded_open(
-    opened: AbstractAsyncContextManager[OriginRead], deadline: Deadline
-) -> AsyncIterator[OriginRead]:
-    async with AsyncExitStack() as stack:
-        yield await deadline.bound(stack.enter_async_context(opened))
+class _BoundedRead:
+    """A read whose answer is waited for until ``deadline``."""
+
+    def __init__(self, inner: AbstractAsyncContextManager[OriginRead], deadline: Deadline) -> None:
+        self._inner = inner
+        self._deadline = deadline
+
+    async def __aenter__(self) -> OriginRead:
+        return await self._deadline.bound(self._inner.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
 
 
 async def _paced(chunks: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:

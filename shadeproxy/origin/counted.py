@@ -129,8 +129,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            failure = self._origin.unanswered(self._started_s, error)
-            self._origin.note("get", 0, self._started_s, failure)
+            # No name for what is raised: with one its frame would wait for the collector.
+            self._origin.note("get", 0, self._started_s, self._origin.unanswered(self._started_s, error))
             raise
         receive = None if reading.receive is None else self._receive
         return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful, reading.pass_on)
