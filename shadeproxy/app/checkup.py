@@ -16,12 +16,14 @@ from typing import Any
 import structlog
 
 from shadeproxy.app.diagnosis import Facts, TierFacts, diagnose
+from shadeproxy.app.fitting import judge_memory
 from shadeproxy.app.live import Live
 from shadeproxy.app.origins import Providers
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginAnswer, OriginError
+from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
@@ -30,6 +32,8 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Tier
+from shadeproxy.tiers.room import Room, Verdict, look_at
+from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)
 _PROBE_S = 10.0
@@ -62,6 +66,7 @@ class Checkup:
         self._clock = clock
         self._status = status
         self._detached: tuple[str, ...] = ()
+        self._memory = Verdict(possible=True)
         self._refused = False
 
     def remarks(self) -> list[str]:
@@ -76,6 +81,8 @@ class Checkup:
             elif tier.limit_bytes < tier.capacity_bytes:
                 found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
         found += [f"the directory of {name} was deleted" for name in self._detached]
+        if not self._memory.possible:
+            found.append("the proxy may need more memory than its control group allows")
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -101,9 +108,17 @@ class Checkup:
         told = None
         while True:
             self._detached = await asyncio.to_thread(self._look_for_directories)
+            self._memory = await asyncio.to_thread(self._look_at_memory)
             if told is None or self._refused or not self._health.answering:
                 told = await self._look(told)
             await self._clock.sleep(_AGAIN_S)
+
+    def _look_at_memory(self) -> Verdict:
+        """Whether the limits of memory, which change while the proxy runs, still leave room; said once."""
+        verdict = judge_memory(self._live.settings, memory_limit())
+        if not verdict.possible and self._memory.possible:
+            _log.error("too little memory", error=verdict.cause, hint=verdict.remedy)
+        return verdict
 
     def _look_for_directories(self) -> tuple[str, ...]:
         """Which were deleted or replaced; said once each."""
@@ -138,6 +153,7 @@ class Checkup:
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
         self._detached = await asyncio.to_thread(self._look_for_directories)
+        self._memory = await asyncio.to_thread(self._look_at_memory)
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
         state_aside = await asyncio.to_thread(_like, settings.state.path / "cache.db.damaged-*")
         descriptors_open = await asyncio.to_thread(_descriptors_open)
@@ -167,6 +183,8 @@ class Checkup:
             unidentified=self._stats.pages.unidentified,
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
+            memory_error=self._memory.cause,
+            memory_remedy=self._memory.remedy,
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:
@@ -191,7 +209,7 @@ class Checkup:
         found = []
         for tier in self._tiers:
             section = sections[tier.name]
-            total_bytes, free_bytes, error = _space(section.path)
+            room, error = _room(section.path)
             found.append(
                 TierFacts(
                     name=tier.name,
@@ -200,24 +218,32 @@ class Checkup:
                     limit_bytes=tier.limit_bytes,
                     used_bytes=tier.used_bytes,
                     min_free_bytes=section.min_free,
-                    file_system_bytes=total_bytes,
-                    free_bytes=free_bytes,
+                    file_system_bytes=room.total_bytes,
+                    free_bytes=room.free_bytes,
+                    inodes_left=room.inodes_left,
                     disabled_reason=tier.disabled_reason or "",
                     error=error,
                     detached=tier.is_detached(),
-                    aside=_like(section.path.with_name(f"{section.path.name}.incompatible-*")),
+                    aside=_beside(section.path, INCOMPATIBLE),
+                    set_aside=_beside(section.path, OTHER_ORIGIN),
                 )
             )
         return tuple(found)
 
 
-def _space(path: Path) -> tuple[int, int, str]:
-    """Bytes in all and free of a file system, and why that cannot be told."""
+def _room(path: Path) -> tuple[Room, str]:
+    """The room of a file system, and why that cannot be told."""
     try:
-        status = os.statvfs(path)
+        # The parent has room too, but not that of a directory which is gone.
+        path.stat()
+        return look_at(path), ""
     except OSError as error:
-        return 0, 0, os.strerror(error.errno or 0)
-    return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, ""
+        return Room(0, 0, 0, inodes_left=True), os.strerror(error.errno or 0)
+
+
+def _beside(path: Path, reason: str) -> tuple[str, ...]:
+    """Directories that starts renamed for ``reason``."""
+    return _like(path.with_name(f"{path.name}.{reason}-*"))
 
 
 def _like(pattern: Path) -> tuple[str, ...]:

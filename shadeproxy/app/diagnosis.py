@@ -6,10 +6,12 @@ say) is told as what to look at. Nothing is found that is only unusual.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from shadeproxy.core.units import format_size
 from shadeproxy.origin.health import CREDENTIAL_CODES
+from shadeproxy.tiers.room import Room, judge
 
 WARN_SKEW_S = 60.0
 MOST_SKEW_S = 15 * 60.0
@@ -34,7 +36,8 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
     """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
-    ``detached``: its directory was deleted or replaced. ``aside``: what earlier starts could not use.
+    ``detached``: its directory was deleted or replaced. ``aside``: directories that earlier starts could not
+    use. ``set_aside``: caches of other origins.
     """
 
     name: str
@@ -49,6 +52,8 @@ class TierFacts:
     error: str = ""
     detached: bool = False
     aside: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+    inodes_left: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,8 @@ class Facts:
     waits: tuple[str, ...]
     reload_error: str
     unidentified: int = 0
+    memory_error: str = ""
+    memory_remedy: str = ""
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -98,7 +105,14 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def _origin(facts: Facts) -> Iterator[Finding]:
-    if facts.probe_error and facts.probe_code in CREDENTIAL_CODES:
+    if facts.probe_code == "OriginIsProxy":
+        yield Finding(
+            "origin is this proxy",
+            "wrong",
+            f"{facts.endpoint} leads back to this proxy, so every miss fails",
+            "set origin.endpoint to the object store",
+        )
+    elif facts.probe_error and facts.probe_code in CREDENTIAL_CODES:
         yield Finding(
             "credentials refused",
             "wrong",
@@ -191,6 +205,13 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
         )
     if tier.aside:
         yield _aside(f"cache of tier {tier.name}", tier.aside)
+    if tier.set_aside:
+        yield Finding(
+            f"cache of tier {tier.name} set aside",
+            "warning",
+            f"{', '.join(tier.set_aside)}: the cache of another origin; no capacity counts its space",
+            "delete it when that origin is not coming back",
+        )
     if tier.detached:
         yield Finding(
             f"tier {tier.name} deleted",
@@ -206,14 +227,21 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
             f"{tier.path} cannot be looked at: {tier.error}",
             f"mend it, or choose another {where}.path",
         )
-    elif tier.file_system_bytes < tier.capacity_bytes:
-        yield Finding(
-            f"tier {tier.name} too big",
-            "wrong",
-            f"{where}.capacity is {format_size(tier.capacity_bytes)}, but the file system of {tier.path} has"
-            f" {format_size(tier.file_system_bytes)} in all",
-            f"lower {where}.capacity, or enlarge it (tmpfs: mount -o remount,size=..., docker --shm-size)",
-        )
+    else:
+        yield from _room(tier, where)
+
+
+def _room(tier: TierFacts, where: str) -> Iterator[Finding]:
+    room = Room(tier.file_system_bytes, tier.free_bytes, tier.used_bytes, tier.inodes_left)
+    verdict = judge(
+        where,
+        Path(tier.path),
+        room,
+        capacity_bytes=tier.capacity_bytes,
+        min_free_bytes=tier.min_free_bytes,
+    )
+    if not verdict.possible:
+        yield Finding(f"tier {tier.name} too big", "wrong", verdict.cause, verdict.remedy)
     elif tier.limit_bytes < tier.capacity_bytes:
         yield Finding(
             f"tier {tier.name} full",
@@ -222,6 +250,13 @@ def _tier(tier: TierFacts) -> Iterator[Finding]:
             f" {where}.min_free is {format_size(tier.min_free_bytes)}: the tier holds"
             f" {format_size(tier.limit_bytes)} of {format_size(tier.capacity_bytes)}",
             f"free space there, or lower {where}.capacity or min_free",
+        )
+    if not tier.inodes_left:
+        yield Finding(
+            f"tier {tier.name} without inodes",
+            "wrong",
+            f"the file system of {tier.path} has no free inodes: the tier makes no more segment files",
+            f"delete files there, or choose another {where}.path",
         )
 
 
@@ -263,6 +298,8 @@ def _process(facts: Facts) -> Iterator[Finding]:
             f"the last commit to {facts.state_path} failed; scores and datasets are kept in memory",
             "the log has the reason (control state is not saved); free space or mend the disk",
         )
+    if facts.memory_error:
+        yield Finding("too little memory", "wrong", facts.memory_error, facts.memory_remedy)
     if facts.descriptors_limit < _FEW_DESCRIPTORS:
         yield Finding(
             "few descriptors",

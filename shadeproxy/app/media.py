@@ -30,7 +30,7 @@ class Media:
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
         # Buckets and keys alone do not tell two origins apart.
-        contents = origin_name(settings)
+        contents, set_aside = origin_name(settings), cache.on_other_origin == "set-aside"
         group_id = _group_id(cache.group)
         ram = SegmentStore(
             "ram",
@@ -38,6 +38,7 @@ class Media:
             cache.ram.capacity,
             min_free_bytes=cache.ram.min_free,
             contents=contents,
+            set_aside=set_aside,
             lend=True,
             group_id=group_id,
             calls=calls.get("ram", SYSTEM),
@@ -56,6 +57,7 @@ class Media:
                 cache.disk.capacity,
                 min_free_bytes=cache.disk.min_free,
                 contents=contents,
+                set_aside=set_aside,
                 group_id=group_id,
                 submit=submit,
                 calls=calls.get("disk", SYSTEM),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.origin_names import AWS, canonical_origin
 from shadeproxy.core.types import SHARED, Upstream
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import (
@@ -35,9 +36,11 @@ def upstream_of(access_key: str) -> Upstream:
 def origin_name(settings: Settings) -> str:
     """Which origin this is, as far as the objects in it go: what a cache directory is a cache of."""
     section = settings.origin
+    if section.name:
+        return section.name
     if section.kind == "file":
         return f"file {Path(section.path).absolute()}"
-    return f"s3 {section.endpoint or 'aws'}"
+    return canonical_origin(f"s3 {section.endpoint or AWS}")
 
 
 def build_origin(

@@ -28,6 +28,7 @@ from shadeproxy.app.channel import (
     unpack_opening,
     unpack_terms,
 )
+from shadeproxy.app.last_words import explain_bus_errors
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.terms import Terms
 from shadeproxy.core.clock import SystemClock
@@ -154,6 +155,7 @@ def main() -> None:
     opening = unpack_opening(_first_frame(end))
     configure_logging(level=opening.terms.log_level, json=opening.terms.log_json)
     raise_descriptor_limit()
+    explain_bus_errors()
     collect_less()
     uvloop.run(_serve(opening, end))
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import structlog
 import uvloop
 
+from shadeproxy.app.fitting import require_memory
+from shadeproxy.app.last_words import explain_bus_errors
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.live import Live
 from shadeproxy.app.proxy import Proxy
@@ -29,6 +31,8 @@ def serve(
     telemetry = settings.telemetry
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
     raise_descriptor_limit()
+    explain_bus_errors()
+    require_memory(settings)
     uvloop.run(_run(settings, load or (lambda: settings), calls))
 
 

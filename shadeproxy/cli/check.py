@@ -4,8 +4,6 @@ Nothing is created: a directory that does not exist is judged by its nearest par
 """
 
 import asyncio
-import os
-import shutil
 import socket
 import ssl
 import tempfile
@@ -15,11 +13,15 @@ from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
+from shadeproxy.app.fitting import TierSetting, judge_memory, tier_settings
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.core import interpreter
 from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
+from shadeproxy.core.locks import suppress_full
+from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
+from shadeproxy.tiers.room import judge, look_at
 
 _CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
@@ -34,7 +36,7 @@ _INTERPRETED = (
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One thing that was tried. ``change``: what to do about a failure."""
+    """One thing that was tried. ``change``: what to do about a failure, or about what is worth a warning."""
 
     name: str
     ok: bool
@@ -50,11 +52,10 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
     yield _check_secrets(settings)
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
-    cache = settings.cache
-    yield _check_directory("cache.ram", cache.ram.path, cache.ram.capacity, cache.ram.min_free)
-    if cache.disk.capacity:
-        yield _check_directory("cache.disk", cache.disk.path, cache.disk.capacity, cache.disk.min_free)
-    yield _check_directory("state", settings.state.path, 0, 0)
+    yield _check_memory(settings)
+    for tier in tier_settings(settings):
+        yield _check_tier(tier)
+    yield _check_writable("state.path", settings.state.path)
     yield _check_port("s3.listen", settings.s3.listen)
     yield _check_port("control.listen", settings.control.listen)
     yield from asyncio.run(_collect(_check_origin(settings, bucket)))
@@ -89,35 +90,43 @@ def _check_tls(cert: str, key: str) -> CheckRow:
     return CheckRow("s3.tls", ok=True, detail=cert)
 
 
-def _check_directory(key: str, path: Path, capacity_bytes: int, min_free_bytes: int) -> CheckRow:
+def _check_memory(settings: Settings) -> CheckRow:
+    limit = memory_limit()
+    verdict = judge_memory(settings, limit)
+    if not verdict.possible:
+        return CheckRow(
+            "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
+        )
+    return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
+
+
+def _check_tier(tier: TierSetting) -> CheckRow:
+    name = f"{tier.key}.path"
+    if not (row := _check_writable(name, tier.path)).ok:
+        return row
+    room = look_at(tier.path)
+    verdict = judge(
+        tier.key, tier.path, room, capacity_bytes=tier.capacity_bytes, min_free_bytes=tier.min_free_bytes
+    )
+    if verdict.cause:
+        return CheckRow(name, ok=verdict.possible, detail=verdict.cause, change=verdict.remedy)
+    room_bytes = room.free_bytes + room.own_bytes - tier.min_free_bytes
+    return CheckRow(name, ok=True, detail=f"{tier.path}, {format_size(room_bytes)} free")
+
+
+def _check_writable(name: str, path: Path) -> CheckRow:
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            free_bytes = shutil.disk_usage(existing).free
+        with suppress_full(), tempfile.TemporaryFile(dir=existing):
+            pass
     except OSError as error:
         return CheckRow(
-            f"{key}.path",
+            name,
             ok=False,
             detail=f"{path} cannot be written: {error.strerror}",
-            change=f"make it writable for this user, or set {key}.path",
+            change=f"make it writable for this user, or set {name}",
         )
-    room_bytes = max(free_bytes + _allocated_bytes(path) - min_free_bytes, 0)
-    if room_bytes < capacity_bytes:
-        return CheckRow(
-            f"{key}.path",
-            ok=False,
-            detail=f"{path} has room for {format_size(room_bytes)}, not {format_size(capacity_bytes)}",
-            change=f'set {key}.capacity to at most "{room_bytes // 1024**2} MiB", or another {key}.path',
-        )
-    return CheckRow(f"{key}.path", ok=True, detail=f"{path}, {format_size(room_bytes)} free")
-
-
-def _allocated_bytes(directory: Path) -> int:
-    """What a cache that is already there occupies (holes do not count)."""
-    if not directory.is_dir():
-        return 0
-    files = (Path(parent, name) for parent, _, names in os.walk(directory) for name in names)
-    return sum(file.lstat().st_blocks * 512 for file in files)
+    return CheckRow(name, ok=True, detail=f"{path} can be written")
 
 
 def _check_port(key: str, address: Address) -> CheckRow:

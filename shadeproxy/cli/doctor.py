@@ -4,18 +4,14 @@ The judgement is the proxy's (app/diagnosis.py), also where it runs on another m
 checks of ``shadeproxy check`` are tried, and who holds the directories is found out.
 """
 
-import fcntl
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from shadeproxy.cli.check import run_checks
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import NoListener
-
-_LOCK_NAME = "lock"
+from shadeproxy.core.locks import LOCK_NAME, holder_of
 
 Report = dict[str, Any]
 
@@ -39,31 +35,13 @@ def _held(settings: Settings) -> Iterator[dict[str, str]]:
     if settings.cache.disk.capacity:
         paths["cache.disk.path"] = settings.cache.disk.path
     for setting, path in paths.items():
-        holder = holder_of(path)
+        holder = holder_of(path / LOCK_NAME)
         if holder:
             yield _finding(
                 f"{setting} is held",
-                f"process {holder} holds {path}, but no proxy answers where this configuration listens",
+                f"{holder} holds {path}, but no proxy answers where this configuration listens",
                 "it may start, hang, or be configured otherwise: look at it, name it with --url, or end it",
             )
-
-
-def holder_of(directory: Path) -> str:
-    """Process id of who holds a directory of the proxy, "" when nobody does; nothing is changed."""
-    try:
-        descriptor = os.open(directory / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-    except OSError:
-        return ""
-    else:
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 def _finding(name: str, cause: str, remedy: str) -> dict[str, str]:

@@ -97,10 +97,16 @@ def check(
 
     console, failed = Console(soft_wrap=True), 0
     for row in run_checks(settings, bucket):
-        mark = "[green]ok    [/]" if row.ok else "[bold red]failed[/]"
-        console.print(f"{mark}  {escape(row.name)}: {escape(row.detail)}", highlight=False)
-        if not row.ok:
-            failed += 1
+        mark = (
+            "[bold red]failed [/]"
+            if not row.ok
+            else "[yellow]warning[/]"
+            if row.change
+            else "[green]ok     [/]"
+        )
+        console.print(f"{mark} {escape(row.name)}: {escape(row.detail)}", highlight=False)
+        failed += not row.ok
+        if row.change:
             console.print(f"        change: {escape(row.change)}", highlight=False)
     if failed:
         raise ShadeProxyError(f"{failed} of the checks failed")
@@ -156,17 +162,27 @@ def stats(
 
 @app.command()
 def purge(
-    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")],
+    uri: Annotated[
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")
+    ] = "",
     *,
     config: ConfigOption = None,
     override: SetOption = None,
     url: UrlOption = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Empty the cache directories while no proxy runs on them.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Drop cached pages below a prefix; the origin is not touched."""
     from shadeproxy.cli.prefixes import require_uri  # noqa: PLC0415  rich's bars take 20 ms
 
+    if everything:
+        from shadeproxy.cli.emptying import empty_caches  # noqa: PLC0415  as above
+
+        empty_caches(Settings.load(config, override or ()), uri, dry_run=dry_run, as_json=as_json)
+        return
     require_uri(uri)
     answer = _client(config, override, url).post(
         "/v1/purge", {"uri": uri, "dry_run": dry_run}, timeout_s=LONG_TIMEOUT_S

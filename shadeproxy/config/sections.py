@@ -112,6 +112,7 @@ class Retry(Section):
 
 class OriginSection(Section):
     kind: Literal["s3", "file"] = "s3"
+    name: Annotated[str, Field(max_length=256, pattern=r"^[ -~]*$")] = ""
     endpoint: Url = ""
     region: str = ""
     addressing: Literal["auto", "path", "virtual"] = "auto"
@@ -197,6 +198,7 @@ class Cache(Section):
     page_size: Size = 4 * _MIB
     inflight: Size = 256 * _MIB
     group: str = ""
+    on_other_origin: Literal["refuse", "set-aside"] = "refuse"
     ram: RamCache = Field(default_factory=RamCache)
     disk: DiskCache = Field(default_factory=DiskCache)
 

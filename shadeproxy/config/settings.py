@@ -23,6 +23,7 @@ from shadeproxy.config.sections import (
     Telemetry,
 )
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.origin_names import leads_to
 
 
 class Settings(BaseSettings):
@@ -111,6 +112,16 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"s3.workers = {self.s3.workers} does not go with {reason}, or write s3.workers = 1"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _origin_is_another(self) -> Self:
+        endpoint = self.origin.endpoint
+        if endpoint and leads_to(endpoint, self.s3.listen.host, self.s3.listen.port):
+            raise ValueError(
+                f"origin.endpoint = {endpoint} is this proxy's own s3.listen, so every miss would ask itself:"
+                " set origin.endpoint to the object store, or listen elsewhere"
+            )
         return self
 
     @model_validator(mode="after")

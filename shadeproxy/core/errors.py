@@ -55,6 +55,10 @@ class MissingLength(RequestError):
     """The operation needs a Content-Length and got none."""
 
 
+class OriginIsProxy(RequestError):
+    """A request of this proxy to its origin came back to it: the origin's endpoint names the proxy."""
+
+
 class NotSupported(RequestError):
     """An S3 operation or option that the proxy or this origin cannot do (501, never silence)."""
 

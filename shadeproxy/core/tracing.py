@@ -20,6 +20,12 @@ ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
 know, while an unsigned ``x-amz-*`` would be refused."""
 
+INSTANCE = secrets.token_hex(8)
+"""Names this process to itself: a request that carries it was sent by this proxy."""
+
+INSTANCE_FIELD = "x-shade-proxy"
+"""The field of every request to the origin that holds ``INSTANCE``."""
+
 NUMBERS = itertools.count(secrets.randbits(60))
 """Of requests; each is taken once."""
 

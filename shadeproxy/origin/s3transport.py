@@ -18,7 +18,7 @@ from yarl import URL
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
@@ -91,6 +91,7 @@ class S3Transport:
             headers.append(("Content-Length", str(outgoing.content_length)))
         if request_id := REQUEST_ID.get():
             headers.append((ORIGIN_FIELD, request_id))
+        headers.append((INSTANCE_FIELD, INSTANCE))
         sending = _Sending(outgoing.body)
         try:
             response = await self._send(outgoing, headers, sending)

@@ -1,16 +1,15 @@
 """The state directory: held by one process, and a database that is damaged is moved aside, never deleted."""
 
 import errno
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 
 DATABASE_NAME = "cache.db"
-LOCK_NAME = "lock"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
 # By SQLite's primary result code.
 _HINTS = {
@@ -28,24 +27,20 @@ def hold(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise refusal(path, error) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return lock(path / LOCK_NAME)
+    except Held as holder:
+        raise ConfigError(
+            f"state.path: {path} is in use by {holder}; stop it or choose another directory"
+        ) from None
     except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
+        if error.errno in _NO_LOCKS:
             raise ConfigError(
-                f"state.path: {path} is in use by process {holder}; stop it or choose another directory"
-            ) from None
-        if error.errno in _FULL:
-            raise refusal(path, error) from error
-        raise ConfigError(f"state.path: cannot lock {path}: {error.strerror}; choose a local disk") from error
-    return descriptor
+                f"state.path: cannot lock {path}: {error.strerror}; choose a local disk"
+            ) from error
+        raise refusal(path, error) from error
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -60,7 +55,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 def refusal(path: Path, error: OSError) -> ConfigError:
     """What to tell of a directory, or a file in it, that cannot be used."""
     hint = f"choose a directory that user id {os.geteuid()} can write"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         hint = "free space there or choose another directory"
     # mkdir says "File exists" of a file that stands in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror

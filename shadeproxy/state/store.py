@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import diskcache
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import StateError
+from shadeproxy.core.errors import ConfigError, StateError
 from shadeproxy.state.directory import (
     DATABASE_NAME,
     hold,
@@ -29,6 +29,7 @@ from shadeproxy.state.directory import (
     refuse_trouble,
 )
 from shadeproxy.state.disk import BytesDisk
+from shadeproxy.state.rescue import copied, has_no_room
 from shadeproxy.state.seal import seal, unseal
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class StateStore:
         self._flight: tuple[_Batch, asyncio.Task[None]] | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._cache: Any = None
+        self._rescued: dict[str, bytes] = {}
         self._held = -1
         self._identity: tuple[int, int] | None = None
         self._periodic: asyncio.Task[None] | None = None
@@ -73,7 +75,7 @@ class StateStore:
         self._held = hold(self.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
         try:
-            self._on_writer(self._open_database)
+            self._on_writer(self._open_or_rescue)
             self._identity = identity(self.path)
         except BaseException:
             self.close()
@@ -94,9 +96,7 @@ class StateStore:
     def close(self) -> None:
         """Close the database and unlock (blocking). What was not flushed is lost."""
         if self._writer is not None:
-            if self._cache is not None:
-                self._on_writer(self._cache.close)
-                self._cache = None
+            self._on_writer(self._close_database)
             self._writer.shutdown()
             self._writer = None
         if self._held >= 0:
@@ -170,6 +170,32 @@ class StateStore:
             raise StateError(f"the state database {self.path} is not open")
         return self._writer.submit(action).result()
 
+    def _open_or_rescue(self) -> None:
+        """Open the database. On a medium without room, where SQLite cannot even open it, take over what is in
+        it: what changes is kept in memory until there is room.
+        """
+        try:
+            self._open_database()
+        except ConfigError as error:
+            self._cache = None
+            if not has_no_room(self.path):
+                raise
+            try:
+                with copied(self.path) as copy:
+                    self._cache = self._connect(copy)
+                    self._rescued = self._read("")
+            except (OSError, sqlite3.Error, diskcache.Timeout, StateError):
+                raise error from None
+            finally:
+                self._close_database()
+            self.failing = True
+            _logger.warning("control state is not saved, will try again: %s", error)
+
+    def _close_database(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
     def _open_database(self) -> None:
         try:
             if is_sound(self.path):
@@ -181,8 +207,7 @@ class StateStore:
             refuse_trouble(self.path, error.__cause__ if isinstance(error, StateError) else error)
             _logger.warning("state database %s cannot be used: %s", self.path, error)
         try:
-            if self._cache is not None:
-                self._cache.close()
+            self._close_database()
             self.damaged_databases += 1
             _logger.warning("damaged state database moved to %s; starting empty", move_aside(self.path))
             self._cache = self._connect()
@@ -203,16 +228,17 @@ class StateStore:
             self._cache.delete(_PROBE)
         self.refused_rows = 0
 
-    def _connect(self) -> Any:
+    def _connect(self, directory: Path | None = None) -> Any:
         # Whatever the umask; SQLite gives its journals the mode of the database.
-        database = self.path / DATABASE_NAME
+        directory = directory or self.path
+        database = directory / DATABASE_NAME
         try:
             database.touch(mode=0o600)
             database.chmod(0o600)
         except OSError as error:
             raise refusal(database, error) from error
         return diskcache.Cache(
-            str(self.path),
+            str(directory),
             timeout=_BUSY_TIMEOUT_S,
             disk=BytesDisk,
             disk_min_file_size=_NEVER_A_FILE_BYTES,
@@ -222,6 +248,8 @@ class StateStore:
         )
 
     def _read(self, prefix: str) -> dict[str, bytes]:
+        if self._cache is None:
+            return {key: value for key, value in self._rescued.items() if key.startswith(prefix)}
         values: dict[str, bytes] = {}
         try:
             for key in self._cache.iterkeys():
@@ -248,13 +276,16 @@ class StateStore:
 
     def _commit(self, batch: _Batch) -> None:
         try:
+            if self._cache is None:
+                self._open_database()
+                self._rescued = {}
             with self._cache.transact():
                 for key, value in batch.items():
                     if value is None:
                         self._cache.delete(key)
                     else:
                         self._cache.set(key, seal(key, value))
-        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+        except (sqlite3.Error, diskcache.Timeout, OSError, ConfigError) as error:
             raise StateError(f"control state in {self.path} cannot be written: {error}") from error
 
 

@@ -5,26 +5,30 @@ renamed, a directory with foreign files is refused. Every refusal is a ConfigErr
 """
 
 import errno
-import fcntl
-import json
 import logging
 import os
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.units import format_size
+from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock, suppress_full
 from shadeproxy.tiers.medium import punch_hole
-from shadeproxy.tiers.record import FORMAT_VERSION
+from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
+from shadeproxy.tiers.version import (
+    OTHER_ORIGIN,
+    VERSION_NAME,
+    move_aside,
+    read_version,
+    refuse_other_origin,
+    why_unusable,
+    write_version,
+)
 
 _logger = logging.getLogger(__name__)
 
-LOCK_NAME = "lock"
-VERSION_NAME = "version.json"
 BOOT_NAME = "boot"
 """There while the directory is in use: the id of the boot (of the machine) that it is used in."""
 PROBE_NAME = "probe"
@@ -65,16 +69,23 @@ class Claim:
         os.close(self.descriptor)
 
 
-def claim(path: Path, *, setting: str, contents: str = "", group_id: int | None = None) -> Claim:
+def claim(
+    path: Path,
+    *,
+    setting: str,
+    contents: str = "",
+    set_aside: bool = False,
+    group_id: int | None = None,
+) -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
-    ``setting`` is the configuration key that names the directory. ``contents`` says of what it is a cache:
-    when that was something else before, the store gets a new id, under which no old record counts.
+    ``setting`` is the configuration key that names the directory. ``contents`` names the origin that it is a
+    cache of. A cache of another origin is refused, or renamed with ``set_aside``.
     ``group_id``: whose members may read the segment files that are there, and enter the directory.
     Raises ConfigError.
     """
     try:
-        held = _claim(path, setting, contents)
+        held = _claim(path, setting, contents, set_aside=set_aside)
     except OSError as error:
         raise ConfigError(_refusal(path, setting, error)) from error
     try:
@@ -103,14 +114,12 @@ def _share(held: Claim, setting: str, group_id: int | None) -> None:
         ) from error
 
 
-def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
-    """Refuse a file system that is too full for ``room_bytes`` (what the cache holds already counts as
-    room) or that cannot punch holes. Raises ConfigError.
+def check_medium(held: Claim, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
+    """Refuse a file system that can never hold the capacity, or that cannot punch holes; say it of one that
+    has less room now. Raises ConfigError.
     """
     try:
-        own_bytes = sum(file.stat().st_blocks * 512 for file in held.path.glob(f"*{SUFFIX}"))
-        status = os.statvfs(held.path)
-        free_bytes = own_bytes + status.f_bavail * status.f_frsize
+        room = look_at(held.path)
         _probe_hole(held.path / PROBE_NAME)
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
@@ -119,19 +128,25 @@ def check_medium(held: Claim, *, setting: str, room_bytes: int) -> None:
                 "choose a directory on tmpfs, ext4, xfs or btrfs"
             ) from error
         raise ConfigError(_refusal(held.path, setting, error)) from error
-    if free_bytes < room_bytes:
-        raise ConfigError(
-            f"{setting}: the file system of {held.path} has {format_size(free_bytes)} to use, but the cache "
-            f"needs {format_size(room_bytes)} with min_free; free space, lower capacity or min_free, "
-            "or choose another directory"
-        )
+    key = setting.removesuffix(".path")
+    verdict = judge(key, held.path, room, capacity_bytes=capacity_bytes, min_free_bytes=min_free_bytes)
+    if not verdict.possible:
+        raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+    if verdict.cause:
+        _logger.warning("%s: %s; %s", setting, verdict.cause, verdict.remedy)
 
 
 def _probe_hole(path: Path) -> None:
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(descriptor, b"probe", 0)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in FULL:
+            return  # a full disk must not keep the proxy from starting
+        raise
+    try:
+        with suppress_full():
+            os.pwrite(descriptor, b"probe", 0)
         punch_hole(descriptor, 0, 4096)
     finally:
         os.close(descriptor)
@@ -139,7 +154,7 @@ def _probe_hole(path: Path) -> None:
 
 
 def _refusal(path: Path, setting: str, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         hint = "free space there or choose another directory"
     else:
         hint = f"choose a directory that user id {os.geteuid()} can write"
@@ -148,34 +163,38 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str, contents: str) -> Claim:
+def _claim(path: Path, setting: str, contents: str, *, set_aside: bool) -> Claim:
     _prepare(path, setting)
-    descriptor = _lock(path, setting)
+    descriptor = lock_directory(path, setting)
     try:
-        store_id = _read_version(path, contents)
-        if store_id is None:
-            moved = _move_aside(path)
-            _logger.warning("%s: cache of another format moved to %s", setting, moved)
+        version = read_version(path)
+        reason = why_unusable(version, contents)
+        if version is not None and reason == OTHER_ORIGIN and not set_aside:
+            refuse_other_origin(path, setting, version.contents, contents)
+        if reason:
+            moved = move_aside(path, reason)
+            _logger.warning("%s: the cache that was there is moved to %s", setting, moved)
             os.close(descriptor)
             _prepare(path, setting)
-            descriptor = _lock(path, setting)
-            store_id = _read_version(path, contents) or 0
+            descriptor = lock_directory(path, setting)
+            version = None
+        known = None if version is None else version.store_id
+        store_id = write_version(path, contents) if known is None else known
+        boot = _BOOT_ID.read_text()
+        unflushed = _was_cut_off(path, boot)
     except BaseException:
         os.close(descriptor)
         raise
-    boot = _BOOT_ID.read_text()
-    return Claim(
-        path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=_was_cut_off(path, boot)
-    )
+    return Claim(path, store_id, descriptor, xxh3_64_intdigest(boot.encode()), unflushed=unflushed)
 
 
 def _was_cut_off(path: Path, boot: str) -> bool:
     """Whether the directory was in use when the machine went down; it is in use in this boot from now on."""
     mark = path / BOOT_NAME
-    cut_off = mark.exists() and mark.read_bytes() != boot.encode()
-    if not cut_off:
-        _write_mark(mark, boot)
-    return cut_off
+    if mark.exists():
+        return mark.read_bytes() != boot.encode()
+    _write_mark(mark, boot)
+    return False
 
 
 def doubt(held: Claim) -> Claim:
@@ -225,55 +244,11 @@ def _prepare(path: Path, setting: str) -> None:
         raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
 
 
-def _lock(path: Path, setting: str) -> int:
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def lock_directory(path: Path, setting: str) -> int:
+    """Lock a tier's directory; returns the descriptor that holds it. Raises ConfigError, OSError."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
+        return lock(path / LOCK_NAME)
+    except Held as holder:
         raise ConfigError(
-            f"{setting}: {path} is in use by process {holder}; stop it or choose another directory"
+            f"{setting}: {path} is in use by {holder}; stop it or choose another directory"
         ) from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _read_version(path: Path, contents: str) -> int | None:
-    """Store id of the directory, made now if it is new; None when the format is not ours."""
-    try:
-        version = json.loads((path / VERSION_NAME).read_bytes())
-        store_id = int(version["store"], 16)
-        if version["format"] != FORMAT_VERSION:
-            return None
-        known = str(version.get("contents", ""))
-    except FileNotFoundError:
-        return _write_version(path, contents)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if known == contents:
-        return store_id
-    _logger.warning("%s was a cache of %s and is emptied for %s", path, known or "another origin", contents)
-    return _write_version(path, contents)
-
-
-def _write_version(path: Path, contents: str) -> int:
-    store_id = secrets.randbits(64)
-    version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
-    fresh = path / f"{VERSION_NAME}.new"
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(version) + "\n")
-    fresh.rename(path / VERSION_NAME)
-    return store_id
-
-
-def _move_aside(path: Path) -> Path:
-    number = 1
-    while (target := path.with_name(f"{path.name}.incompatible-{number}")).exists():
-        number += 1
-    path.rename(target)
-    return target

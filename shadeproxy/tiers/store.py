@@ -19,6 +19,7 @@ from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.awaited import Awaited
 from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
 from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim, doubt
+from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import interior, lends
@@ -53,10 +54,10 @@ class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
-    ``min_free_bytes``: what stays free on the file system. ``contents``: of what it is a cache; what an
-    earlier process kept of something else is given up. ``path`` is created if need be. ``group_id``: whose
-    members may read the files too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it.
-    ``calls``: by which segments are read and written.
+    ``min_free_bytes``: what stays free on the file system. ``contents``: the name of the origin; a cache of
+    another one is refused, or with ``set_aside`` renamed. ``group_id``: whose members may read the files
+    too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it. ``calls``: by which
+    segments are read and written.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class SegmentStore:
         segment_bytes: int | None = None,
         min_free_bytes: int = 0,
         contents: str = "",
+        set_aside: bool = False,
         group_id: int | None = None,
         lend: bool = False,
         submit: Submit = run_inline,
@@ -81,7 +83,7 @@ class SegmentStore:
         self._segment_bytes = segment_bytes
         self._min_free_bytes = min_free_bytes
         self._submit = submit
-        self._contents = contents
+        self._claim = partial(claim, path, contents=contents, set_aside=set_aside, group_id=group_id)
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
@@ -104,9 +106,8 @@ class SegmentStore:
     def used_bytes(self) -> int:
         """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
         self._collect()
-        space = self._space
-        # What is awaited is counted with more than it can turn out to take.
-        return min(space.claimed_bytes, max(space.used_bytes, self.capacity_bytes))
+        # Segments that recovery has not read are counted with more than they can turn out to take.
+        return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
@@ -137,13 +138,12 @@ class SegmentStore:
 
     # ------------------------------------------------------------------ life
 
+    @making_room
     def open(self) -> None:
         """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
-        setting = f"cache.{self.name}.path"
-        held = claim(self.path, setting=setting, contents=self._contents, group_id=self._files.group_id)
+        held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
-            least_bytes = min(self.capacity_bytes, self._segment_bytes)
-            check_medium(held, setting=setting, room_bytes=least_bytes + self._min_free_bytes)
+            check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
             self._lends = self._lends and lends(self.path / PROBE_NAME)
             held = self._await_segments(held, setting)
         except BaseException:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.app.checkup import Checkup
+from shadeproxy.config import Settings
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
@@ -56,7 +57,7 @@ async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwis
 
     clock.sleep = sleep
     checkup = Checkup(
-        SimpleNamespace(),
+        SimpleNamespace(settings=Settings.load(None, ["cache.ram.capacity=1 MiB", "cache.inflight=8 MiB"])),
         origin=Probed(*outcomes),
         health=OriginHealth(clock),
         providers=SimpleNamespace(),

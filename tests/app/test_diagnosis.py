@@ -131,7 +131,7 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "tier disk too big",
             "wrong",
             "has 1.0 GiB in all",
-            "lower cache.disk.capacity",
+            "cache.disk.capacity to at most",
         ),
         (
             tier(error="Stale file handle", file_system_bytes=0),

@@ -1,12 +1,13 @@
 """check: every row that can fail says what to change."""
 
+import os
 import platform
-import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginUnavailable
+from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
 
 EMPTY = ListPage((), truncated=False)
@@ -68,6 +69,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
         "python",
         "lane",
         "secrets",
+        "memory",
         "cache.ram.path",
         "cache.disk.path",
         "state.path",
@@ -179,20 +181,85 @@ def test_directory_that_is_none(check, tmp_path):
     assert failures(result) == [(expected, "make it writable for this user, or set state.path")]
 
 
-def test_too_little_room(check, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=5 * 1024**2))
-    result = check.run("--set", "cache.disk.capacity=10 MiB", "--set", "cache.disk.min_free=2 MiB")
+@pytest.fixture
+def file_system(monkeypatch):
+    """``file_system(total, free)``: what every file system has, in MiB."""
+    real = os.statvfs
+
+    def file_system(total: int, free: int, inodes: int = 100) -> None:
+        def statvfs(path):
+            found = real(path)
+            values = {
+                "f_frsize": 1024**2,
+                "f_blocks": total,
+                "f_bavail": free,
+                "f_favail": inodes,
+                "f_files": 100,
+            }
+            names = ("f_frsize", "f_blocks", "f_bavail", "f_favail", "f_files")
+            return SimpleNamespace(**{name: values.get(name, getattr(found, name)) for name in names})
+
+        monkeypatch.setattr(os, "statvfs", statvfs)
+
+    return file_system
+
+
+def warnings(result):
+    lines = result.stdout.splitlines()
+    return [
+        (line.removeprefix("warning "), lines[number + 1].strip().removeprefix("change: "))
+        for number, line in enumerate(lines)
+        if line.startswith("warning")
+    ]
+
+
+def test_a_capacity_that_the_file_system_can_never_hold(check, file_system, tmp_path):
+    file_system(total=20, free=10)
+    result = check.run("--set", "cache.disk.capacity=900 TiB", "--set", "cache.disk.min_free=2 MiB")
     ((found, advice),) = failures(result)
-    assert found.endswith("has room for 3.0 MiB, not 10.0 MiB")
-    assert advice == 'set cache.disk.capacity to at most "3 MiB", or another cache.disk.path'
+    assert found.startswith(
+        "cache.disk.path: cache.disk.capacity is 900.0 TiB and cache.disk.min_free 2.0 MiB,"
+    )
+    assert found.endswith(" has 20.0 MiB in all")
+    assert advice.startswith(
+        'set cache.disk.capacity to at most "18 MiB", choose another cache.disk.path, or'
+    )
 
 
-def test_a_cache_that_is_there_counts_as_room(check, tmp_path, monkeypatch):
+def test_too_little_room_now_is_a_warning_as_serve_starts_with_it(check, file_system):
+    file_system(total=20, free=5)
+    result = check.run("--set", "cache.disk.capacity=10 MiB", "--set", "cache.disk.min_free=2 MiB")
+    ((found, advice),) = warnings(result)
+    assert result.exit_code == 0
+    assert found.endswith(
+        "has room for 3.0 MiB, not for 10.0 MiB and cache.disk.min_free 2.0 MiB: the tier holds less"
+    )
+    assert advice == (
+        'free space there, set cache.disk.capacity to at most "3 MiB", or choose another cache.disk.path'
+    )
+
+
+def test_a_cache_that_is_there_counts_as_room(check, file_system, tmp_path):
     (tmp_path / "ram").mkdir()
-    (tmp_path / "ram" / "segment").write_bytes(bytes(2 * 1024**2))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1024**2))
-    assert check.run("--set", "cache.ram.capacity=3 MiB").exit_code == 0
-    assert check.run("--set", "cache.ram.capacity=4 MiB").exit_code == 1
+    (tmp_path / "ram" / "000001.seg").write_bytes(bytes(2 * 1024**2))
+    file_system(total=20, free=1)
+    assert not warnings(check.run("--set", "cache.ram.capacity=3 MiB"))
+    assert warnings(check.run("--set", "cache.ram.capacity=4 MiB"))
+
+
+def test_a_file_system_without_inodes(check, file_system):
+    file_system(total=20, free=10, inodes=0)
+    found, advice = warnings(check.run())[0]
+    assert found.endswith("has no free inodes: the tier makes no more segment files")
+    assert advice == "delete files there, or choose another cache.ram.path"
+
+
+def test_a_memory_limit_below_the_tiers(check, monkeypatch):
+    limit = MemoryLimit(100 * 1024**2, "/sys/fs/cgroup/memory.max")
+    monkeypatch.setattr("shadeproxy.core.memory_limit.memory_limit", lambda: limit)
+    ((found, advice),) = failures(check.run())
+    assert "but /sys/fs/cgroup/memory.max allows 100.0 MiB, and the kernel would kill the proxy" in found
+    assert advice == "lower cache.inflight or s3.workers, or raise the limit"
 
 
 def test_disk_switched_off_is_not_checked(check):

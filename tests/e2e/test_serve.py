@@ -218,19 +218,6 @@ def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, buck
         assert read(proxy.client(), on_disk[turn])[0] == new
 
 
-def test_a_cache_of_another_origin_is_not_served(serve, bucket_directory, tmp_path):
-    fill(bucket_directory, 1)
-    other = tmp_path / "other"
-    (other / "data").mkdir(parents=True)
-    (other / "data" / "00000").write_bytes(b"of the other origin")
-    directory = {"cache__ram__path": str(tmp_path / "kept"), "state__path": str(tmp_path / "state")}
-    first = serve(origin__kind="file", origin__path=str(bucket_directory), **directory)
-    assert read(first.client(), "00000")[1] == "origin"
-    first.stop()
-    second = serve(origin__kind="file", origin__path=str(other), **directory)
-    assert read(second.client(), "00000") == (b"of the other origin", "origin")
-
-
 def test_a_proxy_in_front_of_a_proxy_tells_of_itself(serve, bucket_directory):
     fill(bucket_directory, 1)
     behind = serve(origin__kind="file", origin__path=str(bucket_directory))

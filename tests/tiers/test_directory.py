@@ -12,6 +12,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers import directory
 from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.room import look_at
 from shadeproxy.tiers.store import SegmentStore
 
 
@@ -129,15 +130,27 @@ def test_a_file_system_without_holes(bench, monkeypatch):
     refuse(bench, "cannot punch holes; choose a directory on tmpfs, ext4, xfs or btrfs")
 
 
-def test_a_file_system_that_is_too_full(bench):
-    status = os.statvfs("/dev/shm" if str(bench.path).startswith("/dev/shm") else bench.path.parent)
-    free_bytes = status.f_bavail * status.f_frsize
-    refuse(
+def test_a_file_system_that_can_never_hold_the_capacity(bench):
+    total_bytes = look_at(bench.path.parent).total_bytes
+    text = refuse(
         bench,
-        "to use, but the cache needs .* with min_free; free space, lower capacity or min_free, or choose",
-        min_free_bytes=2 * free_bytes,
+        "cache.disk.capacity is .*, but the file system of .* has .* in all; set cache.disk.cap",
+        min_free_bytes=total_bytes,
     )
+    assert 'to at most "0 MiB"' in text
     bench.open()
+
+
+def test_a_file_system_that_is_too_full_now_does_not_keep_a_tier_from_starting(bench, sample, caplog):
+    store, _ = bench.open()
+    bench.add(store, sample(1, 100))
+    store.close()
+    room = look_at(bench.path)
+    min_free_bytes = room.total_bytes - (1 << 20)
+    store, recovered = bench.open(min_free_bytes=min_free_bytes)
+    assert len(recovered) == 1
+    assert store.limit_bytes == max(room.free_bytes + room.own_bytes - min_free_bytes, 0)
+    assert "the tier holds less; free space there" in caplog.text
 
 
 def test_too_many_open_files(bench, sample):

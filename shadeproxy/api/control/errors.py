@@ -34,6 +34,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.BodyIncomplete: (400, "body_mismatch"),
     core.ClientTooSlow: (408, "too_slow"),
     core.MissingLength: (411, "missing_length"),
+    core.OriginIsProxy: (400, "invalid_request"),
     core.NotSupported: (501, "not_supported"),
     core.UnknownName: (404, "unknown_name"),
     core.Conflict: (409, "conflict"),

@@ -36,6 +36,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.BodyIncomplete: Row(400, "IncompleteBody"),
     errors.ClientTooSlow: Row(400, "RequestTimeout"),
     errors.MissingLength: Row(411, "MissingContentLength"),
+    errors.OriginIsProxy: Row(400, "OriginIsProxy"),
     errors.NotSupported: Row(501, "NotImplemented"),
     errors.UnknownName: Row(404, "NoSuchKey"),
     errors.Conflict: Row(409, "OperationAborted"),

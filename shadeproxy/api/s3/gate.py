@@ -13,8 +13,9 @@ from shadeproxy.api.s3.exchange import Call, Exchange, RequestObserver
 from shadeproxy.api.s3.headers import settle_presigned
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
-from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.errors import InvalidRequest, OriginIsProxy
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
+from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD
 from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.log import mask_text
@@ -97,6 +98,9 @@ class Gate:
         self._log.warning("answer cut", error=why)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
+        # Before the signature: the key that the origin is asked with need not be one that clients have.
+        if request.fields.get(INSTANCE_FIELD) == INSTANCE:
+            raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
         request = settle_presigned(request)
         operation = resolve(request)

@@ -8,7 +8,7 @@ so what describes it does not cross either; a presigned URL is taken apart into 
 from types import MappingProxyType
 
 from shadeproxy.api.s3.request import S3Request, parameter_name
-from shadeproxy.core.tracing import ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 from shadeproxy.core.types import Headers
 
 _HOP_BY_HOP = frozenset(
@@ -36,6 +36,7 @@ _NOT_TO_ORIGIN = _HOP_BY_HOP | {
     "x-amz-security-token",
     "x-amz-trailer",
     "x-shade-job",
+    INSTANCE_FIELD,
     ORIGIN_FIELD,
 }
 _SIGNATURE_PARAMETERS = frozenset(

@@ -18,7 +18,7 @@ from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
-from shadeproxy.core.tracing import ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 from shadeproxy.core.types import JobContext
 
 # Fields that change nothing of what a GET means, or no more than a plan tells. A token is compared with what
@@ -39,6 +39,7 @@ _PLAIN = frozenset(
         "x-amz-date",
         "x-amz-security-token",
         "x-shade-job",
+        INSTANCE_FIELD,
         ORIGIN_FIELD,
     }
 )

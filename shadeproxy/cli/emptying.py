@@ -1,0 +1,28 @@
+"""``shadeproxy purge --all``: empty the cache directories of a configuration that no proxy runs on."""
+
+import json
+
+import typer
+
+from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.units import format_size
+from shadeproxy.tiers.dropping import drop_cache
+
+
+def empty_caches(settings: Settings, uri: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print what each tier's directory held. Raises ConfigError; ``uri`` must be "", as it is all."""
+    if uri:
+        raise ConfigError(f"--all drops everything: leave out {uri}, or --all")
+    paths = {"cache.ram.path": settings.cache.ram.path}
+    if settings.cache.disk.capacity:
+        paths["cache.disk.path"] = settings.cache.disk.path
+    # All of them are looked at before any is changed.
+    for setting, path in paths.items():
+        drop_cache(path, setting=setting, dry_run=True)
+    for setting, path in paths.items():
+        dropped_bytes = drop_cache(path, setting=setting, dry_run=dry_run)
+        if as_json:
+            typer.echo(json.dumps({"path": str(path), "bytes": dropped_bytes, "dry_run": dry_run}))
+        else:
+            typer.echo(f"{'would drop' if dry_run else 'dropped'} {format_size(dropped_bytes)} in {path}")

@@ -1,0 +1,102 @@
+"""The lock file of a directory: one process holds the directory, and another one is told which.
+
+A lock belongs to the open file, which worker processes inherit. So the process that took it may be dead
+while a worker of it, stopped or hanging, holds it still. Holders are found by their open files.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOCK_NAME = "lock"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a medium without room."""
+_PROCESSES = Path("/proc")
+_STOPPED = frozenset({"T", "t"})
+
+
+class Held(Exception):
+    """Another process holds the lock. ``str``: "process 4711", and if it is stopped, that it is."""
+
+
+def lock(path: Path) -> int:
+    """Lock the file ``path``, made if need be; returns the descriptor that holds it. Raises Held, OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write_pid(descriptor)
+    except BlockingIOError:
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise Held(holder) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def holder_of(path: Path) -> str:
+    """Return who holds the lock file ``path``, as ``Held`` says it; "" for a free one. Changes nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(descriptor)
+    except OSError:
+        return ""
+    else:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _write_pid(descriptor: int) -> None:
+    """For people who look into the file. A full disk has no room for it, and locks all the same."""
+    with suppress_full():
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+@contextmanager
+def suppress_full() -> Iterator[None]:
+    """Go on behind a block that met a medium without room. Other errors leave it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+
+
+def _holder(descriptor: int) -> str:
+    found = _open_in(os.fstat(descriptor)) - {os.getpid()}
+    written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    if not found or written in map(str, found):
+        # Nothing to see in another user's /proc, or in that of another container.
+        return _described(written) if written.isdecimal() else "an unknown process"
+    return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
+
+
+def _open_in(status: os.stat_result) -> set[int]:
+    """Processes that have the file open, as far as this user may see."""
+    found = set()
+    for process in _PROCESSES.iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                if any(os.path.samestat(file.stat(), status) for file in (process / "fd").iterdir()):
+                    found.add(int(process.name))
+    return found
+
+
+def _described(pid: str) -> str:
+    with suppress(OSError, IndexError):
+        # The name of the program before it may hold anything (proc(5)).
+        state = (_PROCESSES / pid / "stat").read_text().rpartition(")")[2].split()[0]
+        if state in _STOPPED:
+            return f"process {pid}, which is stopped (kill -CONT {pid}, or kill -KILL {pid})"
+    return f"process {pid}"

@@ -1,0 +1,59 @@
+"""Names of origins: when two of them mean the same objects.
+
+A cache directory carries the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
+do not tell two origins apart. Names are compared in their canonical form, so that another spelling of one
+endpoint is not taken for another origin.
+"""
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+_LOOPBACK = "localhost"
+_PORTS = {"http": 80, "https": 443}
+# One namespace of buckets in all regions but those of other partitions (China, GovCloud).
+_AWS = re.compile(r"s3(?:[.-](?:dualstack\.)?(?!us-gov-)[a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com")
+AWS = "aws"
+
+
+def canonical_origin(name: str) -> str:
+    """Return ``name`` with its endpoint in canonical form; a name of another kind is returned as it is."""
+    kind, space, endpoint = name.partition(" ")
+    if kind != "s3" or not space or "://" not in endpoint:
+        return name
+    return f"s3 {canonical_endpoint(endpoint)}"
+
+
+def canonical_endpoint(endpoint: str) -> str:
+    """Return an endpoint's URL with scheme and host in lower case, and without default port and final slash.
+
+    All names of this machine's loopback interface become ``localhost``, all public endpoints of AWS ``aws``.
+    """
+    parts = urlsplit(endpoint)
+    scheme, host = parts.scheme.lower(), _canonical_host(parts.hostname or "")
+    if _AWS.fullmatch(host):
+        return AWS
+    port = "" if parts.port in (None, _PORTS.get(scheme)) else f":{parts.port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def leads_to(endpoint: str, host: str, port: int) -> bool:
+    """Return whether the URL ``endpoint`` names a listener bound to ``host`` and ``port``."""
+    parts = urlsplit(endpoint)
+    named = parts.port or _PORTS.get(parts.scheme.lower())
+    return named == port and _canonical_host(parts.hostname or "") == _canonical_host(host)
+
+
+def _canonical_host(host: str) -> str:
+    host = host.lower().removesuffix(".")
+    if host == _LOOPBACK or host.endswith(f".{_LOOPBACK}"):
+        return _LOOPBACK
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    # A connection to the unspecified address reaches this machine.
+    if (mapped or address).is_loopback or address.is_unspecified:
+        return _LOOPBACK
+    return str(mapped or address)

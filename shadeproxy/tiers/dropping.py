@@ -1,0 +1,120 @@
+"""Drop what a tier's directory holds while no proxy uses it: all of it, or as much as a start needs room for.
+
+A full disk does not keep the proxy from starting: marks that a start owes before anything changes take the
+room of a reserve that lies in the directory, or of cached pages, which can be read again.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.locks import FULL, LOCK_NAME
+from shadeproxy.tiers import catalogue, disowned
+from shadeproxy.tiers.directory import BOOT_NAME, PROBE_NAME, lock_directory
+from shadeproxy.tiers.segment import SUFFIX
+from shadeproxy.tiers.version import VERSION_NAME
+
+RESERVE_NAME = "reserve"
+_RESERVE_BYTES = 64 * 1024
+_LEAST_RESERVE_BYTES = 8 * 1024
+_logger = logging.getLogger(__name__)
+_NAMES = frozenset(
+    {
+        BOOT_NAME,
+        f"{BOOT_NAME}.new",
+        PROBE_NAME,
+        RESERVE_NAME,
+        VERSION_NAME,
+        f"{VERSION_NAME}.new",
+        disowned.NAME,
+    }
+)
+
+
+Store = TypeVar("Store", bound="HasPath")
+
+
+class HasPath(Protocol):
+    path: Path
+
+
+def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
+    """Open a tier again, each time with less beside it, while its medium has no room for the marks."""
+
+    @wraps(open_tier)
+    def open_with_room(store: Store) -> None:
+        while True:
+            try:
+                open_tier(store)
+            except ConfigError as error:
+                cause = error.__cause__
+                if not (isinstance(cause, OSError) and cause.errno in FULL and _give_room(store.path)):
+                    raise
+            else:
+                _keep_reserve(store.path / RESERVE_NAME)
+                return
+
+    return open_with_room
+
+
+def _keep_reserve(path: Path) -> None:
+    """Set aside room for the marks of the next start, less of it where there is not as much."""
+    size_bytes = _RESERVE_BYTES
+    while not path.exists() and size_bytes >= _LEAST_RESERVE_BYTES:
+        try:
+            path.touch(mode=0o600)
+            path.write_bytes(bytes(size_bytes))
+        except OSError:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        size_bytes //= 2
+
+
+def _give_room(path: Path) -> bool:
+    """Delete the reserve, or the last segment that takes room; whether there was one."""
+    try:
+        if (reserve := path / RESERVE_NAME).exists():
+            reserve.unlink()
+            return True
+        for segment in sorted(path.glob(f"*{SUFFIX}"), reverse=True):
+            if segment.stat().st_blocks:
+                _logger.warning("%s has no room: the cached pages of %s are dropped", path, segment.name)
+                segment.with_suffix(catalogue.SUFFIX).unlink(missing_ok=True)
+                segment.unlink()
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
+    """Delete every file that a tier keeps in ``path`` and return their size on the medium in bytes.
+
+    Files of other names stay. Returns 0 for a directory that is not there. Raises ConfigError for one that a
+    process holds, that is no cache, or whose files cannot be deleted.
+    """
+    if not path.is_dir():
+        return 0
+    if not any((path / name).exists() for name in (LOCK_NAME, VERSION_NAME)):
+        raise ConfigError(f"{setting}: {path} is no cache of this proxy; nothing was deleted")
+    try:
+        descriptor = lock_directory(path, setting)
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
+    try:
+        # Segments first: what is left by a kill in between is a smaller cache, never one without its version.
+        files = [file for file in path.iterdir() if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+        files += [file for file in path.iterdir() if file.name in _NAMES]
+        dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
+        for file in () if dry_run else files:
+            file.unlink()
+    except OSError as error:
+        raise ConfigError(f"{setting}: cannot delete {error.filename}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+    return dropped_bytes

@@ -1,0 +1,77 @@
+"""Room for a tier on its file system: the one judgement of ``check``, ``serve`` and ``doctor``.
+
+A capacity that the file system can never hold is a setting to correct. One that it cannot hold now, because
+something else takes the space, is weather: the tier holds less and says so, and a restart is not refused.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from shadeproxy.core.units import format_size
+from shadeproxy.tiers.segment import SUFFIX
+
+_MIB = 1024**2
+
+
+class Room(NamedTuple):
+    """``total_bytes``: all of the file system. ``free_bytes``: what this user may still take of it.
+    ``own_bytes``: what the tier's segments take. ``inodes_left``: whether another file can be made.
+    """
+
+    total_bytes: int
+    free_bytes: int
+    own_bytes: int
+    inodes_left: bool
+
+
+class Verdict(NamedTuple):
+    """``possible``: False for a capacity to correct. ``cause`` is "" where all of the capacity fits."""
+
+    possible: bool
+    cause: str = ""
+    remedy: str = ""
+
+
+def look_at(path: Path) -> Room:
+    """Return the room at ``path``, or at its nearest parent where it does not exist yet. Raises OSError."""
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    status = os.statvfs(existing)
+    own_bytes = sum(file.stat().st_blocks * 512 for file in path.glob(f"*{SUFFIX}")) if path.is_dir() else 0
+    return Room(
+        total_bytes=status.f_blocks * status.f_frsize,
+        free_bytes=status.f_bavail * status.f_frsize,
+        own_bytes=own_bytes,
+        # A file system that makes inodes as it needs them counts none (btrfs).
+        inodes_left=status.f_favail > 0 or status.f_files == 0,
+    )
+
+
+def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_bytes: int) -> Verdict:
+    """Return whether a tier of ``capacity_bytes`` fits. ``key``: its table in the configuration."""
+    kept = f" and {key}.min_free {format_size(min_free_bytes)}" if min_free_bytes else ""
+    most_bytes = room.total_bytes - min_free_bytes
+    if capacity_bytes > most_bytes:
+        return Verdict(
+            False,
+            f"{key}.capacity is {format_size(capacity_bytes)}{kept}, but the file system of {path} has"
+            f" {format_size(room.total_bytes)} in all",
+            f'set {key}.capacity to at most "{max(most_bytes, 0) // _MIB} MiB", choose another {key}.path, or'
+            " enlarge it (tmpfs: mount -o remount,size=..., docker --shm-size)",
+        )
+    room_bytes = max(room.free_bytes + room.own_bytes - min_free_bytes, 0)
+    if capacity_bytes > room_bytes:
+        return Verdict(
+            True,
+            f"{path} has room for {format_size(room_bytes)}, not for {format_size(capacity_bytes)}{kept}:"
+            " the tier holds less",
+            f'free space there, set {key}.capacity to at most "{room_bytes // _MIB} MiB", or choose another'
+            f" {key}.path",
+        )
+    if not room.inodes_left:
+        return Verdict(
+            True,
+            f"the file system of {path} has no free inodes: the tier makes no more segment files",
+            f"delete files there, or choose another {key}.path",
+        )
+    return Verdict(True)

@@ -1,0 +1,77 @@
+"""The version file of a tier's directory: its format, the id of its store, and the origin it is a cache of.
+
+Law: reading it changes nothing. A cache of another origin is worth as much as it ever was, to that origin:
+a typo in a setting must not cost it.
+"""
+
+import json
+import secrets
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.origin_names import canonical_origin
+from shadeproxy.tiers.record import FORMAT_VERSION
+
+VERSION_NAME = "version.json"
+INCOMPATIBLE = "incompatible"
+OTHER_ORIGIN = "other-origin"
+
+
+class Version(NamedTuple):
+    """``store_id``: the id that records carry; None when the format is not ours."""
+
+    store_id: int | None
+    contents: str
+
+
+def read_version(path: Path) -> Version | None:
+    """Return what the version file of a directory says; None when there is none. Raises OSError."""
+    try:
+        version = json.loads((path / VERSION_NAME).read_bytes())
+        store_id = int(version["store"], 16) if version["format"] == FORMAT_VERSION else None
+        return Version(store_id, str(version.get("contents", "")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Version(None, "")
+
+
+def why_unusable(version: Version | None, contents: str) -> str:
+    """Return ``INCOMPATIBLE``, ``OTHER_ORIGIN``, or "" for a directory that may be used for ``contents``."""
+    if version is None:
+        return ""
+    if version.store_id is None:
+        return INCOMPATIBLE
+    return "" if canonical_origin(version.contents) == canonical_origin(contents) else OTHER_ORIGIN
+
+
+def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> NoReturn:
+    """Raise ConfigError for a directory that holds the cache of another origin."""
+    known = known or "an unnamed origin"
+    raise ConfigError(
+        f"{setting}: {path} is a cache of {known}, and the origin is now {contents}; nothing was changed."
+        f' Correct origin.endpoint; or, if both are one origin, set origin.name = "{known}"; or drop'
+        " the cache (shadeproxy purge --all), choose another directory, or set"
+        ' cache.on_other_origin = "set-aside" to keep it beside a new one'
+    )
+
+
+def write_version(path: Path, contents: str) -> int:
+    """Write the file for a new store; returns the id of the store. Raises OSError."""
+    store_id = secrets.randbits(64)
+    version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
+    fresh = path / f"{VERSION_NAME}.new"
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(version) + "\n")
+    fresh.rename(path / VERSION_NAME)
+    return store_id
+
+
+def move_aside(path: Path, reason: str) -> Path:
+    """Rename a directory to a free name that tells ``reason``; returns the name. Raises OSError."""
+    number = 1
+    while (target := path.with_name(f"{path.name}.{reason}-{number}")).exists():
+        number += 1
+    path.rename(target)
+    return target

@@ -1,0 +1,94 @@
+"""The lock of a directory: who holds it is named, also when that is not who took it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from shadeproxy.core import locks
+
+_TAKE = """
+import os, subprocess, sys
+from pathlib import Path
+from shadeproxy.core.locks import lock
+descriptor = lock(Path(sys.argv[1]))
+worker = subprocess.Popen(["sleep", "60"], pass_fds=[descriptor], stdout=subprocess.DEVNULL)
+print(worker.pid, flush=True)
+os.read(0, 1)
+"""
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A worker that inherited the lock, whose parent took it and is dead: pids of worker and parent."""
+    taker = subprocess.Popen(
+        [sys.executable, "-c", _TAKE, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    worker = int(taker.stdout.readline())
+    taker.kill()
+    taker.wait(10)
+    yield worker, taker.pid
+    os.kill(worker, signal.SIGKILL)
+    taker.stdin.close()
+    taker.stdout.close()
+
+
+def refusal(tmp_path) -> str:
+    with pytest.raises(locks.Held) as held:
+        locks.lock(tmp_path / "lock")
+    return str(held.value)
+
+
+def test_an_orphan_that_holds_the_lock_is_named_by_its_own_pid(tmp_path, orphan):
+    worker, parent = orphan
+    assert refusal(tmp_path) == f"process {worker}, a worker of process {parent}"
+    assert locks.holder_of(tmp_path / "lock") == f"process {worker}, a worker of process {parent}"
+
+
+def test_a_stopped_orphan_is_told_as_stopped(tmp_path, orphan):
+    worker, parent = orphan
+    os.kill(worker, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while "stopped" not in (text := refusal(tmp_path)):
+        assert time.monotonic() < deadline, text
+    assert text == (
+        f"process {worker}, which is stopped (kill -CONT {worker}, or kill -KILL {worker}),"
+        f" a worker of process {parent}"
+    )
+
+
+def test_a_free_lock_is_held_by_none(tmp_path):
+    assert locks.holder_of(tmp_path / "lock") == ""
+    os.close(locks.lock(tmp_path / "lock"))
+    assert locks.holder_of(tmp_path / "lock") == ""
+    os.close(locks.lock(tmp_path / "lock"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_does_not_keep_the_lock_from_being_taken(tmp_path, monkeypatch, code):
+    (tmp_path / "lock").touch()
+
+    def full(*_arguments):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    descriptor = locks.lock(tmp_path / "lock")
+    monkeypatch.undo()
+    assert refusal(tmp_path) == "an unknown process"
+    os.close(descriptor)
+
+
+def test_a_broken_disk_does(tmp_path, monkeypatch):
+    def broken(*_arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        locks.lock(tmp_path / "lock")

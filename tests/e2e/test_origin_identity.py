@@ -1,0 +1,116 @@
+"""Which origin a cache is of: another one never costs it, and the proxy itself is none."""
+
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+OBJECT = bytes(20_000)
+
+
+def read(client, key: str) -> tuple[bytes, str]:
+    answer = client.get_object(Bucket="data", Key=key)
+    return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
+
+
+@contextmanager
+def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
+    """A port whose connections lead to the URL that is named later."""
+    targets: list[tuple[str, int]] = []
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError), sink:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            if not targets:
+                client.close()
+                continue
+            server = socket.create_connection(targets[0])
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=copy, args=pair, daemon=True).start()
+
+    def lead_to(url: str) -> None:
+        parts = urlsplit(url)
+        targets.append((parts.hostname or "", parts.port or 80))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        yield listener.getsockname()[1], lead_to
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join(5)
+
+
+@pytest.fixture
+def other_origin(serve, bucket_directory, tmp_path):
+    """Settings of a second origin, over directories that hold an object of the first of the same name."""
+    (bucket_directory / "data" / "00000").write_bytes(OBJECT)
+    other = tmp_path / "other"
+    (other / "data").mkdir(parents=True)
+    (other / "data" / "00000").write_bytes(b"of the other origin")
+    directory = {"cache__ram__path": str(tmp_path / "kept"), "state__path": str(tmp_path / "state")}
+    first = serve(origin__kind="file", origin__path=str(bucket_directory), **directory)
+    assert read(first.client(), "00000")[1] == "origin"
+    first.stop()
+    return {"origin__kind": "file", "origin__path": str(other), **directory}
+
+
+def test_a_cache_of_another_origin_is_refused_and_kept(serve, bucket_directory, other_origin):
+    with pytest.raises(AssertionError, match="serve did not become ready") as refused:
+        serve(**other_origin)
+    assert f"is a cache of file {bucket_directory}, and the origin is now file" in str(refused.value)
+    back = serve(**other_origin | {"origin__path": str(bucket_directory)})
+    assert read(back.client(), "00000") == (OBJECT, "ram")
+
+
+def test_a_cache_of_another_origin_is_set_aside_when_asked(serve, other_origin):
+    second = serve(**other_origin, cache__on_other_origin="set-aside")
+    assert read(second.client(), "00000") == (b"of the other origin", "origin")
+    findings = second.get("/v1/doctor")["findings"]
+    assert [one["name"] for one in findings if "set aside" in one["name"]] == ["cache of tier ram set aside"]
+
+
+def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, other_origin):
+    second = serve(**other_origin, cache__on_other_origin="set-aside")
+    assert read(second.client(), "00000")[1] == "origin"
+    purge = [sys.executable, "-m", "shadeproxy", "purge", "--all", *second.arguments]
+    refused = subprocess.run(purge, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "is in use by process" in refused.stderr
+    second.stop()
+    only_looked = subprocess.run([*purge, "--dry-run"], capture_output=True, text=True, check=True)
+    assert "would drop" in only_looked.stdout
+    second.start_whole()
+    assert read(second.client(), "00000")[1] == "ram"
+    second.stop()
+    assert "dropped" in subprocess.run(purge, capture_output=True, text=True, check=True).stdout
+    second.start_whole()
+    assert read(second.client(), "00000")[1] == "origin"
+
+
+def test_a_proxy_whose_origin_is_itself_says_so(serve):
+    """By another name than its own, which the configuration cannot tell: through a forwarded port."""
+    with forwarding() as (port, lead_to):
+        proxy = serve(origin__endpoint=f"http://127.0.0.1:{port}", origin__credentials="anonymous")
+        lead_to(proxy.s3)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{proxy.s3}/data/key", timeout=20)
+        assert refused.value.code == 400
+        assert b"origin.endpoint names this proxy itself" in refused.value.read()
+        (finding,) = [one for one in proxy.get("/v1/doctor")["findings"] if "this proxy" in one["name"]]
+        assert finding["remedy"] == "set origin.endpoint to the object store"
+        assert "origin.endpoint names this proxy itself" in proxy.log.read_text()
