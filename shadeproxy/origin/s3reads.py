@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.tracing import ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import Headers
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
@@ -53,6 +53,7 @@ class Reads:
         ]
         if request_id := REQUEST_ID.get():
             fields.append((ORIGIN_FIELD, request_id))
+        fields.append((INSTANCE_FIELD, INSTANCE))
         connection, head = await gets.ask(target.origin, _request(outgoing, tuple(fields)), bodiless=bodiless)
         try:
             async with aclosing(_body(connection, bodiless=bodiless)) as chunks:
