@@ -110,11 +110,14 @@ async def test_a_job_that_nobody_disturbed_finds_all_it_had_after_any_silence(sc
     assert np.mean(await scene.train(2, 0, DATA)) > 0.9 * PLACES / DATA, "as if it had never stopped"
 
 
-async def test_a_stock_client_on_the_data_of_a_killed_job_keeps_the_cached_share(scene):
-    """Its own reads are not abandoned: by recency alone a shuffled epoch would hit 3 % here."""
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_stock_client_on_the_data_of_a_job_that_is_gone_keeps_the_cached_share(scene, ended):
+    """Its own reads are not abandoned: by recency alone a shuffled epoch would hit much less."""
+    if ended:
+        scene.knowledge.end_rank("j", 0)
     scene.wait(60)
     keys = [f"d{n}" for n in range(DATA)]
-    await scene.serve(12, keys)
+    await scene.serve(60, keys)
     assert await scene.serve(24, keys) > 0.9 * PLACES / DATA
 
 

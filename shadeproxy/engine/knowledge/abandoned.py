@@ -17,7 +17,7 @@ _REGISTERED_LATELY_S = 300.0
 
 
 class Abandoned(NamedTuple):
-    """The data set of job ``job``, which was last heard of at ``since_s``."""
+    """The data set of job ``job``, which was last heard of at ``since_s``; 0 when it has ended."""
 
     job: str
     since_s: float
@@ -41,7 +41,9 @@ def abandoned_by(books: Iterable[Book], jobs: Iterable[Job], now_s: float) -> Se
     }
     latest = sorted(gone.values(), key=lambda book: -book.liveness.last_s)
     found = {
-        book.job.dataset: Abandoned(book.job.name, book.liveness.last_s, book.lookup.dataset)
+        book.job.dataset: Abandoned(
+            book.job.name, book.liveness.last_s if book.job.in_use else 0.0, book.lookup.dataset
+        )
         for book in reversed(latest)
         if book.job.dataset not in used
     }

@@ -175,7 +175,7 @@ class Book:
                 self.left -= 1
             self._next[sample] = self._links[place]
             self._last[sample] = place
-            self.liveness.hear(now_s)
+            self._hear(now_s)
             if len(self._stale):
                 self._stale[self.lookup.pages_of(np.array([sample]))] = True
             self._read.append(place)
@@ -202,13 +202,20 @@ class Book:
             together = self._near_now // _SETTLED_SHARE
             far = self._consume(samples[:together])
             if self._read:
-                self.liveness.hear(now_s)
+                self._hear(now_s)
             if certain:
                 strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
                 self._surprises += len(strays)
                 self._strays.note(strays.tolist())
             self.settle(now_s)
             samples = samples[together:]
+
+    def _hear(self, now_s: float) -> None:
+        """A read that was announced. Of one that names no job that is a sign of life, unless chance can have
+        made it: some reads of whoever reads the same data are announced about there.
+        """
+        if self.truth.believed and self.job.in_use:
+            self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
         """Whether reads of ``epoch`` are to be looked for; that the epoch has begun is noted."""
