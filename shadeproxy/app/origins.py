@@ -57,9 +57,10 @@ def build_origin(
     clock: Clock | None = None,
     providers: Providers | None = None,
     health: OriginHealth | None = None,
+    instance: str = "",
 ) -> Origin:
     """The origin of the settings, limited, retried, verified and bounded. ``providers``: may be changed while
-    it is used. ``health``: is told how it fares.
+    it is used. ``health``: is told how it fares. ``instance``: see S3Origin.
 
     Raises ConfigError.
     """
@@ -82,6 +83,7 @@ def build_origin(
             reserved_names=section.reserved_names,
             clock=clock,
             health=health,
+            instance=instance,
         )
     if section.delay:
         origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)

@@ -6,6 +6,7 @@ state is flushed, then the control listener and everything else close (design se
 """
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -85,6 +86,7 @@ class Proxy:
         self.s3_address = self.control_address = ""
         self._clock = clock or SystemClock()
         self._status = "starting"
+        self._instance = secrets.token_hex(8)
         self._share: Share | None = None
         self._listener: socket.socket | None = None
         self.readers: Readers | None = None
@@ -123,7 +125,9 @@ class Proxy:
         state, persistence, knowledge, pins = await self._open_state(pool, rules)
         providers = build_providers(settings, clock)
         health = OriginHealth(clock)
-        built = build_origin(settings, clock=clock, providers=providers, health=health)
+        built = build_origin(
+            settings, clock=clock, providers=providers, health=health, instance=self._instance
+        )
         origin = CountedOrigin(
             built, stats=self.stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
@@ -140,6 +144,7 @@ class Proxy:
             observer=observer,
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+            instance=self._instance,
             verbose=is_verbose(settings),
             bounds=read_bounds(settings),
         )

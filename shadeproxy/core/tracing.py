@@ -20,14 +20,18 @@ ORIGIN_FIELD = "x-shade-request-id"
 """The field that tells the origin. Not signed, and no name of Amazon's: servers ignore what they do not
 know, while an unsigned ``x-amz-*`` would be refused."""
 
-INSTANCE = secrets.token_hex(8)
-"""Names this process to itself: a request that carries it was sent by this proxy."""
-
 INSTANCE_FIELD = "x-shade-proxy"
-"""The field of every request to the origin that holds ``INSTANCE``."""
+"""The field that tells a proxy, by a name that only it knows, that it sent the request itself."""
 
 NUMBERS = itertools.count(secrets.randbits(60))
 """Of requests; each is taken once."""
+
+
+def origin_fields(instance: str) -> list[tuple[str, str]]:
+    """Return the fields that tell the origin of the request that is served, and of the proxy ``instance``."""
+    request_id = REQUEST_ID.get()
+    fields = [(ORIGIN_FIELD, request_id)] if request_id else []
+    return [*fields, (INSTANCE_FIELD, instance)] if instance else fields
 
 
 def next_request_id() -> str:

@@ -338,25 +338,24 @@ class PageCache:
         """
         await self._recovery.over()
         before, table = self.residents.generation.copy(), self.residents
-        unknown = self._slots_of(bucket, prefix, namespace)
-        while len(unknown := self._of_then(before, unknown)):
+        todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
+        while len(todo):
+            part, todo = self._of_then(before, todo[:_SLICE]), todo[_SLICE:]
             # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
-            for slot in self.transfers.unplaced_among(unknown):
+            for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
-            unknown = unknown[table.tier[unknown] != NO_TIER]
-            places = {slot: self._places.of(slot) for slot in unknown[:ASKED].tolist()}
+            places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
             refs = await self._places.refs(places) if prefix else {}
-            # One that moved meanwhile is asked again, one that cannot be read goes too.
-            told = [slot for slot, place in places.items() if self._places.holds(slot, place)]
-            for start in range(0, len(told), _SLICE):
-                for slot in told[start : start + _SLICE]:
-                    ref = refs.get(slot)
-                    under = ref is None or ref.is_under(bucket, prefix, namespace)
-                    if under and self._places.holds(slot, places[slot]):
-                        self._recovery.disown(int(table.object_hash[slot]))
-                        self.drop(slot, reason)
-                await asyncio.sleep(0)
-            unknown = np.setdiff1d(unknown, told, assume_unique=True)
+            for slot, place in places.items():
+                if not self._places.holds(slot, place):
+                    moved.append(slot)  # or gone; what is there still is asked again
+                # One whose header cannot be read goes too.
+                elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
+                    self._recovery.disown(int(table.object_hash[slot]))
+                    self.drop(slot, reason)
+            await asyncio.sleep(0)
+            if not len(todo):
+                todo, moved = np.array(moved, dtype=np.int64), []
 
     def distrust(self, bucket: str, namespace: str = OWN) -> None:
         """What is cached of a bucket must be checked against the origin before it is served again."""

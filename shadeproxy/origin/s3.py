@@ -61,6 +61,7 @@ class S3Origin:
     gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
     ``trailing_checksums``: whether the server takes checksums behind a body; "auto": AWS does. One that
     refuses them is sent no more. ``reserved_names``: names that mean something else than a bucket there.
+    ``instance``: the name by which the proxy knows requests that come back to it.
     Raises ConfigError for an endpoint or CA file that cannot be used.
     """
 
@@ -78,6 +79,7 @@ class S3Origin:
         reserved_names: Collection[str] = RESERVED_NAMES,
         clock: Clock | None = None,
         health: OriginHealth | None = None,
+        instance: str = "",
     ) -> None:
         self._clock = clock or SystemClock()
         health = health or OriginHealth(self._clock)
@@ -97,6 +99,7 @@ class S3Origin:
             tls=tls,
             clock=self._clock,
             health=health,
+            instance=instance,
         )
         self._pages, heads, forwards = (
             PageGets(
@@ -106,6 +109,7 @@ class S3Origin:
                 pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
                 clock=self._clock,
                 health=health,
+                instance=instance,
             )
             for _ in range(3)
         )

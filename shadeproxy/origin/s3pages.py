@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
-from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint, Target
@@ -31,7 +31,6 @@ from shadeproxy.origin.s3ops.spans import invalid_range
 from shadeproxy.origin.signing import PageSigner
 
 _PIECE_BYTES = 64 << 10
-_OURS = f"{INSTANCE_FIELD}: {INSTANCE}\r\n"
 _PORTS = {"http": 80, "https": 443}
 FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
@@ -59,7 +58,11 @@ class PageGets:
         pool: ConnectionPool,
         clock: Clock,
         health: OriginHealth,
+        instance: str = "",
     ) -> None:
+        """``instance``: the name that the proxy knows its own requests by."""
+        self.instance = instance
+        self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self.pool = pool
         self.clock = clock
         self._health = health
@@ -122,7 +125,7 @@ class PageGets:
         # "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
         return (
             f"GET {raw_path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: shadeproxy\r\n"
-            f"Accept-Encoding: identity\r\n{_OURS}{traced}{asked}{signed}\r\n"
+            f"Accept-Encoding: identity\r\n{self._ours}{traced}{asked}{signed}\r\n"
         ).encode("utf-8", "surrogateescape")
 
     def _peer(self, origin: str) -> Peer:

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import origin_fields
 from shadeproxy.core.types import Headers
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
@@ -50,10 +50,8 @@ class Reads:
             ("Host", target.host),
             *outgoing.headers,
             *await self._sign(outgoing),
+            *origin_fields(gets.instance),
         ]
-        if request_id := REQUEST_ID.get():
-            fields.append((ORIGIN_FIELD, request_id))
-        fields.append((INSTANCE_FIELD, INSTANCE))
         connection, head = await gets.ask(target.origin, _request(outgoing, tuple(fields)), bodiless=bodiless)
         try:
             async with aclosing(_body(connection, bodiless=bodiless)) as chunks:

@@ -18,7 +18,7 @@ from yarl import URL
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
@@ -69,7 +69,9 @@ class S3Transport:
         tls: ssl.SSLContext | None,
         clock: Clock,
         health: OriginHealth,
+        instance: str = "",
     ) -> None:
+        self._instance = instance
         self._credentials = credentials
         self._region = region
         self._timeout = aiohttp.ClientTimeout(
@@ -95,9 +97,7 @@ class S3Transport:
         headers = [("Host", outgoing.target.host), *outgoing.headers, *await self.signature(outgoing)]
         if outgoing.content_length is not None and outgoing.body is not None:
             headers.append(("Content-Length", str(outgoing.content_length)))
-        if request_id := REQUEST_ID.get():
-            headers.append((ORIGIN_FIELD, request_id))
-        headers.append((INSTANCE_FIELD, INSTANCE))
+        headers += origin_fields(self._instance)
         sending = _Sending(outgoing.body, read_s=self._read_s, works_long=outgoing.works_long)
         try:
             response = await self._send(outgoing, headers, sending)

@@ -157,7 +157,7 @@ async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatc
     """A manifest that would be at it for minutes, and whose client waits for the answer."""
     begun = threading.Event()
 
-    def digest_of(_samples):
+    def digest_of(*_arguments):
         begun.set()
         while True:
             raise_if_cancelled()

@@ -17,7 +17,7 @@ from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.core.errors import AccessDenied, OriginIsProxy
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.tracing import INSTANCE, INSTANCE_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD
 from shadeproxy.core.types import Headers, Source
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.log import mask_text
@@ -50,9 +50,14 @@ class Gate:
         log: EventLog,
         base_domains: tuple[str, ...] = (),
         verbose: bool = False,
+        instance: str = "",
     ) -> None:
-        """``verbose``: log each hit for debugging; may be changed."""
+        """``instance``: the proxy's own name in the requests that it sends to its origin, "" for none.
+
+        ``verbose``: log each hit for debugging; may be changed.
+        """
         self.verbose = verbose
+        self._instance = instance
         self._reads = reads
         self._authenticator = authenticator
         self._observer = observer
@@ -108,7 +113,7 @@ class Gate:
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         # Before the signature: the key that the origin is asked with need not be one that clients have.
-        if request.fields.get(INSTANCE_FIELD) == INSTANCE:
+        if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
         if authenticated.identity == ANONYMOUS:

@@ -48,6 +48,7 @@ class S3Handler(Gate):
         trailed_budget_bytes: int = TRAILED_BUDGET_BYTES,
         verbose: bool = True,
         bounds: ReadBounds = DEFAULT_BOUNDS,
+        instance: str = "",
     ) -> None:
         """``base_domains``: lower-case names under which virtual-host addressing is served.
 
@@ -55,7 +56,13 @@ class S3Handler(Gate):
         each request for debugging.
         """
         super().__init__(
-            engine, authenticator, observer=observer, log=log, base_domains=base_domains, verbose=verbose
+            engine,
+            authenticator,
+            observer=observer,
+            log=log,
+            base_domains=base_domains,
+            verbose=verbose,
+            instance=instance,
         )
         self._engine = engine
         self._clock = clock

@@ -41,6 +41,8 @@ class Watching(Identity):
 class Letting:
     """Lets everybody in as one identity: signatures are not what is tested here."""
 
+    has_clients = True
+
     def __init__(self, identity):
         self.identity = identity
 

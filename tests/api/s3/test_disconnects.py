@@ -29,6 +29,7 @@ from tests.fuzz.target import FixedClock
 
 from .conftest import ACCESS, SECRET
 from .cutting import Cut, Hesitant, Watched
+from .test_post import form, presigned
 
 OLD = bytes(range(256)) * 50  # more than three pages
 NEW = b"new" * 5000
@@ -297,9 +298,7 @@ async def test_an_upload(scene, form):
 async def test_a_form_upload(scene):
     async def build(key):
         request = asked(b"POST", b"/b")
-        head = b'--X\r\nContent-Disposition: form-data; name="key"\r\n\r\n%b\r\n' % key.encode()
-        head += b'--X\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
-        request.wire = head + NEW + b"\r\n--X--\r\n"
+        request.wire = form(await asyncio.to_thread(presigned, key=key), NEW)
         request.add("Content-Type", "multipart/form-data; boundary=X")
         request.add("Content-Length", str(len(request.wire)))
         return request
