@@ -150,6 +150,12 @@ class OriginUnavailable(OriginError):
         self.retry_after_s = retry_after_s
 
 
+class OutcomeUnknown(OriginUnavailable):
+    """A change was sent to the origin, which did not answer: it may have been carried out."""
+
+    retryable: ClassVar[bool] = False
+
+
 class OriginThrottled(OriginUnavailable):
     """The origin asked to slow down (503 SlowDown, 429)."""
 

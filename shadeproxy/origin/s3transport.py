@@ -10,13 +10,21 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyCutShort, ConfigError, InvalidRequest, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    ConfigError,
+    InvalidRequest,
+    OriginAnswer,
+    OriginUnavailable,
+    OutcomeUnknown,
+)
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.tracing import origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
@@ -138,11 +146,17 @@ class S3Transport:
                     headers=headers,
                     data=None if outgoing.body is None else sending.pieces(),
                     allow_redirects=False,
+                    trace_request_ctx=sending,
                 )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if sending.failure is not None:
                 raise sending.failure from None
-            raise _unavailable(error, outgoing.target.origin) from error
+            unavailable = _unavailable(error, outgoing.target.origin)
+            if sending.begun and outgoing.method not in _READING:
+                raise OutcomeUnknown(
+                    f"The origin did not answer, so it may have carried out the request: {unavailable}"
+                ) from error
+            raise unavailable from error
 
     async def signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
         credentials = await self.credentials(outgoing.upstream)
@@ -184,6 +198,7 @@ class S3Transport:
                 max_field_size=64 << 10,
                 max_headers=_MOST_FIELDS,
                 trust_env=False,
+                trace_configs=[_noting_what_is_sent()],
             )
         return self._sessions[forwarded]
 
@@ -200,6 +215,17 @@ class _Connector(aiohttp.TCPConnector):
                 return connection
             connection.close()
         return None
+
+
+def _noting_what_is_sent() -> aiohttp.TraceConfig:
+    """Have ``_Sending.begun`` told when the head of its request leaves."""
+
+    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
+        context.trace_request_ctx.begun = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(note)
+    return trace
 
 
 class _Unanswered(aiohttp.ClientError):
@@ -247,6 +273,8 @@ class _Sending:
         self._works_long = works_long
         self._limit: asyncio.Timeout | None = None
         self.failure: Exception | None = None
+        self.begun = False
+        """Whether the origin may know of the request."""
         self._body = body
         self._pulling: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()

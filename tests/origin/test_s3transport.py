@@ -1,11 +1,12 @@
 """Forwarded requests whose connection ends without an answer: what may have been done is not repeated."""
 
 import asyncio
+import socket
 from contextlib import aclosing, suppress
 
 import pytest
 
-from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.errors import OriginUnavailable, OutcomeUnknown
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 
@@ -42,9 +43,20 @@ async def test_what_may_have_been_carried_out_is_sent_once(new_s3_origin, method
     async with answering(*before, None, OK) as (url, asked), aclosing(new_s3_origin(url)) as origin:
         for _ in before:
             assert await send(origin, "DELETE") == 200
-        with pytest.raises(OriginUnavailable, match="the connection failed"):
+        with pytest.raises(OutcomeUnknown, match=r"may have carried out .* the connection failed"):
             await send(origin, method, body)
     assert methods(asked) == ["DELETE"] * len(before) + [method]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_what_was_never_sent_was_not_carried_out(new_s3_origin, method):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        async with aclosing(new_s3_origin(url)) as origin:
+            with pytest.raises(OriginUnavailable, match=r"Connect call failed|refused") as refused:
+                await send(origin, method)
+    assert not isinstance(refused.value, OutcomeUnknown)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -51,6 +51,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.OriginError: (502, "origin_failed"),
     core.OriginAnswer: (502, "origin_refused"),
     core.OriginUnavailable: (503, "origin_unavailable"),
+    core.OutcomeUnknown: (502, "origin_failed"),
     core.OriginThrottled: (503, "origin_throttled"),
     core.DeadlineExceeded: (503, "origin_slow"),
     core.BodyCutShort: (502, "origin_failed"),

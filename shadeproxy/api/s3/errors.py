@@ -53,6 +53,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     # The status and code of this one come from the error itself.
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
+    errors.OutcomeUnknown: Row(500, "InternalError"),
     errors.OriginThrottled: Row(503, "SlowDown", 1),
     errors.DeadlineExceeded: Row(503, "SlowDown", 1),
     errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
@@ -105,7 +106,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
             row = row._replace(retry_after_s=error.retry_after_s)
         case errors.RequestError() if error.hint:
             message = f"{message}: {error.hint}"
-        case _ if row.code == "InternalError":
+        case _ if row.code == "InternalError" and not isinstance(error, errors.OutcomeUnknown):
             # What went wrong inside is for the log, not for whoever can reach the port.
             message = _INTERNAL
     if row.retry_after_s is not None:
