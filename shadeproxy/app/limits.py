@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 _OTHERS = 64
 """Descriptors beside tiers, origin and clients: libraries, logs, state, the control listener."""
+_ORIGIN_POOLS = 4
+"""Of pages, of heads and listings, of reads that are forwarded, and of changes."""
 _OF_CLIENT = 2
 """A connection, and what sends files to it (api/s3/sender.py)."""
 
@@ -51,10 +53,10 @@ class _FreezeSurvivors:
 
 def client_connections(*, origin_connections: int, segments: int) -> int:
     """How many clients may connect so that the proxy's own descriptors are left: ``origin_connections`` of
-    each of two pools, two for each of ``segments`` files. At least a quarter of the limit is the clients'.
+    each pool to the origin, two for each of ``segments`` files. The clients have a quarter of it at least.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return 1 << 20
-    own = _OTHERS + 2 * origin_connections + 2 * segments
+    own = _OTHERS + _ORIGIN_POOLS * origin_connections + 2 * segments
     return max(limit - own, limit // 4) // _OF_CLIENT
