@@ -71,6 +71,8 @@ def state_of(served) -> dict:
     jobs = served.get("/v1/jobs")["jobs"]
     for job in jobs:
         del job["silent_s"]
+        for name in ("silent_s", "lapses_after_s", "rate_per_s"):
+            job["order"].pop(name, None)
     directory = Path(served.log).parent / "state"
     return {
         "jobs": jobs,
@@ -94,7 +96,9 @@ def state_of(served) -> dict:
 def settled(served) -> dict:
     """The state, once what is written a moment later is written, and pages on their way are there."""
     seen, since_s = state_of(served), time.monotonic()
+    end_s = since_s + 60
     while time.monotonic() - since_s < STILL_S:
+        assert time.monotonic() < end_s, "the state does not come to rest"
         time.sleep(0.1)
         now = state_of(served)
         if now != seen:

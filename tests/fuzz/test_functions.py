@@ -190,7 +190,7 @@ def test_a_content_type_has_a_boundary_or_not(content_type):
 def test_a_form_is_authenticated_or_refused(fields):
     authenticator = Authenticator([ClientKey(KEY, "secret")], anonymous=False, clock=ManualClock())
     with pytest.raises(RequestError):
-        authenticate_form(authenticator, Upload("b", fields, 1), now_s=0.0)
+        authenticate_form(authenticator, Upload("b", "k", fields, 1), now_s=0.0)
 
 
 @given(st.binary(max_size=200) | st.builds(b"<Delete>%b</Delete>".__mod__, st.binary(max_size=80)))

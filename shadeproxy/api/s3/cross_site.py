@@ -12,7 +12,7 @@ from shadeproxy.api.browsers import site_of
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.core.errors import AccessDenied, NotSupported
-from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest
 
@@ -39,7 +39,7 @@ async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) 
     question = ForwardRequest(
         method="OPTIONS",
         # Of the bucket: its rules are the same for each of its keys.
-        ref=ObjectRef(request.bucket, ""),
+        ref=call.ref.beside(""),
         raw_path=f"/{quote(request.bucket, safe='-_.~:')}",
         headers=(("Origin", site), ("Access-Control-Request-Method", request.method)),
         upstream=call.identity.upstream,

@@ -67,7 +67,7 @@ async def test_a_manifest_is_given_up_when_its_client_has_gone(listening, contex
     """The last step of a big manifest takes longest, and nothing is read from the client meanwhile."""
     begun, ended = threading.Event(), threading.Event()
 
-    def digest_of(_samples):
+    def digest_of(*_arguments):
         begun.set()
         try:
             while True:
