@@ -8,7 +8,7 @@ there is no timer.
 
 import asyncio
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline, Pace, ReadBounds
@@ -48,9 +48,14 @@ class OverdueFlights:
         """A flight has started."""
         if self._timer is None:
             self._looked_s = self._clock.monotonic_s()
-            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+            self._start()
 
-    def _look(self) -> None:
+    def _start(self) -> None:
+        # The loop must not keep an engine that was closed, with all that it maps, until the next look.
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
+
+    def look(self) -> None:
+        """Tell those that are late, and look again as long as anything flies."""
         self._timer = None
         flights = self._flights()
         now_s = self._clock.monotonic_s()
@@ -60,7 +65,7 @@ class OverdueFlights:
                 flight.refuse_late()
                 self._look_at(flights, flight, waited_s)
         if len(flights):
-            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._look)
+            self._start()
 
     def _look_at(self, flights: SingleFlight, flight: Flight, waited_s: float) -> None:
         seen = self._seen.get(flight)
@@ -75,3 +80,8 @@ class OverdueFlights:
         arrived, seen.filled = flight.filled - seen.filled, flight.filled
         if not seen.pace.note(waited_s, arrived):
             flights.fail(flight, BodyCutShort(f"the origin sends {flight.ref} too slowly"))
+
+
+def _look(overdue: "ReferenceType[OverdueFlights]") -> None:
+    if (there := overdue()) is not None:
+        there.look()

@@ -325,7 +325,8 @@ class Revalidator:
 
 
 async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-    """Metadata of an object of which the origin sent ``upstream`` a byte. Raises OriginError.
+    """Metadata of an object of which the origin sent ``upstream`` a byte. Raises OriginError, Unidentified
+    for an answer that identifies no version.
 
     An empty object has none: that a GET of the first byte is out of its range is said after the rights were
     looked at, so it counts, if a HEAD bears out that the object is empty.
@@ -333,6 +334,8 @@ async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> Objec
     first = bytearray(1)
     try:
         async with origin.open(ref, span=Span(0, 1), upstream=upstream) as read:
+            if read.pass_on is not None:
+                raise Unidentified(ref)
             # An origin may answer 200 for an empty object.
             await read.read_into(memoryview(first)[: read.span.length], lambda _count: None)
             return read.meta

@@ -219,3 +219,17 @@ async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make
     assert bench.engine.usable_now(ReadRequest(REF)) is None
     await bench.get("k")
     assert origin.gets == heads + 1
+
+
+@pytest.mark.parametrize("measured", [True, False])
+async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_bench, measured):
+    """Where clients have upstreams of their own, a read begins with a GET of one byte."""
+    origin = Nameless(measured=measured)
+    bench = await make_bench(origin=origin, verdicts=True)
+    origin.put("b", "k", b"")
+    for upstream in (Upstream("alice"), Upstream("bob")):
+        with pytest.raises(Unidentified):
+            await bench.get("k", upstream=upstream)
+        assert not bench.engine.cacheable(REF), "the next reads are forwarded"
+    assert bench.cached(["k"]) == 0
+    bench.engine.assert_quiescent()

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from shadeproxy.api.s3.copysource import parse_copy_source
 from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
-from shadeproxy.api.s3.operations import COPIES, Operation
+from shadeproxy.api.s3.operations import COPIES, PREFLIGHT, Operation
 from shadeproxy.api.s3.parameters import known_parameters
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import InvalidRequest
@@ -57,6 +57,8 @@ def settle_presigned(request: S3Request) -> S3Request:
 
 def canonical(request: S3Request, operation: Operation) -> S3Request:
     """Return what of ``request`` is of ``operation``, in its one form. Raises RequestError."""
+    if operation is PREFLIGHT:
+        return _preflight(request)
     if not operation.cached:
         check_known(request.fields)
     if request.query:
@@ -66,6 +68,18 @@ def canonical(request: S3Request, operation: Operation) -> S3Request:
     if _COPY_SOURCE in request.fields:
         request = request._replace(fields=MappingProxyType(_with_source(request.fields, operation)))
     return request
+
+
+def _preflight(request: S3Request) -> S3Request:
+    """Return the question alone: it is unsigned, so nothing else may leave with rights of a client."""
+    if request.fields.get("content-length", "0") != "0" or "transfer-encoding" in request.fields:
+        raise InvalidRequest("A preflight (OPTIONS) has no body")
+    asked = {
+        name: value
+        for name, value in request.fields.items()
+        if name in {"host", "origin"} or name.startswith("access-control-request-")
+    }
+    return request._replace(query=MappingProxyType({}), fields=MappingProxyType(asked))
 
 
 def _move(fields: dict[str, str], name: str, raw_value: str) -> None:

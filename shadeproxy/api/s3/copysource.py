@@ -6,7 +6,7 @@ Source: CopyObject and UploadPartCopy in the S3 API reference.
 from typing import NamedTuple
 from urllib.parse import quote
 
-from shadeproxy.api.s3.request import BUCKET_NAME, UNRESERVED, decode_key
+from shadeproxy.api.s3.request import BAD_ESCAPE, BUCKET_NAME, UNRESERVED, decode_key
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
 
@@ -28,6 +28,11 @@ class CopySource(NamedTuple):
 
 def parse_copy_source(field: str) -> CopySource:
     """Return the object that ``field`` names. Raises InvalidRequest for what could name two."""
+    if BAD_ESCAPE.search(field):
+        raise InvalidRequest(
+            "x-amz-copy-source holds a % that two hexadecimal digits do not follow",
+            hint="write a literal % as %25",
+        )
     path, question, query = field.partition("?")
     bucket, _, key = decode_key(path).removeprefix("/").partition("/")
     if BUCKET_NAME.fullmatch(bucket) is None or not key:

@@ -104,16 +104,14 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     }
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
-    # Who may read depends on these, so what is cached is checked, and verdicts on it are dropped; and when
-    # objects expire, which each answer tells (x-amz-expiration).
-    shown = {
+    # Who may read depends on some of these, and when objects expire (x-amz-expiration) on others. A server
+    # that lacks one may take the request for that of the bucket itself. So each has what is cached checked.
+    settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",
         "policy": "BucketPolicy",
         "ownershipControls": "BucketOwnershipControls",
         "publicAccessBlock": "PublicAccessBlock",
-    }
-    settings = {
         "accelerate": "BucketAccelerateConfiguration",
         "analytics": "BucketAnalyticsConfiguration",
         "cors": "BucketCors",
@@ -130,12 +128,12 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
         "versioning": "BucketVersioning",
         "website": "BucketWebsite",
     }
-    for table, touches in ((shown, Touches.BUCKET), (settings, Touches.NOTHING)):
-        for marker, noun in table.items():
-            yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
-            others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
-            yield ("PUT", "bucket", marker), Operation(f"Put{noun}", _WRITE, touches, reaches_others=others)
-            yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, touches)
+    for marker, noun in settings.items():
+        yield ("GET", "bucket", marker), Operation(f"Get{noun}", _LIST)
+        others = marker in {"analytics", "inventory", "logging", "notification", "replication"}
+        put = Operation(f"Put{noun}", _WRITE, Touches.BUCKET, reaches_others=others)
+        yield ("PUT", "bucket", marker), put
+        yield ("DELETE", "bucket", marker), Operation(f"Delete{noun}", _WRITE, Touches.BUCKET)
 
 
 OPERATIONS: dict[_Key, Operation] = {

@@ -8,8 +8,8 @@ is refused. A test compares the table with the service model of botocore.
 from collections.abc import Mapping
 
 from shadeproxy.api.s3.fields import AMZ_FIELDS
-from shadeproxy.api.s3.operations import MARKERS, PREFLIGHT, Operation
-from shadeproxy.core.errors import NotSupported
+from shadeproxy.api.s3.operations import MARKERS, Operation
+from shadeproxy.core.errors import InvalidRequest, NotSupported
 
 _NONE: frozenset[str] = frozenset()
 _VERSION = frozenset({"versionId"})
@@ -73,12 +73,20 @@ _OF_OPERATION: dict[str, frozenset[str]] = {
        for noun in ("Analytics", "IntelligentTiering", "Inventory", "Metrics")},
 }  # fmt: skip
 _ALWAYS = MARKERS | {"x-id"}
+_WITH_VALUE = frozenset({"uploadId", "partNumber"})
+_PARTS = frozenset({"UploadPart", "UploadPartCopy"})
 
 
 def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what of ``query`` is of ``operation``. Raises NotSupported for what could change its meaning."""
-    if operation is PREFLIGHT:
-        return {}  # its answer depends on the bucket's rules and on header fields alone
+    """Return what of ``query`` is of ``operation``. Raises NotSupported for what could change its meaning,
+    and InvalidRequest for what a server could take for another operation.
+    """
+    for name in _WITH_VALUE.intersection(query):
+        if not query[name]:
+            # Servers take a sub-resource without a value for none: the request would be another operation.
+            raise InvalidRequest(f"The query parameter {name} has no value")
+    if operation.name in _PARTS and "partNumber" not in query:
+        raise InvalidRequest(f"{operation.name} needs the query parameter partNumber")
     known = _OF_OPERATION.get(operation.name, _NONE)
     unknown = [name for name in query if name not in known and name not in _ALWAYS]
     if not unknown:

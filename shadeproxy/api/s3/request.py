@@ -17,7 +17,7 @@ from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
 from shadeproxy.core.types import NAME_PATTERN, JobContext
 
-_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """Without ":", which Ceph RGW takes for the end of a tenant's name."""
 
@@ -148,7 +148,7 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
     path, _, raw_query = target.partition("?")
     if not path.startswith("/") or "#" in target or not _is_utf8(target):
         raise InvalidRequest("The request target is not a path in UTF-8 that starts with /")
-    if _BAD_ESCAPE.search(target):
+    if BAD_ESCAPE.search(target):
         raise InvalidRequest(
             "The request target holds a % that two hexadecimal digits do not follow",
             hint="write a literal % as %25",

@@ -142,6 +142,18 @@ ATTACKS = {
     "a source in two ways": raw("PUT /open/mine/k", "x-amz-copy-source: /read/k?versionId=1&versionId=2"),
     "a source with more": raw("PUT /open/mine/k", "x-amz-copy-source: /read/k?uploads"),
     "a source that is no UTF-8": raw("PUT /open/mine/k", "x-amz-copy-source: /read/%ff"),
+    "a source that is no escape": raw("PUT /open/mine/k", "x-amz-copy-source: /read/%zz"),
+    "a version that is no escape": raw("PUT /open/mine/k", "x-amz-copy-source: /read/k?versionId=%zz"),
+    # Ceph RGW takes these for DeleteObject and PutObject.
+    "an upload without a name that is deleted": raw("DELETE /open/mine/k?uploadId="),
+    "an upload without a name": raw("PUT /open/mine/k?uploadId=&partNumber=1", body=b"x"),
+    "an upload without a value": raw("PUT /open/mine/k?uploadId&partNumber=1", body=b"x"),
+    "a part without a number": raw("PUT /open/mine/k?uploadId=u", body=b"x"),
+    "a part whose number is empty": raw("PUT /open/mine/k?uploadId=u&partNumber=", body=b"x"),
+    "a preflight with a body": raw("OPTIONS /open/mine/k", "Origin: http://a", body=b"x"),
+    "a form in an encoding that is none": raw(
+        "POST /open", "Content-Type: multipart/form-data; boundary*=undefined''abc", body=b"x"
+    ),
     "a source where none counts": raw("PUT /open/mine/k?acl", "x-amz-copy-source: /read/k"),
     "another operation": raw("GET /open?mdsearch&prefix=mine/"),
     "a setting of the gateway": raw("PUT /open/mine/k?rgwx-uid=admin", body=b"x"),
@@ -313,7 +325,11 @@ def _check(sent, request, read):
     own = _OWN_READ if is_read else _OWN_DELETE if read.deletes else _OWN
     for name in read.environment.keys() - own - {"X_AMZ_COPY_SOURCE"}:
         assert read.environment[name] == fields[name], name
-    if not is_read:
+    if sent == "OPTIONS":
+        # Unsigned: nothing but the question may leave.
+        asked = {name for name in read.environment if name.startswith(("X_AMZ_", "CONTENT_"))}
+        assert asked <= own | {"CONTENT_LENGTH"}
+    elif not is_read:
         counting = {name for name in fields if name.startswith(("X_AMZ_", "CONTENT_")) and name not in own}
         assert counting <= read.environment.keys(), "a field that counts was lost"
 

@@ -45,7 +45,7 @@ def request_of(line, *fields):
         ("PUT /b?lifecycle", "PutBucketLifecycleConfiguration", (BUCKET,)),
         ("DELETE /b?lifecycle", "DeleteBucketLifecycleConfiguration", (BUCKET,)),
         ("GET /b?lifecycle", "GetBucketLifecycleConfiguration", ()),
-        ("PUT /b?versioning", "PutBucketVersioning", ()),
+        ("PUT /b?versioning", "PutBucketVersioning", (ObjectRef("b", ""),)),
         ("POST /b?delete", "DeleteObjects", ()),
     ],
 )

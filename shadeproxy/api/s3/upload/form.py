@@ -25,7 +25,10 @@ def boundary_of(content_type: str) -> bytes | None:
     message["Content-Type"] = content_type
     if message.get_content_type() != "multipart/form-data":
         return None
-    boundary = message.get_boundary("")
+    try:
+        boundary = message.get_boundary("")
+    except (LookupError, ValueError):
+        boundary = ""  # in an encoding (RFC 2231) that is none, or cannot be decoded
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
