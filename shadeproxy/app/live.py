@@ -18,6 +18,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.clients import build_upstreams, has_own_upstreams
+from shadeproxy.app.granted import Grants
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.readers import Readers
@@ -48,6 +49,7 @@ class Parts:
     observer: Observer
     context: ControlContext
     pins: DurablePins
+    grants: Grants
 
 
 class _Prepared:
@@ -124,6 +126,7 @@ class Live:
         parts.providers.update(new.providers)
         self.upstreams.clear()
         self.upstreams.update(build_upstreams(settings))
+        parts.grants.note(settings)
         parts.engine.forget_rights(make_verdicts(settings))
         parts.context.token = new.token
         parts.context.reads_allowed = reads_allowed(settings)

@@ -30,6 +30,7 @@ from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.epochs import check_data_sets_by_epoch
+from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
@@ -136,6 +137,7 @@ class Proxy:
         if settings.origin.kind == "file":
             await origin.probe()  # a path that is not there is a setting to correct, not weather
         engine = await self._open_engine(knowledge, origin, rules, pins)
+        await (grants := Grants(state)).take_over(settings, engine.cache)
         observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
         handler = S3Handler(
             engine,
@@ -202,6 +204,7 @@ class Proxy:
             observer=observer,
             context=context,
             pins=pins,
+            grants=grants,
         )
         control = ControlRunner(make_control_app(context), shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)

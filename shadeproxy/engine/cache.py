@@ -362,6 +362,11 @@ class PageCache:
         self._recovery.distrust(bucket, namespace)
         self.residents.distrust(self._slots_of(bucket, "", namespace))
 
+    def distrust_all(self) -> None:
+        """As ``distrust``, for all that is cached."""
+        self._recovery.distrust_all()
+        self.residents.distrust(np.flatnonzero(self.residents.tier != NO_TIER))
+
     def assert_quiescent(self) -> None:
         """Nothing in flight, and the books balance: for tests, after everything has settled."""
         assert self.transfers.idle

@@ -66,6 +66,10 @@ class MetadataCache:
     def forget(self, ref: ObjectRef) -> None:
         self._known.pop(ref, None)
 
+    def clear(self) -> None:
+        """Know nothing of any object."""
+        self._known.clear()
+
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
         """At once: a write waits for it. 0.1 us for each object that is known, and as much to forget it."""
         for ref in [ref for ref in self._known if ref[0] == bucket and ref[2] == namespace]:

@@ -49,6 +49,7 @@ class Recovery:
         self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
         self._distrusted: set[tuple[str, str]] = set()  # buckets with their namespaces
+        self._all_distrusted = False
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ life
@@ -106,6 +107,7 @@ class Recovery:
         self._coming = False
         self._news.clear()
         self._distrusted.clear()
+        self._all_distrusted = False
 
     # ------------------------------------------------------------------ news while it runs
 
@@ -125,6 +127,10 @@ class Recovery:
         if self._coming:
             self._distrusted.add((bucket, namespace))
 
+    def distrust_all(self) -> None:
+        """As ``distrust``, for every bucket."""
+        self._all_distrusted = self._coming
+
     # ------------------------------------------------------------------ pages
 
     def _take_in(self, index: int, contents: Contents) -> None:
@@ -138,7 +144,9 @@ class Recovery:
                 self.disown(hashed)
                 release(Location(location))
         groups = self._groups.of_names(contents.names)[rows["group"]]
-        if self._distrusted:
+        if self._all_distrusted:
+            rows["validated_s"] = 0.0
+        elif self._distrusted:
             doubted = [
                 number
                 for number, (bucket, _, namespace) in enumerate(contents.names)

@@ -160,7 +160,14 @@ class Versions:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
-        """What the origin let clients do counts no more; ``verdicts`` as at the start."""
+        """What the origin let clients do counts no more; ``verdicts`` as at the start.
+
+        Where it decides no more, clients were granted what is cached, and not those who may ask for it now:
+        each object is checked with the proxy's own credentials before it answers.
+        """
+        if self._verdicts is not None and verdicts is None:
+            self._metadata.clear()
+            self._cache.distrust_all()
         self._verdicts = verdicts
 
     # ------------------------------------------------------------------ news

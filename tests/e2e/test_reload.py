@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import time
 import urllib.error
@@ -279,6 +280,26 @@ def test_verdicts_of_old_credentials_do_not_count(in_front, fake_origin, tmp_pat
     fake_origin.failing = (403, "AccessDenied")
     assert in_front.get("reader", "0") == "AccessDenied", "the origin never let NEW read it"
     assert signers(fake_origin)[-1] == "NEW"
+
+
+@pytest.mark.parametrize("how", ["reload", "restart"])
+def test_what_a_client_was_granted_is_not_answered_to_others_when_it_leaves(in_front, fake_origin, how):
+    """Its names of buckets mean those of the proxy itself, so that what it read is cached for all."""
+    own = in_front.text.replace("upstream = {", 'namespace = "shared"\nupstream = {')
+    in_front.reload(own)
+    assert in_front.get("reader", "0") == "origin"
+    assert in_front.get("reader", "0") == "ram"
+    fake_origin.failing = (403, "AccessDenied")
+    assert in_front.get("trainer", "0") == "AccessDenied"
+    shared = re.sub(r'namespace = "shared"\nupstream = {[^}]*}', 'upstream = "shared"', own)
+    if how == "reload":
+        in_front.reload(shared)
+    else:
+        in_front.proxy.stop()
+        in_front.config.write_text(shared)
+        in_front.proxy.start_whole()
+    assert in_front.get("trainer", "0") == "AccessDenied"
+    assert in_front.get("reader", "0") == "AccessDenied"
 
 
 # ------------------------------------------------------------------ what is logged

@@ -15,6 +15,7 @@ from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef, Source, Upstrea
 from shadeproxy.engine import metadata
 from shadeproxy.engine.metadata import MetadataCache
 from shadeproxy.engine.places import ASKED
+from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.verdicts import Verdicts
 from shadeproxy.origin.memory import Gate
 
@@ -42,6 +43,22 @@ async def test_a_hit_is_authorised_like_a_miss(make_bench):
     bench.clock.advance(61)
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=alice)
+
+
+@pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.IMMUTABLE])
+async def test_what_clients_were_granted_is_checked_once_the_origin_decides_no_more(make_bench, freshness):
+    """The last client with an upstream of its own leaves the configuration."""
+    bench = await make_bench(verdicts=True, rules=(Rule(freshness=freshness),))
+    bench.origin.put("b", "k", b"secret")
+    bench.origin.denied.add(SHARED)
+    assert (await bench.get("k", upstream=Upstream("alice")))[0] == b"secret"
+    bench.engine.forget_rights(None)
+    for _ in range(2):
+        with pytest.raises(OriginAnswer) as caught:
+            await bench.get("k", upstream=SHARED)
+        assert caught.value.status == 403
+    bench.origin.denied.clear()
+    assert await bench.get("k", upstream=SHARED) == (b"secret", Source.RAM)
 
 
 async def test_verdicts_fall_with_a_write(make_bench):

@@ -101,7 +101,7 @@ class Gate:
                 operation=call.operation.name,
                 method=request.method,
                 path=request.raw_path,
-                query=mask_text(request.raw_query),
+                query=mask_text(request.query_string),
                 status=status,
                 source=str(source),
                 bytes_sent=bytes_sent,

@@ -200,7 +200,7 @@ class S3Handler(Gate):
             operation=exchange.operation,
             method=exchange.port.method,
             path=request.raw_path if request else "",
-            query=mask_text(request.raw_query) if request else "",
+            query=mask_text(request.query_string) if request else "",
             status=status,
             source=str(exchange.source),
             bytes_sent=bytes_sent,
