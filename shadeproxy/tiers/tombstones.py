@@ -47,6 +47,7 @@ class Tombstones:
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
+        self._forgotten = [0, 0]  # how often each half was
         self.doubted = False
         """Whether every record was put in doubt in this use: names tell nothing more then."""
         self._lock = threading.Lock()
@@ -157,22 +158,26 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Add to the other half from now on, if that is empty; the half that ``forget`` is to be given when
-        everything that was dropped before is erased.
+        """Add to the other half from now on, if that is empty; what ``forget`` is to be given when everything
+        that was dropped before is erased: the half, as it is until it is forgotten.
         """
         with self._lock:
             if not self._places[1 - self._half]:
                 self._half = 1 - self._half
-            return 1 - self._half
+            return self._forgotten[1 - self._half] * 2 + 1 - self._half
 
-    def forget(self, half: int) -> None:
-        """Every record of the names in ``half`` is erased for good. Raises OSError."""
+    def forget(self, turned: int) -> None:
+        """Every record of the names in the half of that ``turn`` is erased for good. Raises OSError."""
+        times, half = divmod(turned, 2)
         with self._lock:
+            if times != self._forgotten[half]:
+                return  # it was forgotten since, and has names of later
             if self._places[half]:
                 os.pwrite(self._descriptor, bytes(self._places[half] * _SLOT.size), _start(half))
                 self._keep()
             self._places[half] = 0
             self._names[half].clear()
+            self._forgotten[half] += 1
             self.found.clear()
 
     # ------------------------------------------------------------------ bytes

@@ -144,4 +144,4 @@ async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
     for medium in bench.cache.media:
         assert not medium.tier.erasures.in_doubt
         assert not medium.tier.erasures.unsettled
-        assert not any(segment._unflushed for segment in medium.tier._all_segments())
+        assert not any(segment.unflushed for segment in medium.tier._all_segments())
