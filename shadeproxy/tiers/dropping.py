@@ -41,6 +41,7 @@ Store = TypeVar("Store", bound="HasPath")
 
 
 class HasPath(Protocol):
+    name: str
     path: Path
 
 
@@ -54,7 +55,10 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
                 open_tier(store)
             except ConfigError as error:
                 cause = error.__cause__
-                if not (isinstance(cause, OSError) and cause.errno in FULL and _give_room(store.path)):
+                setting = f"cache.{store.name}.path"
+                if not (
+                    isinstance(cause, OSError) and cause.errno in FULL and _give_room(store.path, setting)
+                ):
                     raise
             else:
                 _keep_reserve(store.path / RESERVE_NAME)
@@ -76,8 +80,21 @@ def _keep_reserve(path: Path) -> None:
         size_bytes //= 2
 
 
-def _give_room(path: Path) -> bool:
-    """Delete the reserve, or the last segment that takes room; whether there was one."""
+def _give_room(path: Path, setting: str) -> bool:
+    """Delete the reserve, or the last segment that takes room; whether there was one, and no other process
+    has taken the directory meanwhile.
+    """
+    try:
+        descriptor = lock_directory(path, setting)
+    except (ConfigError, OSError):
+        return False
+    try:
+        return _delete_one(path)
+    finally:
+        os.close(descriptor)
+
+
+def _delete_one(path: Path) -> bool:
     try:
         if (reserve := path / RESERVE_NAME).exists():
             reserve.unlink()

@@ -102,7 +102,15 @@ class Tombstones:
         except BaseException:
             os.close(descriptor)
             self._descriptor = -1
+            fresh.unlink(missing_ok=True)
             raise
+
+    def elsewhere(self, path: Path) -> "Tombstones":
+        """The same names, not opened yet, for a file at ``path``; this one is closed."""
+        self.close()
+        other = Tombstones(path)
+        other.session, other.epoch, other.found = self.session, self.epoch, self.found
+        return other
 
     def begin(self, session: int) -> None:
         """A use of the tier begins: its mark is about to be written. Raises OSError."""
