@@ -17,8 +17,8 @@ from shadeproxy.core.locks import FULL, LOCK_NAME
 from shadeproxy.tiers import catalogue, disowned, tombstones
 from shadeproxy.tiers.directory import PROBE_NAME, lock_directory
 from shadeproxy.tiers.segment import SUFFIX
-from shadeproxy.tiers.session import BOOT_NAME
-from shadeproxy.tiers.version import VERSION_NAME
+from shadeproxy.tiers.session import BOOT_NAME, STOPPED_NAME, lists_of
+from shadeproxy.tiers.version import VERSION_NAME, read_version
 
 RESERVE_NAME = "reserve"
 _RESERVE_BYTES = 64 * 1024
@@ -30,6 +30,7 @@ _NAMES = frozenset(
         f"{BOOT_NAME}.new",
         PROBE_NAME,
         RESERVE_NAME,
+        STOPPED_NAME,
         VERSION_NAME,
         f"{VERSION_NAME}.new",
         disowned.NAME,
@@ -125,11 +126,7 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     except OSError as error:
         raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
     try:
-        # Segments first: what is left by a kill in between is a smaller cache, never one without its version.
-        files = [
-            file for file in path.iterdir() if file.suffix in {SUFFIX, catalogue.SUFFIX, tombstones.SUFFIX}
-        ]
-        files += [file for file in path.iterdir() if file.name in _NAMES]
+        files = _files_of(path)
         dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
         for file in () if dry_run else files:
             file.unlink()
@@ -138,3 +135,19 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     finally:
         os.close(descriptor)
     return dropped_bytes
+
+
+def _files_of(path: Path) -> list[Path]:
+    """All that a tier keeps, in the order in which it may go: what is left by a kill in between
+    is a smaller cache, never one without its version, nor tombstones that no mark tells of. Raises OSError.
+    """
+    there = list(path.iterdir())
+    files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+    version = read_version(path)
+    if version is not None and version.store_id is not None:
+        fresh = f"{version.store_id:016x}{tombstones.FRESH_SUFFIX}"
+        files += lists_of(path, version.store_id)
+        files += [file for file in there if file.name == fresh]
+    files += [file for file in there if file.suffix == tombstones.SUFFIX]
+    marks = [file for file in there if file.name in _NAMES]
+    return files + sorted(marks, key=lambda file: file.name == VERSION_NAME)

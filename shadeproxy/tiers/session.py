@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import disowned
-from shadeproxy.tiers.tombstones import SUFFIX, Tombstones
+from shadeproxy.tiers.tombstones import FRESH_SUFFIX, SUFFIX, Tombstones
 
 _logger = logging.getLogger(__name__)
 
@@ -176,6 +176,15 @@ class Session:
                 (self.directory / BOOT_NAME).rename(self.directory / STOPPED_NAME)
         finally:
             self.tombstones.close()
+
+
+def lists_of(directory: Path, store_id: int) -> list[Path]:
+    """Tombstones of the cache in ``directory``, finished or not, that lie elsewhere. Raises OSError."""
+    name = f"{store_id:016x}{SUFFIX}"
+    marks = [_lines(directory / mark) for mark in (BOOT_NAME, STOPPED_NAME)]
+    paths = {Path(mark[2]) for mark in marks if mark is not None and len(mark) > 2}
+    named = [path for path in paths if path.name == name and path.parent != directory]
+    return [file for path in named for file in (path, path.with_suffix(FRESH_SUFFIX)) if file.exists()]
 
 
 def _number(text: str) -> int:

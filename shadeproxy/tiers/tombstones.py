@@ -23,6 +23,8 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.medium import is_tmpfs
 
 SUFFIX = ".tombstones"
+FRESH_SUFFIX = ".new"
+"""While it is made."""
 _MAGIC = b"ShTs\x01\x00\x00\x00"
 _HEAD = struct.Struct("<8sQQQQ")  # magic; session, the one that is beginning, epoch of the doubt; hash
 _HASHED = struct.Struct("<8sQQQ")
@@ -86,7 +88,7 @@ class Tombstones:
     def open(self) -> None:
         """Replace the file by a fresh one with the names that were found. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")
+        fresh = self.path.with_suffix(FRESH_SUFFIX)
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
