@@ -112,7 +112,8 @@ class Erasing:
         while True:
             await clock.sleep(_RETRY_S)
             waited_s += _RETRY_S
-            if waited_s < (backoff_s if self._owed else _SETTLE_S):
+            crowded = not self._owed and any(medium.tier.erasures.crowded for medium in self._media)
+            if waited_s < (backoff_s if self._owed else _SETTLE_S) and not crowded:
                 continue
             waited_s = 0.0
             try:

@@ -129,7 +129,7 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
         files = _files_of(path)
         dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
         for file in () if dry_run else files:
-            file.unlink()
+            file.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{setting}: cannot delete {error.filename}: {error.strerror}") from error
     finally:

@@ -62,6 +62,11 @@ class Erasures:
         return 0 if self._session is None else len(self._session.tombstones)
 
     @property
+    def crowded(self) -> bool:
+        """Whether it is time to settle, before there is no room for the next tombstone."""
+        return self._session is not None and self._session.tombstones.crowded
+
+    @property
     def in_doubt(self) -> bool:
         """Whether the next start checks every page with the origin."""
         return self._session is not None and self._session.unflushed

@@ -58,6 +58,11 @@ class Tombstones:
         return len(self._names[0]) + len(self._names[1])
 
     @property
+    def crowded(self) -> bool:
+        """Whether half of the room for names is taken."""
+        return 2 * self._places[self._half] > _SLOTS
+
+    @property
     def at_rest(self) -> bool:
         """Whether there is nothing to remember."""
         return not len(self) and not self.epoch
