@@ -124,10 +124,13 @@ class Erasures:
 
     def doubt(self) -> None:
         """The next start is to trust no page."""
-        if self._session is None or self._session.tombstones.doubted:
+        if self._session is None:
+            return
+        tombstones = self._session.tombstones
+        if tombstones.doubted and not tombstones.doubt_ends:
             return
         try:
-            self._session.tombstones.doubt_all()
+            tombstones.doubt_all()
         except OSError as error:
             self._in_no_doubt = self._refusal(error)
             self._note(error)

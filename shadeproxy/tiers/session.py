@@ -3,8 +3,10 @@
 The mark ``boot`` in the directory is there while it is in use, and stays when the use did not end in order:
 the id of the boot of the machine, a number of the use, and where its tombstones lie. A start that finds a
 mark of this boot asks the tombstones; one that finds another boot's, or whose tombstones are lost or belong
-to another use, puts every record in doubt: it is checked with the origin before it is used. After an
-orderly end the mark is ``stopped``, and tombstones that know of a later use tell a medium that was put back.
+to another use, puts every record in doubt: it is checked with the origin before it is used. The doubt ends
+with an orderly end by which every record was checked, where the machine has started since: before that the
+page cache may hide what is on the medium, so that nobody can check it. After an orderly end the mark is
+``stopped``, and tombstones that know of a later use tell a medium that was put back.
 """
 
 import logging
@@ -36,7 +38,7 @@ class Session:
     def __init__(self, directory: Path, *, boot: str, place: Path, store_id: int) -> None:
         self.directory = directory
         self._boot = boot
-        self._cut_off = ""  # the first line of the mark of a boot that was cut off
+        self._cut_off = False  # whether the last use was ended by the machine
         self._before: Path | None = None  # where the tombstones of the last use lie, as its mark says
         self.lost_lists = 0
         self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
@@ -44,7 +46,7 @@ class Session:
     @property
     def unflushed(self) -> bool:
         """Whether every record is in doubt."""
-        return bool(self._cut_off or self.tombstones.epoch)
+        return self.tombstones.epoch != 0
 
     @property
     def epoch(self) -> int:
@@ -59,8 +61,8 @@ class Session:
         number = secrets.randbits(63) + 1
         try:
             self._begin_list(number, in_doubt=in_doubt)
-            first = self._cut_off or self._boot.strip()
-            _write_mark(self.directory / BOOT_NAME, f"{first}\n{number:016x}\n{self.tombstones.path}\n")
+            mark = f"{self._boot.strip()}\n{number:016x}\n{self.tombstones.path}\n"
+            _write_mark(self.directory / BOOT_NAME, mark)
             self.tombstones.begun()
         except BaseException:
             self.tombstones.close()
@@ -91,8 +93,8 @@ class Session:
 
     def _open_list(self, number: int, *, in_doubt: bool) -> None:
         self.tombstones.open()
-        if in_doubt:
-            self.tombstones.doubt_all()
+        if in_doubt or self._cut_off:
+            self.tombstones.doubt_all(ends=self._cut_off)
         self.tombstones.begin(number)
 
     def _look(self) -> bool:
@@ -100,8 +102,7 @@ class Session:
         mark = _lines(self.directory / BOOT_NAME)
         if mark is None:
             return not self._is_where_it_stopped()
-        if mark[0] != self._boot.strip():
-            self._cut_off = mark[0] or "another boot"
+        self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
             # Of an earlier release, which had no tombstones.
             return False
@@ -166,13 +167,16 @@ class Session:
 
     # ------------------------------------------------------------------ end
 
-    def end(self, *, clean: bool) -> None:
-        """``clean``: everything that was erased is known to be on the medium. Raises OSError.
+    def end(self, *, clean: bool, checked: bool = False) -> None:
+        """``clean``: everything that was erased is known to be on the medium. ``checked``: so is every record
+        to be what the origin had since this use began. Raises OSError.
 
-        Once in doubt, the mark stays: a page that nobody has read since is as doubtful as before.
+        Else a doubt stays: a page that nobody has read since is as doubtful as before.
         """
         try:
-            if clean and not self.unflushed and self.tombstones.at_rest:
+            if clean and checked and self.unflushed and self.tombstones.doubt_ends:
+                self.tombstones.trust_all()
+            if clean and self.tombstones.at_rest:
                 (self.directory / BOOT_NAME).rename(self.directory / STOPPED_NAME)
         finally:
             self.tombstones.close()

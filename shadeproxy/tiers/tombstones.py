@@ -58,6 +58,11 @@ class Tombstones:
         return len(self._names[0]) + len(self._names[1])
 
     @property
+    def doubt_ends(self) -> bool:
+        """Whether what was put in doubt may be trusted once it was checked."""
+        return self.epoch % 2 == 0
+
+    @property
     def crowded(self) -> bool:
         """Whether half of the room for names is taken."""
         return 2 * self._places[self._half] > _SLOTS
@@ -157,14 +162,27 @@ class Tombstones:
             self._places[half] = place + 1
             names.add(object_hash)
 
-    def doubt_all(self) -> None:
-        """From now on every record is to be checked with the origin before it is used. Raises OSError."""
-        with self._lock:
-            self._doubt()
+    def doubt_all(self, *, ends: bool = False) -> None:
+        """From now on every record is to be checked with the origin before it is used. Raises OSError.
 
-    def _doubt(self) -> None:
+        ``ends``: what is read of the medium is what is on it, so that there is an end to checking it.
+        """
+        with self._lock:
+            self._doubt(ends=ends)
+
+    def trust_all(self) -> None:
+        """Every record was checked, and every erasure is on the medium. Raises OSError."""
+        with self._lock:
+            before, self.epoch = self.epoch, 0
+            try:
+                self._write_head()
+            except OSError:
+                self.epoch = before
+                raise
+
+    def _doubt(self, *, ends: bool = False) -> None:
         # Another number each time: what was written down before it counts for nothing.
-        before, self.epoch = self.epoch, secrets.randbits(63) + 1
+        before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()
         except OSError:
