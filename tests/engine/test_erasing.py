@@ -204,3 +204,22 @@ async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
         assert not medium.tier.erasures.in_doubt
         assert not medium.tier.erasures.unsettled
         assert not any(segment.unflushed for segment in medium.tier._all_segments())
+
+
+async def test_purges_at_once_settle_one_after_another(bench, monkeypatch):
+    """Else each would hold a thread that reads are waiting for."""
+    steps, erasures = [], bench.cache.media[-1].tier.erasures
+
+    def noting(name):
+        real = getattr(erasures, name)
+
+        def noted(*arguments):
+            steps.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(erasures, name, noted)
+
+    noting("turn")
+    noting("settle")
+    await asyncio.gather(*(bench.engine.purge("b", "", dry_run=False) for _ in range(3)))
+    assert steps == ["turn", "settle"] * 3
