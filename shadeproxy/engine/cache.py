@@ -334,7 +334,8 @@ class PageCache:
     async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
         """Remove every page of the objects in ``bucket`` under ``prefix`` that is there now, in slices.
 
-        What is read anew meanwhile stays: where readers never rest this would not end otherwise.
+        What is read anew meanwhile stays: where readers never rest this would not end otherwise. No name is
+        noted, which would need room for each object: ``Erasing.keep_purged`` has to follow.
         """
         await self._recovery.over()
         before, table = self.residents.generation.copy(), self.residents
@@ -351,7 +352,6 @@ class PageCache:
                     moved.append(slot)  # or gone; what is there still is asked again
                 # One whose header cannot be read goes too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
-                    self._recovery.disown(int(table.object_hash[slot]))
                     self.drop(slot, reason)
             await asyncio.sleep(0)
             if not len(todo):

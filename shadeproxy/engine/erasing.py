@@ -24,6 +24,8 @@ class Erasing:
         self._transfers = transfers
         self._done = [0] * len(media)  # of each medium, how many releases are known to be carried out
         self._task: asyncio.Task[None] | None = None
+        # Of each medium, one at a time: who waits for the flush of another must not take a thread for it.
+        self._settling = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
         """Something of which no slot tells is on its way to the media: ``over`` waits for it too."""
@@ -67,22 +69,26 @@ class Erasing:
     async def settle(self) -> bool:
         """Try again what is owed, and have on the media what is erased; whether nothing is left."""
         left = False
-        for medium in self._media:
+        for index, medium in enumerate(self._media):
             if medium.tier.erasures.unsettled:
-                left |= not await self._settle(medium)
+                left |= not await self._settle(index)
         return not left
 
     async def keep_purged(self) -> None:
         """After a purge: records that no slot tells of, evicted or in a segment that cannot be read, may be
         under its prefix. Have their erasures on the media, or put the tier in doubt.
         """
-        for medium in self._media:
-            if medium.tier.awaited_segments or not await self._settle(medium):
+        for index, medium in enumerate(self._media):
+            if medium.tier.awaited_segments or not await self._settle(index):
                 await run_io(medium.load, medium.tier.erasures.doubt)
 
-    async def _settle(self, medium: Medium) -> bool:
+    async def _settle(self, index: int) -> bool:
+        async with self._settling[index]:
+            return await self._settle_alone(self._media[index])
+
+    async def _settle_alone(self, medium: Medium) -> bool:
         erasures = medium.tier.erasures
-        half = erasures.turn()
+        turned = erasures.turn()
         await self.over()
         await run_io(medium.write, erasures.retry)
         if medium.tier.awaited_segments:
@@ -92,7 +98,7 @@ class Erasing:
 
         def settle() -> None:
             nonlocal settled
-            settled = erasures.settle(half)
+            settled = erasures.settle(turned)
 
         await run_io(medium.load, settle)
         return settled
@@ -106,7 +112,8 @@ class Erasing:
         while True:
             await clock.sleep(_RETRY_S)
             waited_s += _RETRY_S
-            if waited_s < (backoff_s if self._owed else _SETTLE_S):
+            crowded = not self._owed and any(medium.tier.erasures.crowded for medium in self._media)
+            if waited_s < (backoff_s if self._owed else _SETTLE_S) and not crowded:
                 continue
             waited_s = 0.0
             try:

@@ -62,12 +62,13 @@ class Claim:
         except OSError:
             return False
 
-    def release(self, *, clean: bool = True) -> None:
-        """Unlock; ``clean`` after a use that ended in order, with every erasure on the medium. The lock file
-        stays: deleting it would let two processes lock two files.
+    def release(self, *, clean: bool = True, checked: bool = False) -> None:
+        """Unlock; ``clean`` after a use that ended in order, with every erasure on the medium, ``checked``
+        when the origin was asked about every page. The lock file stays: deleting it would let two processes
+        lock two files.
         """
         try:
-            self.session.end(clean=clean and self.holds_path())
+            self.session.end(clean=clean and self.holds_path(), checked=checked)
         except OSError as error:
             _logger.warning("%s stays marked as in use: %s", self.path, error.strerror)
         finally:

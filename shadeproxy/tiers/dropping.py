@@ -17,8 +17,8 @@ from shadeproxy.core.locks import FULL, LOCK_NAME
 from shadeproxy.tiers import catalogue, disowned, tombstones
 from shadeproxy.tiers.directory import PROBE_NAME, lock_directory
 from shadeproxy.tiers.segment import SUFFIX
-from shadeproxy.tiers.session import BOOT_NAME
-from shadeproxy.tiers.version import VERSION_NAME
+from shadeproxy.tiers.session import BOOT_NAME, STOPPED_NAME, lists_of
+from shadeproxy.tiers.version import VERSION_NAME, read_version
 
 RESERVE_NAME = "reserve"
 _RESERVE_BYTES = 64 * 1024
@@ -30,6 +30,7 @@ _NAMES = frozenset(
         f"{BOOT_NAME}.new",
         PROBE_NAME,
         RESERVE_NAME,
+        STOPPED_NAME,
         VERSION_NAME,
         f"{VERSION_NAME}.new",
         disowned.NAME,
@@ -41,6 +42,7 @@ Store = TypeVar("Store", bound="HasPath")
 
 
 class HasPath(Protocol):
+    name: str
     path: Path
 
 
@@ -54,7 +56,10 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
                 open_tier(store)
             except ConfigError as error:
                 cause = error.__cause__
-                if not (isinstance(cause, OSError) and cause.errno in FULL and _give_room(store.path)):
+                setting = f"cache.{store.name}.path"
+                if not (
+                    isinstance(cause, OSError) and cause.errno in FULL and _give_room(store.path, setting)
+                ):
                     raise
             else:
                 _keep_reserve(store.path / RESERVE_NAME)
@@ -76,8 +81,21 @@ def _keep_reserve(path: Path) -> None:
         size_bytes //= 2
 
 
-def _give_room(path: Path) -> bool:
-    """Delete the reserve, or the last segment that takes room; whether there was one."""
+def _give_room(path: Path, setting: str) -> bool:
+    """Delete the reserve, or the last segment that takes room; whether there was one, and no other process
+    has taken the directory meanwhile.
+    """
+    try:
+        descriptor = lock_directory(path, setting)
+    except (ConfigError, OSError):
+        return False
+    try:
+        return _delete_one(path)
+    finally:
+        os.close(descriptor)
+
+
+def _delete_one(path: Path) -> bool:
     try:
         if (reserve := path / RESERVE_NAME).exists():
             reserve.unlink()
@@ -108,16 +126,28 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     except OSError as error:
         raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
     try:
-        # Segments first: what is left by a kill in between is a smaller cache, never one without its version.
-        files = [
-            file for file in path.iterdir() if file.suffix in {SUFFIX, catalogue.SUFFIX, tombstones.SUFFIX}
-        ]
-        files += [file for file in path.iterdir() if file.name in _NAMES]
+        files = _files_of(path)
         dropped_bytes = sum(file.stat().st_blocks * 512 for file in files)
         for file in () if dry_run else files:
-            file.unlink()
+            file.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{setting}: cannot delete {error.filename}: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return dropped_bytes
+
+
+def _files_of(path: Path) -> list[Path]:
+    """All that a tier keeps, in the order in which it may go: what is left by a kill in between
+    is a smaller cache, never one without its version, nor tombstones that no mark tells of. Raises OSError.
+    """
+    there = list(path.iterdir())
+    files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]
+    version = read_version(path)
+    if version is not None and version.store_id is not None:
+        fresh = f"{version.store_id:016x}{tombstones.FRESH_SUFFIX}"
+        files += lists_of(path, version.store_id)
+        files += [file for file in there if file.name == fresh]
+    files += [file for file in there if file.suffix == tombstones.SUFFIX]
+    marks = [file for file in there if file.name in _NAMES]
+    return files + sorted(marks, key=lambda file: file.name == VERSION_NAME)

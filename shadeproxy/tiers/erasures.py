@@ -5,9 +5,11 @@ Laws: before an object's writer hears of success, either a tombstone names the o
 tier is as lasting as the medium is (tmpfs), or the whole tier is in doubt; where none of that can be had,
 ``unmarked`` says why, and nobody may write. Tombstones go when every erasure before them is on the medium.
 After a flush that failed nobody knows what it lost, and asking again tells nothing: the tier is in doubt.
+One settling runs at a time, and the end waits for it: no flush counts before its outcome is known.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -37,12 +39,14 @@ class Erasures:
         self._submit = submit
         self._session: Session | None = None
         self._lasting = False
+        self._settling = threading.Lock()
+        self._finished = False
         self._unmarked: dict[int, str] = {}
         self._in_no_doubt = ""  # why the whole tier could not be put in doubt
 
     def open(self, session: Session) -> None:
         """Of a tier whose use begins. Raises OSError."""
-        self._session = session
+        self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
     # ------------------------------------------------------------------ facts
@@ -56,6 +60,11 @@ class Erasures:
     def tombstones(self) -> int:
         """Objects whose erasures are not known to be on the medium."""
         return 0 if self._session is None else len(self._session.tombstones)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time to settle, before there is no room for the next tombstone."""
+        return self._session is not None and self._session.tombstones.crowded
 
     @property
     def in_doubt(self) -> bool:
@@ -115,10 +124,13 @@ class Erasures:
 
     def doubt(self) -> None:
         """The next start is to trust no page."""
-        if self._session is None or self._session.tombstones.doubted:
+        if self._session is None:
+            return
+        tombstones = self._session.tombstones
+        if tombstones.doubted and not tombstones.doubt_ends:
             return
         try:
-            self._session.tombstones.doubt_all()
+            tombstones.doubt_all()
         except OSError as error:
             self._in_no_doubt = self._refusal(error)
             self._note(error)
@@ -155,16 +167,18 @@ class Erasures:
         if self._in_no_doubt:
             self.doubt()
 
-    def settle(self, half: int) -> bool:
-        """Have every erasure on the medium, and forget the tombstones of ``half`` then (I/O, any thread);
-        whether that went well.
+    def settle(self, turned: int) -> bool:
+        """Have every erasure on the medium, and forget the tombstones of that ``turn`` then; whether that
+        went well (I/O, any thread).
         """
-        if self._session is None or self.owed:
-            return False
-        if not self._flush():
+        with self._settling:
+            return not self._finished and self._settle(turned)
+
+    def _settle(self, turned: int) -> bool:
+        if self._session is None or self.owed or not self._flush():
             return False
         try:
-            self._session.tombstones.forget(half)
+            self._session.tombstones.forget(turned)
         except OSError as error:
             self._note(error)
             return False
@@ -182,9 +196,11 @@ class Erasures:
 
     def finish(self, *, awaited: bool) -> bool:
         """At the end: whether nothing is owed, so that the next start may trust every page (I/O)."""
-        if self._session is None:
-            return False
-        self.retry()
-        if awaited:
-            return self._flush() and not self.unsettled
-        return self.settle(self.turn()) and self.settle(self.turn()) and not self.unsettled
+        with self._settling:
+            self._finished = True
+            if self._session is None:
+                return False
+            self.retry()
+            if awaited:
+                return self._flush() and not self.unsettled
+            return self._settle(self.turn()) and self._settle(self.turn()) and not self.unsettled

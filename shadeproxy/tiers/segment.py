@@ -76,8 +76,8 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
-        # Whether an erasure may not be on the medium yet; of an earlier process nobody knows.
-        self._unflushed = size_bytes is None
+        # Erasures so far, and how many of them are on the medium; of an earlier process nobody knows.
+        self._erased, self._flushed = int(size_bytes is None), 0
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
         """The open file; -1 once closed."""
@@ -226,6 +226,11 @@ class Segment:
         """Headers that were to be erased, and could not be."""
         return len(self._unerased)
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether an erasure may not be on the medium yet."""
+        return self._flushed != self._erased
+
     def retry(self) -> None:
         """Erase what could not be erased. Raises OSError."""
         if self._unerased:
@@ -233,14 +238,11 @@ class Segment:
 
     def flush(self) -> None:
         """Have every erasure so far on the medium. Raises OSError: nobody knows then which of them are."""
-        if self._unflushed and self.descriptor >= 0:
-            # First: another thread may erase meanwhile.
-            self._unflushed = False
-            try:
-                self._calls.flush(self.descriptor)
-            except OSError:
-                self._unflushed = True
-                raise
+        if self.unflushed and self.descriptor >= 0:
+            # Another thread may erase meanwhile: that is flushed later.
+            erased = self._erased
+            self._calls.flush(self.descriptor)
+            self._flushed = erased
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
@@ -300,7 +302,7 @@ class Segment:
         while self._unerased:
             self._write_all(_ZERO_HEADER, self._unerased[-1])
             self._unerased.pop()
-            self._unflushed = True
+            self._erased += 1
 
     def _outdate(self) -> None:
         # One that was deleted says nothing already.

@@ -3,20 +3,23 @@
 The mark ``boot`` in the directory is there while it is in use, and stays when the use did not end in order:
 the id of the boot of the machine, a number of the use, and where its tombstones lie. A start that finds a
 mark of this boot asks the tombstones; one that finds another boot's, or whose tombstones are lost or belong
-to another use, puts every record in doubt: it is checked with the origin before it is used. After an
-orderly end the mark is ``stopped``, and tombstones that know of a later use tell a medium that was put back.
+to another use, puts every record in doubt: it is checked with the origin before it is used. The doubt ends
+with an orderly end by which every record was checked, where the machine has started since: before that the
+page cache may hide what is on the medium, so that nobody can check it. After an orderly end the mark is
+``stopped``, and tombstones that know of a later use tell a medium that was put back.
 """
 
 import logging
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import disowned
-from shadeproxy.tiers.tombstones import SUFFIX, Tombstones
+from shadeproxy.tiers.tombstones import FRESH_SUFFIX, SUFFIX, Tombstones
 
 _logger = logging.getLogger(__name__)
 
@@ -35,14 +38,15 @@ class Session:
     def __init__(self, directory: Path, *, boot: str, place: Path, store_id: int) -> None:
         self.directory = directory
         self._boot = boot
-        self._cut_off = ""  # the first line of the mark of a boot that was cut off
+        self._cut_off = False  # whether the last use was ended by the machine
+        self._before: Path | None = None  # where the tombstones of the last use lie, as its mark says
         self.lost_lists = 0
         self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
 
     @property
     def unflushed(self) -> bool:
         """Whether every record is in doubt."""
-        return bool(self._cut_off or self.tombstones.epoch)
+        return self.tombstones.epoch != 0
 
     @property
     def epoch(self) -> int:
@@ -54,46 +58,88 @@ class Session:
     def begin(self) -> None:
         """Look at what the last use left and begin another. Raises OSError."""
         in_doubt = self._look() | self._take_over_list()
-        self.tombstones.open()
-        if in_doubt:
-            self.tombstones.doubt_all()
         number = secrets.randbits(63) + 1
-        self.tombstones.begin(number)
-        first = self._cut_off or self._boot.strip()
-        _write_mark(self.directory / BOOT_NAME, f"{first}\n{number:016x}\n{self.tombstones.path}\n")
-        self.tombstones.begun()
+        try:
+            self._begin_list(number, in_doubt=in_doubt)
+            mark = f"{self._boot.strip()}\n{number:016x}\n{self.tombstones.path}\n"
+            _write_mark(self.directory / BOOT_NAME, mark)
+            self.tombstones.begun()
+        except BaseException:
+            self.tombstones.close()
+            raise
         (self.directory / disowned.NAME).unlink(missing_ok=True)
+        if self._before is not None and self._before != self.tombstones.path:
+            # Or else it would pass for that of a later use when its directory is chosen again.
+            with suppress(OSError):
+                self._before.unlink()
+
+    def _begin_list(self, number: int, *, in_doubt: bool) -> None:
+        """Begin the tombstones of the use ``number``: beside the cache where their place takes none."""
+        try:
+            self._open_list(number, in_doubt=in_doubt)
+        except OSError as error:
+            place, name = self.tombstones.path.parent, self.tombstones.path.name
+            if place == self.directory:
+                raise
+            _logger.warning(
+                "the list of overwritten objects cannot be kept in %s (%s): it is kept in %s, where each name"
+                " waits for the disk; make room there and restart",
+                place,
+                error.strerror,
+                self.directory,
+            )
+            self.tombstones = self.tombstones.elsewhere(self.directory / name)
+            self._open_list(number, in_doubt=in_doubt)
+
+    def _open_list(self, number: int, *, in_doubt: bool) -> None:
+        self.tombstones.open()
+        if in_doubt or self._cut_off:
+            self.tombstones.doubt_all(ends=self._cut_off)
+        self.tombstones.begin(number)
 
     def _look(self) -> bool:
         """Whether records may have come back of which no tombstone tells."""
         mark = _lines(self.directory / BOOT_NAME)
         if mark is None:
             return not self._is_where_it_stopped()
-        if mark[0] != self._boot.strip():
-            self._cut_off = mark[0] or "another boot"
+        self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
             # Of an earlier release, which had no tombstones.
             return False
-        return not self._take_over(mark[1], Path(mark[2] if len(mark) > 2 else ""))
+        self._before = self._list_of(mark)
+        return not self._take_over(mark[1])
 
     def _is_where_it_stopped(self) -> bool:
         """Whether the directory is that of the last orderly end, as far as anybody knows."""
         stopped = _lines(self.directory / STOPPED_NAME)
-        number = stopped[1] if stopped is not None and len(stopped) > 1 else ""
-        found = self._read(self.tombstones)
-        if found is None or (found and f"{self.tombstones.session:016x}" != number):
-            _logger.warning("%s is not as it was left: every page is checked", self.directory)
-            self.lost_lists += 1
-            self.tombstones.found.clear()
-            return False
+        number = stopped[1] if stopped is not None and len(stopped) > 1 else f"{0:016x}"
+        self._before = None if stopped is None else self._list_of(stopped)
+        lists = [self.tombstones]
+        if self._before is not None and self._before != self.tombstones.path:
+            lists.append(Tombstones(self._before))
+        for one in lists:
+            found = self._read(one)
+            if found is None or (found and f"{one.session:016x}" != number):
+                _logger.warning("%s is not as it was left: every page is checked", self.directory)
+                self.lost_lists += 1
+                self.tombstones.found.clear()
+                return False
+        # A start that is killed before its mark is written must not look like one of a later use.
+        self.tombstones.session = _number(number)
         return True
 
-    def _take_over(self, number: str, path: Path) -> bool:
-        """Whether the tombstones at ``path`` are those of the use ``number``; they are ours then."""
-        theirs = Tombstones(path)
+    def _list_of(self, mark: list[str]) -> Path | None:
+        """Where the tombstones of the use with this mark lie: a list of this cache, or None."""
+        path = Path(mark[2] if len(mark) > 2 else "")
+        return path if path.name == self.tombstones.path.name else None
+
+    def _take_over(self, number: str) -> bool:
+        """Whether the tombstones of before are those of the use ``number``; they are ours then."""
+        theirs = Tombstones(self._before or Path())
         known = self._read(theirs) and number in {f"{one:016x}" for one in (theirs.session, theirs.coming)}
         if known:
             self.tombstones.found, self.tombstones.epoch = theirs.found, theirs.epoch
+            self.tombstones.session = _number(number)
         elif not self._cut_off:
             _logger.warning(
                 "%s: the list of overwritten objects is lost: every page is checked", self.directory
@@ -121,16 +167,35 @@ class Session:
 
     # ------------------------------------------------------------------ end
 
-    def end(self, *, clean: bool) -> None:
-        """``clean``: everything that was erased is known to be on the medium. Raises OSError.
+    def end(self, *, clean: bool, checked: bool = False) -> None:
+        """``clean``: everything that was erased is known to be on the medium. ``checked``: so is every record
+        to be what the origin had since this use began. Raises OSError.
 
-        Once in doubt, the mark stays: a page that nobody has read since is as doubtful as before.
+        Else a doubt stays: a page that nobody has read since is as doubtful as before.
         """
         try:
-            if clean and not self.unflushed and self.tombstones.at_rest:
+            if clean and checked and self.unflushed and self.tombstones.doubt_ends:
+                self.tombstones.trust_all()
+            if clean and self.tombstones.at_rest:
                 (self.directory / BOOT_NAME).rename(self.directory / STOPPED_NAME)
         finally:
             self.tombstones.close()
+
+
+def lists_of(directory: Path, store_id: int) -> list[Path]:
+    """Tombstones of the cache in ``directory``, finished or not, that lie elsewhere. Raises OSError."""
+    name = f"{store_id:016x}{SUFFIX}"
+    marks = [_lines(directory / mark) for mark in (BOOT_NAME, STOPPED_NAME)]
+    paths = {Path(mark[2]) for mark in marks if mark is not None and len(mark) > 2}
+    named = [path for path in paths if path.name == name and path.parent != directory]
+    return [file for path in named for file in (path, path.with_suffix(FRESH_SUFFIX)) if file.exists()]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 16) % 2**64
+    except ValueError:
+        return 0
 
 
 def _lines(path: Path) -> list[str] | None:

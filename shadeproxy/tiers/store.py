@@ -40,7 +40,7 @@ from shadeproxy.tiers.record import (
     pack_header,
 )
 from shadeproxy.tiers.recovery import Arrival, write_catalogues
-from shadeproxy.tiers.rows import Contents
+from shadeproxy.tiers.rows import Contents, all_checked
 from shadeproxy.tiers.segment import Segment
 from shadeproxy.tiers.space import Punch, Space
 
@@ -188,7 +188,9 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
-        finished = self.claim is not None and self.erasures.finish(awaited=len(self._awaited) > 0)
+        awaited = len(self._awaited) > 0
+        finished = self.claim is not None and self.erasures.finish(awaited=awaited)
+        checked = pages is not None and not awaited and all_checked(pages.rows)
         if pages is not None and self.claim is not None and self.claim.holds_path():
             write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
@@ -197,7 +199,7 @@ class SegmentStore:
         self._space.segments.clear()
         self._files.ready.clear()
         if self.claim is not None:
-            self.claim.release(clean=finished)
+            self.claim.release(clean=finished, checked=checked)
             self.claim = None
 
     # ------------------------------------------------------------------ owner's thread: decisions

@@ -23,6 +23,8 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.medium import is_tmpfs
 
 SUFFIX = ".tombstones"
+FRESH_SUFFIX = ".new"
+"""While it is made."""
 _MAGIC = b"ShTs\x01\x00\x00\x00"
 _HEAD = struct.Struct("<8sQQQQ")  # magic; session, the one that is beginning, epoch of the doubt; hash
 _HASHED = struct.Struct("<8sQQQ")
@@ -47,12 +49,23 @@ class Tombstones:
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
+        self._forgotten = [0, 0]  # how often each half was
         self.doubted = False
         """Whether every record was put in doubt in this use: names tell nothing more then."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._names[0]) + len(self._names[1])
+
+    @property
+    def doubt_ends(self) -> bool:
+        """Whether what was put in doubt may be trusted once it was checked."""
+        return self.epoch % 2 == 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of the room for names is taken."""
+        return 2 * self._places[self._half] > _SLOTS
 
     @property
     def at_rest(self) -> bool:
@@ -85,7 +98,7 @@ class Tombstones:
     def open(self) -> None:
         """Replace the file by a fresh one with the names that were found. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")
+        fresh = self.path.with_suffix(FRESH_SUFFIX)
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -101,7 +114,15 @@ class Tombstones:
         except BaseException:
             os.close(descriptor)
             self._descriptor = -1
+            fresh.unlink(missing_ok=True)
             raise
+
+    def elsewhere(self, path: Path) -> "Tombstones":
+        """The same names, not opened yet, for a file at ``path``; this one is closed."""
+        self.close()
+        other = Tombstones(path)
+        other.session, other.epoch, other.found = self.session, self.epoch, self.found
+        return other
 
     def begin(self, session: int) -> None:
         """A use of the tier begins: its mark is about to be written. Raises OSError."""
@@ -141,14 +162,27 @@ class Tombstones:
             self._places[half] = place + 1
             names.add(object_hash)
 
-    def doubt_all(self) -> None:
-        """From now on every record is to be checked with the origin before it is used. Raises OSError."""
-        with self._lock:
-            self._doubt()
+    def doubt_all(self, *, ends: bool = False) -> None:
+        """From now on every record is to be checked with the origin before it is used. Raises OSError.
 
-    def _doubt(self) -> None:
+        ``ends``: what is read of the medium is what is on it, so that there is an end to checking it.
+        """
+        with self._lock:
+            self._doubt(ends=ends)
+
+    def trust_all(self) -> None:
+        """Every record was checked, and every erasure is on the medium. Raises OSError."""
+        with self._lock:
+            before, self.epoch = self.epoch, 0
+            try:
+                self._write_head()
+            except OSError:
+                self.epoch = before
+                raise
+
+    def _doubt(self, *, ends: bool = False) -> None:
         # Another number each time: what was written down before it counts for nothing.
-        before, self.epoch = self.epoch, secrets.randbits(63) + 1
+        before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()
         except OSError:
@@ -157,22 +191,26 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Add to the other half from now on, if that is empty; the half that ``forget`` is to be given when
-        everything that was dropped before is erased.
+        """Add to the other half from now on, if that is empty; what ``forget`` is to be given when everything
+        that was dropped before is erased: the half, as it is until it is forgotten.
         """
         with self._lock:
             if not self._places[1 - self._half]:
                 self._half = 1 - self._half
-            return 1 - self._half
+            return self._forgotten[1 - self._half] * 2 + 1 - self._half
 
-    def forget(self, half: int) -> None:
-        """Every record of the names in ``half`` is erased for good. Raises OSError."""
+    def forget(self, turned: int) -> None:
+        """Every record of the names in the half of that ``turn`` is erased for good. Raises OSError."""
+        times, half = divmod(turned, 2)
         with self._lock:
+            if times != self._forgotten[half]:
+                return  # it was forgotten since, and has names of later
             if self._places[half]:
                 os.pwrite(self._descriptor, bytes(self._places[half] * _SLOT.size), _start(half))
                 self._keep()
             self._places[half] = 0
             self._names[half].clear()
+            self._forgotten[half] += 1
             self.found.clear()
 
     # ------------------------------------------------------------------ bytes

@@ -11,6 +11,7 @@ from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine import erasing
+from shadeproxy.tiers import tombstones
 from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
 from shadeproxy.tiers.tombstones import Tombstones
 
@@ -65,13 +66,71 @@ async def test_the_name_is_noted_when_the_origin_is_asked(bench):
         assert object_hash(REF) in await noted(bench)
 
 
-async def test_a_purge_that_cannot_be_noted_is_no_success(bench, refusing):
+async def test_a_purge_that_cannot_be_noted_nor_flushed_is_no_success(bench, refusing, monkeypatch):
+    def doubt_all(_self):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
     refusing[0] = True
-    with pytest.raises(WriteRefused, match="cannot note"):
-        await bench.engine.purge("b", "k", dry_run=False)
+    tier = bench.cache.media[0].tier
+    calls = FaultyCalls(scheduled(script=[MediumFault.FLUSH_EIO] * 3))
+    for segment in tier._all_segments():
+        segment._calls = calls
+    with monkeypatch.context() as patched:
+        patched.setattr(Tombstones, "doubt_all", doubt_all)
+        with pytest.raises(WriteRefused, match="cannot note"):
+            await bench.engine.purge("b", "k", dry_run=False)
     refusing[0] = False
-    assert await bench.cache.erasing.settle()
+    await bench.cache.erasing.settle()
     assert (await bench.engine.purge("b", "k", dry_run=False))[0] == 0
+
+
+async def test_a_purge_that_cannot_be_noted_is_on_the_medium_itself(bench, refusing):
+    refusing[0] = True
+    assert (await bench.engine.purge("b", "k", dry_run=False))[0] == 1
+    tier = bench.cache.media[0].tier
+    assert not tier.erasures.any_unmarked
+    assert not any(segment.unflushed for segment in tier._all_segments())
+
+
+@pytest.fixture
+def few_slots(monkeypatch):
+    """Room for eight names in each half."""
+    monkeypatch.setattr(tombstones, "_SLOTS", 8)
+
+
+async def test_a_purge_of_more_objects_than_there_is_room_for_names_leaves_nothing_in_doubt(
+    few_slots, make_bench
+):
+    made = await make_bench(ram_bytes=1 << 19, disk_bytes=1 << 20)
+    for number in range(100):
+        made.origin.put("b", str(number), b"x" * 1000)
+        await made.get(str(number))
+    assert (await made.engine.purge("b", "", dry_run=False))[0] == 100
+    for medium in made.cache.media:
+        assert not medium.tier.erasures.in_doubt
+        assert not medium.tier.erasures.unsettled
+
+
+async def test_names_that_fill_their_room_are_settled_before_it_is_full(few_slots, make_bench, monkeypatch):
+    """Each second some objects are written."""
+    made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
+    made.origin.put("b", "k", b"old" * 1000)
+    await made.get("k")
+    clock, written = ManualClock(), []
+
+    async def sleep(_seconds):
+        await asyncio.sleep(0)
+        if len(written) < 100:
+            refs = [ObjectRef("b", str(len(written) + number)) for number in range(5)]
+            async with made.engine.writing(refs):
+                written.extend(refs)
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    made.cache.erasing.start(clock)
+    while len(written) < 100:
+        await asyncio.sleep(0.001)
+    await made.cache.erasing.aclose()
+    assert not any(medium.tier.erasures.in_doubt for medium in made.cache.media)
 
 
 async def test_a_version_that_is_seen_to_be_old_is_noted_too(bench):
@@ -144,4 +203,23 @@ async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
     for medium in bench.cache.media:
         assert not medium.tier.erasures.in_doubt
         assert not medium.tier.erasures.unsettled
-        assert not any(segment._unflushed for segment in medium.tier._all_segments())
+        assert not any(segment.unflushed for segment in medium.tier._all_segments())
+
+
+async def test_purges_at_once_settle_one_after_another(bench, monkeypatch):
+    """Else each would hold a thread that reads are waiting for."""
+    steps, erasures = [], bench.cache.media[-1].tier.erasures
+
+    def noting(name):
+        real = getattr(erasures, name)
+
+        def noted(*arguments):
+            steps.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(erasures, name, noted)
+
+    noting("turn")
+    noting("settle")
+    await asyncio.gather(*(bench.engine.purge("b", "", dry_run=False) for _ in range(3)))
+    assert steps == ["turn", "settle"] * 3

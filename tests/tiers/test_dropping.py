@@ -1,0 +1,45 @@
+"""Dropping a cache: all that a tier keeps goes, wherever it lies, and nothing else does."""
+
+import pytest
+
+from shadeproxy.tiers import session
+from shadeproxy.tiers.dropping import drop_cache
+
+
+@pytest.fixture
+def place(bench):
+    """Another directory for the tombstones."""
+    return bench.path.parent / "elsewhere"
+
+
+def kill(store):
+    store.claim.release(clean=False)
+    store.claim = None
+
+
+@pytest.mark.parametrize("ending", ["killed", "closed"])
+def test_dropping_a_cache_leaves_nothing_of_it(bench, sample, place, ending):
+    store, _ = bench.open(tombstones=place)
+    bench.add(store, sample(1, 5000))
+    kill(store) if ending == "killed" else store._close()
+    (list_of_it,) = place.glob("*.tombstones")
+    (place / "of-another.tombstones").touch()
+    for path in (list_of_it, bench.path / list_of_it.name):
+        path.with_suffix(".new").touch()
+    assert drop_cache(bench.path, setting="cache.disk.path", dry_run=True) > 0
+    assert list_of_it.exists()
+    drop_cache(bench.path, setting="cache.disk.path")
+    assert [path.name for path in bench.path.iterdir()] == ["lock"]
+    assert [path.name for path in place.iterdir()] == ["of-another.tombstones"]
+
+
+def test_dropping_a_cache_deletes_no_file_that_its_mark_only_claims(bench, place):
+    store, _ = bench.open(tombstones=place)
+    store._close()
+    precious = bench.path.parent / "precious"
+    precious.write_text("mine")
+    mark = bench.path / session.STOPPED_NAME
+    first, number, _ = mark.read_text().splitlines()
+    mark.write_text(f"{first}\n{number}\n{precious}\n")
+    drop_cache(bench.path, setting="cache.disk.path")
+    assert precious.exists()
