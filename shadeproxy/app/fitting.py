@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
@@ -17,6 +19,7 @@ from shadeproxy.core.units import format_size
 from shadeproxy.tiers.room import Verdict
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version, why_unusable
 
+_log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
 """Memory of a process beside tiers and reads under way: 64 MiB when it starts, and the index of its pages."""
@@ -109,3 +112,46 @@ def require_memory(settings: Settings) -> None:
     verdict = judge_memory(settings, memory_limit())
     if not verdict.possible:
         raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+
+
+class MemoryWatch:
+    """Whether a running proxy still fits, and would after a restart with the settings that were read last."""
+
+    def __init__(self) -> None:
+        self._now = self._after_restart = Verdict(possible=True)
+        self._wanted: Settings | None = None
+
+    @property
+    def told(self) -> Verdict:
+        """The verdict to act on first."""
+        if not self._now.possible or self._after_restart.possible:
+            return self._now
+        return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
+
+    def remarks(self) -> list[str]:
+        """What ``/readyz`` says of it. Names no path."""
+        if not self._now.possible:
+            return ["the proxy may need more memory than its control group allows"]
+        return ["the new settings need more memory than there is to start with"] * (not self.told.possible)
+
+    def look(self, settings: Settings) -> None:
+        """Read the limits, which change while the proxy runs (blocking, tiny); what is wrong is said once."""
+        limit = memory_limit()
+        before, self._now = self._now, judge_memory(settings, limit)
+        if before.possible:
+            _say("too little memory", self._now)
+        if self._wanted is not None:
+            before, self._after_restart = self._after_restart, judge_memory(self._wanted, limit)
+            if before.possible and self._now.possible:
+                _say("too little memory for a restart", self._after_restart)
+
+    def reloaded(self, settings: Settings, wanted: Settings) -> None:
+        """``wanted`` was read, and ``settings`` are in force of it: look, and say what is wrong again."""
+        self._now = self._after_restart = Verdict(possible=True)
+        self._wanted = wanted
+        self.look(settings)
+
+
+def _say(what: str, verdict: Verdict) -> None:
+    if not verdict.possible:
+        _log.error(what, error=verdict.cause, hint=verdict.remedy)
