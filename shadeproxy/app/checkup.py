@@ -16,7 +16,6 @@ from typing import Any
 import structlog
 
 from shadeproxy.app.diagnosis import Facts, SilentJob, diagnose
-from shadeproxy.app.fitting import judge_memory
 from shadeproxy.app.live import Live
 from shadeproxy.app.origins import Providers
 from shadeproxy.app.tier_diagnosis import TierFacts
@@ -24,7 +23,6 @@ from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginAnswer, OriginError
-from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
@@ -33,7 +31,7 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Tier
-from shadeproxy.tiers.room import Room, Verdict, look_at
+from shadeproxy.tiers.room import Room, look_at
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)
@@ -69,8 +67,9 @@ class Checkup:
         self._status = status
         self._silent_jobs = silent_jobs
         self._detached: tuple[str, ...] = ()
-        self._memory = Verdict(possible=True)
         self._refused = False
+        self._told: bool | None = None
+        self._broken: dict[str, str] = {}
 
     def remarks(self) -> list[str]:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
@@ -88,8 +87,7 @@ class Checkup:
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
-        if not self._memory.possible:
-            found.append("the proxy may need more memory than its control group allows")
+        found += self._live.memory.remarks()
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -112,20 +110,31 @@ class Checkup:
         """Ask the origin once, and again while it does not answer or refuses us, until cancelled; and see
         whether our directories are still there.
         """
-        told = None
+        looks = {
+            "directories": self._watch_directories,
+            "memory": self._watch_memory,
+            "origin": self._watch_origin,
+        }
         while True:
-            self._detached = await asyncio.to_thread(self._look_for_directories)
-            self._memory = await asyncio.to_thread(self._look_at_memory)
-            if told is None or self._refused or not self._health.answering:
-                told = await self._look(told)
+            for name, look in looks.items():
+                try:
+                    await look()
+                    self._broken.pop(name, None)
+                except Exception as error:  # noqa: BLE001 - logged; the next look may go well
+                    if self._broken.get(name) != repr(error):
+                        _log.error("look failed, will try again", at=name, error=mask_text(repr(error)))
+                    self._broken[name] = repr(error)
             await self._clock.sleep(_AGAIN_S)
 
-    def _look_at_memory(self) -> Verdict:
-        """Whether the limits of memory, which change while the proxy runs, still leave room; said once."""
-        verdict = judge_memory(self._live.settings, memory_limit())
-        if not verdict.possible and self._memory.possible:
-            _log.error("too little memory", error=verdict.cause, hint=verdict.remedy)
-        return verdict
+    async def _watch_directories(self) -> None:
+        self._detached = await asyncio.to_thread(self._look_for_directories)
+
+    async def _watch_memory(self) -> None:
+        await asyncio.to_thread(self._live.memory.look, self._live.settings)
+
+    async def _watch_origin(self) -> None:
+        if self._told is None or self._refused or not self._health.answering:
+            self._told = await self._look(self._told)
 
     def _look_for_directories(self) -> tuple[str, ...]:
         """Which were deleted or replaced; said once each."""
@@ -159,8 +168,8 @@ class Checkup:
         settings = self._live.settings
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
-        self._detached = await asyncio.to_thread(self._look_for_directories)
-        self._memory = await asyncio.to_thread(self._look_at_memory)
+        await self._watch_directories()
+        await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
         state_aside = await asyncio.to_thread(_like, settings.state.path / "cache.db.damaged-*")
         descriptors_open = await asyncio.to_thread(_descriptors_open)
@@ -191,8 +200,8 @@ class Checkup:
             unidentified=self._stats.pages.unidentified,
             waits=self._live.needs_restart,
             reload_error=self._live.reload_error,
-            memory_error=self._memory.cause,
-            memory_remedy=self._memory.remedy,
+            memory_error=self._live.memory.told.cause,
+            memory_remedy=self._live.memory.told.remedy,
             silent_jobs=await self._silent_jobs(),
         )
 

@@ -3,16 +3,23 @@
 The one judgement of ``check``, ``serve`` and ``doctor``. Settings that end in an OOM kill are refused.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
+from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit, is_memory, memory_limit
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.room import Verdict
+from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version, why_unusable
 
+_log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
 """Memory of a process beside tiers and reads under way: 64 MiB when it starts, and the index of its pages."""
@@ -36,24 +43,68 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Return whether tiers in memory, reads under way and the processes fit below ``limit``."""
+    """Return whether tiers in memory, caches set aside there, reads under way and the processes fit below
+    ``limit``.
+    """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
+    aside = _aside(settings)
+    aside_bytes = sum(aside.values())
     rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.workers
-    needed_bytes = rest_bytes + sum(tier.capacity_bytes for tier in tiers)
+    needed_bytes = rest_bytes + aside_bytes + sum(tier.capacity_bytes for tier in tiers)
     if needed_bytes <= limit.limit_bytes:
         return Verdict(possible=True)
-    named = ", ".join(f"{tier.key}.capacity {format_size(tier.capacity_bytes)}" for tier in tiers)
-    left_bytes = limit.limit_bytes - rest_bytes
+    parts = [f"{tier.key}.capacity {format_size(tier.capacity_bytes)}" for tier in tiers]
+    parts.append(f"cache.inflight {format_size(settings.cache.inflight)}")
+    parts.append(f"{settings.s3.workers} x {format_size(PROCESS_BYTES)} for processes")
+    parts += [f"{format_size(aside_bytes)} in caches set aside"] * bool(aside)
     return Verdict(
         False,
-        f"memory: {f'{named}, ' if named else ''}cache.inflight {format_size(settings.cache.inflight)} and"
-        f" {settings.s3.workers} x {format_size(PROCESS_BYTES)} for processes are"
-        f" {format_size(needed_bytes)}, but {limit.place} allows {format_size(limit.limit_bytes)}, and the"
-        " kernel would kill the proxy",
-        f'set {tiers[0].key}.capacity to at most "{left_bytes // _MIB} MiB", or raise the limit'
-        if tiers and left_bytes >= _MIB
-        else "lower cache.inflight or s3.workers, or raise the limit",
+        f"memory: {', '.join(parts[:-1])} and {parts[-1]} are {format_size(needed_bytes)}, but {limit.place}"
+        f" allows {format_size(limit.limit_bytes)}, and the kernel would kill the proxy",
+        _remedy(tiers, aside, limit.limit_bytes - rest_bytes, needed_bytes - limit.limit_bytes),
     )
+
+
+def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
+    """What to change. ``left_bytes``: for tiers and for what is aside; ``excess_bytes``: what is too much."""
+    delete, enough = "", sum(aside.values()) >= excess_bytes
+    if aside:
+        delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
+    if enough:
+        left_bytes -= sum(aside.values())  # the alternative is to keep them
+    left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
+    if not tiers or left_bytes < _MIB:
+        return f"{delete}lower cache.inflight or s3.workers, or raise the limit"
+    return f'{delete}set {tiers[0].key}.capacity to at most "{left_bytes // _MIB} MiB", or raise the limit'
+
+
+def _aside(settings: Settings) -> dict[Path, int]:
+    """Bytes of memory in directories that starts set aside, and that one with these settings would."""
+    found: dict[Path, int] = {}
+    for tier in tier_settings(settings):
+        with suppress(OSError):
+            paths = moved_aside(tier.path)
+            if _would_move_aside(settings, tier.path):
+                paths.append(tier.path)
+            found.update((path, _held_bytes(path)) for path in paths if is_memory(path))
+    return {path: held_bytes for path, held_bytes in found.items() if held_bytes}
+
+
+def _would_move_aside(settings: Settings, path: Path) -> bool:
+    """Where a start is refused for another origin, nothing is set aside."""
+    reason = why_unusable(read_version(path), origin_name(settings))
+    return reason == INCOMPATIBLE or (
+        reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
+    )
+
+
+def _held_bytes(path: Path) -> int:
+    held_bytes = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):  # deleted meanwhile
+                held_bytes += Path(directory, name).lstat().st_blocks * 512
+    return held_bytes
 
 
 def require_memory(settings: Settings) -> None:
@@ -61,3 +112,46 @@ def require_memory(settings: Settings) -> None:
     verdict = judge_memory(settings, memory_limit())
     if not verdict.possible:
         raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+
+
+class MemoryWatch:
+    """Whether a running proxy still fits, and would after a restart with the settings that were read last."""
+
+    def __init__(self) -> None:
+        self._now = self._after_restart = Verdict(possible=True)
+        self._wanted: Settings | None = None
+
+    @property
+    def told(self) -> Verdict:
+        """The verdict to act on first."""
+        if not self._now.possible or self._after_restart.possible:
+            return self._now
+        return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
+
+    def remarks(self) -> list[str]:
+        """What ``/readyz`` says of it. Names no path."""
+        if not self._now.possible:
+            return ["the proxy may need more memory than its control group allows"]
+        return ["the new settings need more memory than there is to start with"] * (not self.told.possible)
+
+    def look(self, settings: Settings) -> None:
+        """Read the limits, which change while the proxy runs (blocking, tiny); what is wrong is said once."""
+        limit = memory_limit()
+        before, self._now = self._now, judge_memory(settings, limit)
+        if before.possible:
+            _say("too little memory", self._now)
+        if self._wanted is not None:
+            before, self._after_restart = self._after_restart, judge_memory(self._wanted, limit)
+            if before.possible and self._now.possible:
+                _say("too little memory for a restart", self._after_restart)
+
+    def reloaded(self, settings: Settings, wanted: Settings) -> None:
+        """``wanted`` was read, and ``settings`` are in force of it: look, and say what is wrong again."""
+        self._now = self._after_restart = Verdict(possible=True)
+        self._wanted = wanted
+        self.look(settings)
+
+
+def _say(what: str, verdict: Verdict) -> None:
+    if not verdict.possible:
+        _log.error(what, error=verdict.cause, hint=verdict.remedy)

@@ -18,6 +18,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.clients import build_upstreams, has_own_upstreams
+from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
@@ -56,7 +57,8 @@ class _Prepared:
     """New settings with everything that they refer to, read (blocking). Raises ConfigError."""
 
     def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
-        self.settings, self.needs_restart = merge(current, load())
+        self.wanted = load()
+        self.settings, self.needs_restart = merge(current, self.wanted)
         self.terms: Terms = build_terms(self.settings)
         self.token = self.settings.control.resolve_token()
         self.providers = build_providers(self.settings, clock)
@@ -75,6 +77,7 @@ class Live:
         """Settings that the last reload could not change."""
         self.reload_error = ""
         """Why the last reload changed nothing, if it did not."""
+        self.memory = MemoryWatch()
         self._clock = clock
 
     async def reload(self, load: Callable[[], Settings]) -> None:
@@ -95,7 +98,15 @@ class Live:
         self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
         if new.needs_restart:
             _log.warning("needs a restart", settings=new.needs_restart)
+        await asyncio.to_thread(self._look_at_memory, new)
         _log.info("configuration reloaded")
+
+    def _look_at_memory(self, new: _Prepared) -> None:
+        """Too little of it is said, and undoes nothing."""
+        try:
+            self.memory.reloaded(self.settings, new.wanted)
+        except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
+            _log.error("memory could not be looked at", error=repr(error))
 
     @property
     def log_level(self) -> str:

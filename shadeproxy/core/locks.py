@@ -10,10 +10,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 
 LOCK_NAME = "lock"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a medium without room."""
+_TRIES = 20
+_PAUSE_S = 0.01
+"""Far longer than it takes to ask."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 
@@ -26,7 +30,7 @@ def lock(path: Path) -> int:
     """Lock the file ``path``, made if need be; returns the descriptor that holds it. Raises Held, OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(descriptor)
         _write_pid(descriptor)
     except BlockingIOError:
         holder = _holder(descriptor)
@@ -36,6 +40,18 @@ def lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _take(descriptor: int) -> None:
+    """Raises BlockingIOError. A process that only asks, see ``holder_of``, is waited for."""
+    for _ in range(_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails beside a holder
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        sleep(_PAUSE_S)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder_of(path: Path) -> str:

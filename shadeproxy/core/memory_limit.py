@@ -39,7 +39,11 @@ def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
 
 def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
     """Return whether files in ``path``, existing or not, take memory: whether it lies on a tmpfs."""
-    mounts = [mount for mount in _mounts(proc) if path.absolute().is_relative_to(mount.point)]
+    mounts = []
+    with suppress(OSError, ValueError):
+        # Where links lead: mount points are told without any.
+        place = Path(os.path.realpath(path))
+        mounts = [mount for mount in _mounts(proc) if place.is_relative_to(mount.point)]
     # Of two on one point the later one is on top.
     nearest = max(mounts, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in mounts if nearest is not None and mount.point == nearest.point]

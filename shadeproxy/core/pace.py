@@ -7,6 +7,8 @@ loop only.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 PER_TURN = 16
 """Steps in one turn of the loop. A step of a read takes 0.1 to 0.4 ms, most of it in the kernel."""
@@ -35,6 +37,12 @@ class Pace:
             function()
         else:
             self._waiting.append(function)
+
+    def finished(self, task: asyncio.Future[Any]) -> asyncio.Future[None]:
+        """Done, in its turn, after ``task`` is, which does not notice when who waits for it gives up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
+        return future
 
     def _take(self) -> bool:
         if not self._scheduled:

@@ -163,6 +163,10 @@ class Filling:
                 # What is known is old: the next read starts from nothing.
                 self._outdated(flight.ref)
             raise
+        finally:
+            if flight.meta is None:
+                # Nothing lies in it, and a reader of the page before may come for the error much later.
+                self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
         """Whether ``known`` is what a read that began now would go by; else only its reader is behind."""
@@ -188,7 +192,7 @@ class Filling:
         ) as read:
             self._versions.allow(flight.upstream, ref, ticket)
             if read.pass_on is not None:
-                await self._pass_on(flight, read)
+                await self._pass_on(flight, read, known)
                 return
             self._notice(flight, read.meta)
             # A Content-Range says how long the object is; a Content-Length only claims it until all has come.
@@ -207,9 +211,9 @@ class Filling:
         elif flight.publishable and length:
             await self._store(flight, Page(ref, meta.etag, number), meta)
 
-    async def _pass_on(self, flight: Flight, read: OriginRead) -> None:
+    async def _pass_on(self, flight: Flight, read: OriginRead, known: ObjectMeta | None) -> None:
         """Let readers have an answer that cannot be kept: all of them, where it is short and they wait for it
-        already, else one.
+        already, else one that knew nothing of the object.
         """
         size = read.meta.size
         self._versions.unidentified(flight.ref)
@@ -217,6 +221,10 @@ class Filling:
         if flight.intent is not Intent.DEMAND:
             raise Unidentified(flight.ref)
         if size > self._page_size or read.span != Span(0, size):
+            if known is not None:
+                raise Unidentified(flight.ref)  # its readers began with another answer
+            # What follows is at the pace of a client, who needs none of it.
+            self._retire(flight)
             await flight.hand_over(read)
             return
         await self._take(flight, size)
@@ -259,11 +267,13 @@ class Filling:
             flight.budget_bytes = length
 
     async def _take(self, flight: Flight, length: int) -> None:
-        """Memory for the page, unless it was taken before."""
+        """Memory for the page, unless it was taken before; what was taken for a longer one is given back."""
         missing = length - flight.budget_bytes
         if missing > 0:
             await self._ledger.take(missing, flight.intent)
-            flight.budget_bytes += missing
+        else:
+            self._ledger.give(-missing)
+        flight.budget_bytes = length
 
     def _notice(self, flight: Flight, meta: ObjectMeta) -> None:
         """Forget what else is known or flying of the object, if this flight brings a newer version."""

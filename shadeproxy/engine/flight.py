@@ -70,12 +70,13 @@ class Flight:
         """An answer that cannot be kept: of the one reader that takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
+        self._suspended = 0  # those that wait, and those that will go on in their turn
         self._pace = pace or Pace()
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for the next byte now."""
-        return any(not future.done() for future, _ in self._waiting)
+        """Whether somebody waits for the next byte now, or was woken and could not look at it yet."""
+        return self._suspended > 0
 
     @property
     def length(self) -> int:
@@ -173,17 +174,22 @@ class Flight:
         Who waits for more than a first byte, as of a body that has to be verified, has a window longer.
         """
         arriving = self.filled > 0
-        for future, deadline in self._waiting:
-            if deadline is None or future.done():
-                continue
-            if (deadline.arriving_left_s if arriving else deadline.left_s) <= 0:
-                future.set_exception(deadline.exceeded())
+        waiting, self._waiting = self._waiting, []
+        for future, deadline in waiting:
+            if deadline is not None and _is_late(deadline, arriving):
+                self._pace.call(partial(_refuse, future, deadline))
+            else:
+                self._waiting.append((future, deadline))
 
-    def _progress(self, deadline: Deadline | None) -> asyncio.Future[None]:
-        """Done when there is more."""
+    async def _progress(self, deadline: Deadline | None) -> None:
+        """Wait until there is more."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, deadline))
-        return future
+        self._suspended += 1
+        try:
+            await future
+        finally:
+            self._suspended -= 1
 
     def _wake(self) -> None:
         if not self._waiting:
@@ -191,6 +197,15 @@ class Flight:
         waiting, self._waiting = self._waiting, []
         for future, _ in waiting:
             self._pace.call(partial(set_done, future))
+
+
+def _is_late(deadline: Deadline, arriving: bool) -> bool:
+    return (deadline.arriving_left_s if arriving else deadline.left_s) <= 0
+
+
+def _refuse(future: asyncio.Future[None], deadline: Deadline) -> None:
+    if not future.done():
+        future.set_exception(deadline.exceeded())
 
 
 Fill = Callable[[Flight], Coroutine[Any, Any, None]]

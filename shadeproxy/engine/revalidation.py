@@ -17,6 +17,7 @@ import structlog
 
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
+from shadeproxy.core.pace import Pace
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.verdicts import Grant
@@ -76,6 +77,8 @@ class Revalidator:
         self._now_s = now_s
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
+        self._pace = Pace()
+        """Of all who wait: an object that is checked on each read may have thousands."""
         self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
         # A prefix is the reference of its bucket, with the prefix for a key.
         self._asked_alone: Counter[ObjectRef] = Counter()
@@ -103,11 +106,14 @@ class Revalidator:
             joined = task is not None
             if task is None:
                 task = self._start(check)
-            # Shielded: a caller that hangs up, or is late, must not fail the others.
-            shared = asyncio.shield(task)
+            # Not the task itself: a caller that hangs up, or is late, must not fail the others.
+            done = self._pace.finished(task)
             try:
-                return await (shared if deadline is None else deadline.bound(shared))
+                await (done if deadline is None else deadline.bound(done))
+                return task.result()
             except DeadlineExceeded:
+                if (turn := self._pace.turn()) is not None:
+                    await turn
                 # Who joined late has time for a request of his own.
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise

@@ -156,12 +156,22 @@ class StateStore:
             self._flight = None
 
     async def _commit_periodically(self) -> None:
+        said = ""
         while True:
             await self._clock.sleep(self._commit_every_s)
+            failed = self.failing
             try:
+                if failed and self._flight is None:
+                    self._begin_commit()  # also of nothing: how else would it be seen that there is room
                 await self.flush()
             except StateError as error:
-                _logger.warning("control state is not saved, will try again: %s", error)
+                if str(error) != said:
+                    _logger.warning("control state is not saved, will try again: %s", error)
+                said = str(error)
+            else:
+                said = ""
+                if failed:
+                    _logger.info("control state is saved again")
 
     # ------------------------------------------------------------------ the writer's thread
 
@@ -190,6 +200,17 @@ class StateStore:
                 self._close_database()
             self.failing = True
             _logger.warning("control state is not saved, will try again: %s", error)
+
+    def _open_late(self) -> None:
+        """Open the database that had no room when the store was opened."""
+        try:
+            self._open_database()
+        except BaseException:
+            # One that takes no row is as good as none: the next commit must prove it again.
+            self._close_database()
+            raise
+        self._identity = identity(self.path)
+        self._rescued = {}
 
     def _close_database(self) -> None:
         if self._cache is not None:
@@ -277,8 +298,7 @@ class StateStore:
     def _commit(self, batch: _Batch) -> None:
         try:
             if self._cache is None:
-                self._open_database()
-                self._rescued = {}
+                self._open_late()
             with self._cache.transact():
                 for key, value in batch.items():
                     if value is None:

@@ -5,6 +5,7 @@ a typo in a setting must not cost it.
 """
 
 import json
+import re
 import secrets
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -75,3 +76,11 @@ def move_aside(path: Path, reason: str) -> Path:
         number += 1
     path.rename(target)
     return target
+
+
+def moved_aside(path: Path) -> list[Path]:
+    """Return the directories beside that of a tier that ``move_aside`` renamed. Raises OSError."""
+    if not path.parent.is_dir():
+        return []
+    name = re.compile(rf"{re.escape(path.name)}\.({INCOMPATIBLE}|{OTHER_ORIGIN})-\d+")
+    return sorted(found for found in path.parent.iterdir() if name.fullmatch(found.name))

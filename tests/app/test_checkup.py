@@ -1,11 +1,14 @@
 """What a running proxy finds out about its origin by itself."""
 
 import asyncio
+import errno
 from types import SimpleNamespace
 
 import pytest
 
+from shadeproxy.app import fitting
 from shadeproxy.app.checkup import Checkup
+from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
@@ -25,6 +28,21 @@ class Probed:
         if outcome is not None:
             raise outcome
         return "answers"
+
+
+def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
+    settings = Settings.load(None, ["cache.ram.capacity=1 MiB", "cache.inflight=8 MiB"])
+    standing = {
+        "health": OriginHealth(clock),
+        "providers": SimpleNamespace(),
+        "tiers": (),
+        "state": SimpleNamespace(failing=False, is_detached=lambda: False),
+        "stats": SimpleNamespace(gauges={}),
+        "status": lambda: "ready",
+        "silent_jobs": no_jobs,
+    }
+    live = SimpleNamespace(settings=settings, memory=MemoryWatch())
+    return Checkup(live, origin=origin, clock=clock, **(standing | parts))
 
 
 async def no_jobs() -> tuple[()]:
@@ -60,18 +78,7 @@ async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwis
             await asyncio.get_running_loop().create_future()
 
     clock.sleep = sleep
-    checkup = Checkup(
-        SimpleNamespace(settings=Settings.load(None, ["cache.ram.capacity=1 MiB", "cache.inflight=8 MiB"])),
-        origin=Probed(*outcomes),
-        health=OriginHealth(clock),
-        providers=SimpleNamespace(),
-        tiers=(),
-        state=SimpleNamespace(failing=False, is_detached=lambda: False),
-        stats=SimpleNamespace(gauges={}),
-        clock=clock,
-        status=lambda: "ready",
-        silent_jobs=no_jobs,
-    )
+    checkup = make(clock, Probed(*outcomes))
     watch = asyncio.create_task(checkup.watch())
     await enough.wait()
     watch.cancel()
@@ -80,3 +87,58 @@ async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwis
     told = [line for line in (printed.out + printed.err).splitlines() if "origin" in line]
     assert len(told) == len(lines)
     assert all(text in line for text, line in zip(lines, told, strict=True))
+
+
+class Odd:
+    """A tier whose directory cannot be asked about, or an origin that breaks, ``failures`` times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.asked = failures, 0
+        self.name, self.disabled_reason, self.limit_bytes, self.capacity_bytes = "disk", "", 1, 1
+        self.erasures = SimpleNamespace(any_unmarked=False, owed=0)
+
+    def fail(self) -> None:
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    def is_detached(self) -> bool:
+        self.fail()
+        return True
+
+    async def probe(self) -> str:
+        self.fail()
+        return "answers"
+
+
+async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
+    """Neither its own look nor those of the others, which go on meanwhile."""
+    clock, passed = ManualClock(), asyncio.Semaphore(0)
+    go_on = asyncio.Semaphore(0)
+
+    async def sleep(_seconds: float) -> None:
+        passed.release()
+        await go_on.acquire()
+
+    def broken() -> None:
+        raise RuntimeError("no memory here")
+
+    clock.sleep = sleep
+    tier, origin = Odd(2), Odd(3)
+    checkup = make(clock, origin, tiers=(tier,))
+    monkeypatch.setattr(fitting, "memory_limit", broken)
+    watch = asyncio.create_task(checkup.watch())
+    for _ in range(4):
+        async with asyncio.timeout(10):
+            await passed.acquire()
+        go_on.release()
+    assert checkup.remarks() == ["the directory of tier disk was deleted"]
+    assert origin.asked == 4
+    monkeypatch.undo()
+    async with asyncio.timeout(10):
+        await passed.acquire()
+    watch.cancel()
+    printed = "".join(capfd.readouterr())
+    assert printed.count("Too many open files") == 2, "once for each of the two"
+    assert printed.count("no memory here") == 1
+    assert "origin answers" in printed

@@ -1,9 +1,11 @@
 """Settings against the machine's memory."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from shadeproxy.app.fitting import judge_memory, require_memory
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit
+from shadeproxy.tiers.record import FORMAT_VERSION
 
 MIB = 1024**2
 _GROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
@@ -42,6 +45,74 @@ def test_a_disk_tier_on_a_tmpfs_counts_and_one_on_disk_does_not(tmp_path):
     disk = "cache.disk.capacity=300 MiB"
     assert not judge_memory(settings(disk, "cache.disk.path=/dev/shm/other"), limit(900 * MIB)).possible
     assert judge_memory(settings(disk, f"cache.disk.path={tmp_path}"), limit(900 * MIB)).possible
+
+
+@pytest.fixture
+def shm():
+    """A directory on a tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="shadeproxy-[test]-") as path:
+        yield Path(path)
+
+
+def put_aside(path: Path, size_mib: int) -> Path:
+    (path / "deeper").mkdir(parents=True)
+    (path / "deeper" / "0.seg").write_bytes(bytes(size_mib * MIB))
+    return path
+
+
+def test_caches_set_aside_on_a_tmpfs_count_and_can_be_deleted(shm, tmp_path):
+    tier = shm / "ram"
+    first = put_aside(shm / "ram.other-origin-1", 3)
+    second = put_aside(shm / "ram.incompatible-12", 2)
+    for other in ("ram", "ram.other-origin-x", "ram.backup-1", "ram2.other-origin-1"):
+        put_aside(shm / other, 9)
+    put_aside(tmp_path / "disk.other-origin-1", 9)
+    ours = settings(
+        f"cache.ram.path={tier}", "cache.disk.capacity=1 GiB", f"cache.disk.path={tmp_path / 'disk'}"
+    )
+    assert judge_memory(ours, limit(901 * MIB)).possible
+    verdict = judge_memory(ours, limit(900 * MIB))
+    assert verdict.cause == (
+        "memory: cache.ram.capacity 512.0 MiB, cache.inflight 256.0 MiB, 1 x 128.0 MiB for processes and"
+        " 5.0 MiB in caches set aside are 901.0 MiB, but /sys/fs/cgroup/memory.max allows 900.0 MiB, and the"
+        " kernel would kill the proxy"
+    )
+    assert verdict.remedy == (
+        f'delete {second}, {first}, or set cache.ram.capacity to at most "511 MiB", or raise the limit'
+    )
+    verdict = judge_memory(ours, limit(800 * MIB))
+    assert verdict.remedy == (
+        f'delete {second}, {first} and set cache.ram.capacity to at most "416 MiB", or raise the limit'
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "rule", "counts"),
+    [
+        ({"format": FORMAT_VERSION, "store": "1", "contents": "elsewhere"}, "set-aside", True),
+        ({"format": FORMAT_VERSION, "store": "1", "contents": "elsewhere"}, "refuse", False),
+        ({"format": 1}, "refuse", True),
+        ({"format": FORMAT_VERSION, "store": "1", "contents": "s3.aws"}, "set-aside", False),
+        (None, "set-aside", False),
+    ],
+)
+def test_a_cache_that_this_start_would_set_aside_counts(shm, version, rule, counts):
+    """Beside the new one, which has not begun."""
+    ours = settings(f"cache.ram.path={shm}", f"cache.on_other_origin={rule}", "origin.name=s3.aws")
+    put_aside(shm / "segments", 2)
+    if version is not None:
+        (shm / "version.json").write_text(json.dumps(version))
+    verdict = judge_memory(ours, limit(897 * MIB))
+    assert verdict.possible is not counts
+    if counts:
+        assert "2.0 MiB in caches set aside" in verdict.cause
+        assert verdict.remedy.startswith(f"delete {shm}, or set")
+
+
+def test_with_two_tiers_in_memory_the_remedy_leaves_room_for_the_other():
+    ours = settings("cache.disk.capacity=300 MiB", "cache.disk.path=/dev/shm/other")
+    verdict = judge_memory(ours, limit(1000 * MIB))
+    assert verdict.remedy == 'set cache.ram.capacity to at most "316 MiB", or raise the limit'
 
 
 def test_it_is_refused_with_what_to_change(monkeypatch):

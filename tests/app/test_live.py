@@ -1,12 +1,17 @@
 """Reloading settings: what fails says so, and the next reload is done."""
 
+import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from shadeproxy.app.live import Live
+from shadeproxy.app import fitting
+from shadeproxy.app import live as live_module
+from shadeproxy.app.live import Live, Parts
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.memory_limit import MemoryLimit
 
 
 @pytest.fixture
@@ -25,3 +30,89 @@ async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(setting
     await live.reload(load)
     assert live.settings is settings
     assert "could not determine home directory" in live.reload_error
+
+
+@pytest.fixture
+def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Live:
+    """Of a proxy that serves, as far as a reload goes."""
+    monkeypatch.setattr(live_module, "configure_logging", lambda **_how: None)
+    live = Live(settings, SystemClock())
+    live.parts = Parts(
+        authenticator=Mock(),
+        rules=Mock(),
+        providers={},
+        engine=Mock(),
+        handler=Mock(),
+        lane=Mock(),
+        observer=Mock(),
+        context=Mock(),
+        pins=Mock(),
+    )
+    return live
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Memory that there may be."""
+    machine = {"bytes": 1 << 50}
+    monkeypatch.setattr(fitting, "memory_limit", lambda: MemoryLimit(machine["bytes"], "/memory.max"))
+    return machine
+
+
+async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(live, settings, machine, capfd) -> None:
+    await live.reload(lambda: settings)
+    assert live.memory.remarks() == []
+    for _ in range(2):
+        machine["bytes"] = 100 << 20
+        capfd.readouterr()
+        await live.reload(lambda: changed(settings, log_level="warning"))
+        printed = "".join(capfd.readouterr())
+        assert "too little memory" in printed
+        assert "but /memory.max allows 100.0 MiB" in printed
+        assert live.settings.telemetry.log_level == "warning"
+        assert live.reload_error == ""
+        assert live.memory.remarks() == ["the proxy may need more memory than its control group allows"]
+        assert "but /memory.max allows 100.0 MiB" in live.memory.told.cause
+    machine["bytes"] = 1 << 50
+    await live.reload(lambda: settings)
+    assert live.memory.remarks() == []
+    assert live.memory.told.possible
+
+
+async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
+    live, settings, machine, capfd
+) -> None:
+    machine["bytes"] = 1 << 40
+    await live.reload(lambda: changed(settings, log_level="warning", inflight=2 << 40))
+    assert live.settings.telemetry.log_level == "warning"
+    assert live.needs_restart == ("cache.inflight",)
+    printed = "".join(capfd.readouterr())
+    assert "too little memory for a restart" in printed
+    assert "cache.inflight 2.0 TiB" in printed
+    for _ in range(2):
+        assert live.memory.remarks() == ["the new settings need more memory than there is to start with"]
+        assert live.memory.told.cause.startswith("after a restart, memory: ")
+        assert live.memory.told.remedy
+        await asyncio.to_thread(live.memory.look, live.settings)  # as the watch does
+    assert "too little memory" not in "".join(capfd.readouterr())
+    await live.reload(lambda: settings)
+    assert live.memory.remarks() == []
+
+
+async def test_a_failure_to_look_at_memory_keeps_no_reload_from_being_done(
+    live, settings, monkeypatch, capfd
+) -> None:
+    def broken() -> MemoryLimit:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(fitting, "memory_limit", broken)
+    await live.reload(lambda: changed(settings, log_level="warning"))
+    assert live.settings.telemetry.log_level == "warning"
+    assert live.reload_error == ""
+    assert "memory could not be looked at" in "".join(capfd.readouterr())
+
+
+def changed(settings: Settings, *, log_level: str, inflight: int | None = None) -> Settings:
+    cache = settings.cache.model_copy(update={} if inflight is None else {"inflight": inflight})
+    telemetry = settings.telemetry.model_copy(update={"log_level": log_level})
+    return settings.model_copy(update={"telemetry": telemetry, "cache": cache})

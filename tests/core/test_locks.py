@@ -1,6 +1,7 @@
 """The lock of a directory: who holds it is named, also when that is not who took it."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -92,3 +93,42 @@ def test_a_broken_disk_does(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", broken)
     with pytest.raises(OSError, match="Input/output error"):
         locks.lock(tmp_path / "lock")
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A descriptor that holds the lock as ``holder_of`` does; let go in the first pause of ``lock``."""
+    os.close(locks.lock(tmp_path / "lock"))
+    descriptor = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    pauses = []
+
+    def pause(_seconds: float) -> None:
+        pauses.append(1)
+        if len(pauses) == 1:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(locks, "sleep", pause)
+    yield pauses
+    os.close(descriptor)
+
+
+def test_a_start_in_the_moment_in_which_a_free_lock_is_asked_about_takes_it(tmp_path, asked):
+    os.close(locks.lock(tmp_path / "lock"))
+    assert asked == [1]
+
+
+def test_a_start_does_not_wait_for_a_holder(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "sleep", lambda _seconds: pytest.fail("waited"))
+    held = locks.lock(tmp_path / "lock")
+    assert refusal(tmp_path) == f"process {os.getpid()}"
+    os.close(held)
+
+
+def test_who_asks_and_never_ends_is_named(tmp_path, monkeypatch):
+    """As a doctor that was stopped."""
+    os.close(locks.lock(tmp_path / "lock"))
+    monkeypatch.setattr(locks, "sleep", lambda _seconds: None)
+    with (tmp_path / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert refusal(tmp_path) == f"process {os.getpid()}"

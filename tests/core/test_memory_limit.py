@@ -82,3 +82,18 @@ def test_tmpfs_is_memory_and_other_file_systems_are_not(machine, tmp_path):
     proc = machine("40 22 0:9 / {point} rw - tmpfs tmpfs rw", "0::/\n", {"there": ""})
     assert is_memory(tmp_path / "cgroup" / "tier" / "not-there-yet", proc)
     assert not is_memory(tmp_path / "disk", proc)
+
+
+def test_a_link_to_a_tmpfs_is_memory_and_a_link_from_there_is_not(machine, tmp_path):
+    proc = machine("40 22 0:9 / {point} rw - tmpfs tmpfs rw", "0::/\n", {"there/file": ""})
+    (tmp_path / "linked").symlink_to(tmp_path / "cgroup" / "there")
+    (tmp_path / "cgroup" / "elsewhere").symlink_to(tmp_path / "disk")
+    assert is_memory(tmp_path / "linked", proc)
+    assert is_memory(tmp_path / "linked" / "not-there-yet", proc)
+    assert not is_memory(tmp_path / "cgroup" / "elsewhere", proc)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert not is_memory(tmp_path / "loop", proc)
+
+
+def test_without_a_table_of_mounts_no_path_is_memory(tmp_path):
+    assert not is_memory(tmp_path, tmp_path)

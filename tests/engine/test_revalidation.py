@@ -1,14 +1,20 @@
 """Freshness of many objects: few requests, every change seen, nothing lost by an odd server."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.clock import ManualClock, SystemClock
+from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginUnavailable
+from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.memory import MemoryOrigin
 
 
 async def test_many_stale_objects_are_checked_by_listing(make_bench):
@@ -182,3 +188,91 @@ async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make
             assert reading.source is Source.RAM
             assert (reading.meta.header("x-amz-expiration") or "") == after
     assert bench.origin.heads == 1
+
+
+class OneCheck:
+    """Readers of one object that must be checked. ``left``: in which turn of the loop each went on."""
+
+    def __init__(self, origin, clock):
+        self.revalidator = Revalidator(
+            origin,
+            settle=lambda _ref, _meta: None,
+            confirm=lambda _ref, _entry, _asked_s: Listed.UNKNOWN,
+            outdated=lambda _ref: None,
+            unidentified=lambda _ref: None,
+            now_s=clock.now_s,
+        )
+        self.turn = 0
+        self.left = []
+        self.results = []
+
+    async def read(self, deadline=None):
+        DEADLINE.set(deadline)
+        try:
+            self.results.append(await self.revalidator.check(ObjectRef("b", "k")))
+        except (DeadlineExceeded, OriginUnavailable) as error:
+            self.results.append(error)
+        self.left.append(self.turn)
+
+    async def until_all_left(self, count):
+        while len(self.left) < count:
+            self.turn += 1
+            await asyncio.sleep(0)
+
+
+class HeldHead(MemoryOrigin):
+    """Answers a HEAD once it may, with ``error`` if there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_answer = asyncio.Event()
+        self.error = None
+
+    async def head(self, ref, **options):
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().head(ref, **options)
+
+
+@pytest.mark.parametrize("error", [None, OriginUnavailable("down")])
+async def test_readers_that_share_a_check_go_on_a_few_in_each_turn(error):
+    origin = HeldHead()
+    origin.put("b", "k", b"1")
+    origin.error = error
+    check = OneCheck(origin, ManualClock())
+    readers = [asyncio.create_task(check.read()) for _ in range(500)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    readers.pop().cancel()
+    origin.may_answer.set()
+    await check.until_all_left(499)
+    assert max(Counter(check.left).values()) <= PER_TURN
+    assert all(one is error if error else one.size == 1 for one in check.results)
+    assert origin.heads == (0 if error else 1)
+    assert check.revalidator.idle
+
+
+async def test_readers_whose_check_is_late_leave_a_few_in_each_turn():
+    origin, clock = HeldHead(), SystemClock()
+    check = OneCheck(origin, clock)
+    deadline = Deadline(clock, ReadBounds(first_byte_s=0.05))
+    readers = [asyncio.create_task(check.read(deadline)) for _ in range(500)]
+    await check.until_all_left(500)
+    assert max(Counter(check.left).values()) <= PER_TURN
+    assert all(isinstance(one, DeadlineExceeded) for one in check.results)
+    await asyncio.gather(*readers)
+    await check.revalidator.aclose()
+
+
+async def test_a_reader_that_hangs_up_leaves_the_check_to_the_others():
+    origin = HeldHead()
+    origin.put("b", "k", b"1")
+    check = OneCheck(origin, ManualClock())
+    first, second = (asyncio.create_task(check.read()) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    origin.may_answer.set()
+    await second
+    assert [one.size for one in check.results] == [1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.errors import Unidentified
+from shadeproxy.core.errors import OriginUnavailable, Unidentified
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, Intent, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.ahead import Need
@@ -233,3 +233,83 @@ async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_benc
         assert not bench.engine.cacheable(REF), "the next reads are forwarded"
     assert bench.cached(["k"]) == 0
     bench.engine.assert_quiescent()
+
+
+class Halting(MemoryOrigin):
+    """Names a version of the first page alone; the next ones are another's, or cannot be had: ``weak``."""
+
+    weak = True
+    open_now = 0
+
+    @asynccontextmanager
+    async def open(self, ref, **options):
+        ahead = bool(options["span"] and options["span"].start)
+        if ahead and not self.weak:
+            raise OriginUnavailable("down")
+        async with super().open(ref, **options) as read:
+            self.open_now += 1
+            weak = replace(read.meta, etag='W/"same"')
+            try:
+                yield replace(read, meta=weak, receive=None, pass_on=PassOn()) if ahead else read
+            finally:
+                self.open_now -= 1
+
+
+@pytest.mark.parametrize("weak", [True, False])
+async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench, weak):
+    """A reader takes as long as he likes with one page, and the next ones, asked for ahead, do not come."""
+    origin = Halting()
+    origin.weak = weak
+    bench = await make_bench(origin=origin)
+    origin.put("b", "k", bytes(5 * PAGE))
+    async with bench.engine.open(ReadRequest(REF)) as reading:
+        body = reading.body(Span(0, 5 * PAGE))
+        assert await anext(body) == bytes(PAGE)
+        assert bench.ledger.taken_bytes > PAGE, "pages are asked for ahead"
+        await asyncio.sleep(0.01)
+        assert bench.ledger.taken_bytes <= PAGE
+        assert origin.open_now == 0, "nor a connection, where no reader can take its answer"
+        await body.aclose()
+
+
+async def test_what_is_handed_over_holds_no_memory(make):
+    """Whatever was taken before it was known what comes."""
+    bench, origin = await make(3 * PAGE)
+    origin.held = asyncio.Event()
+    async with asyncio.TaskGroup() as readers:
+        reading = readers.create_task(anext_of(bench))
+        await asyncio.sleep(0.01)
+        (flight,) = bench.engine._filling.flights.all()
+        assert bench.ledger.try_take(PAGE)
+        flight.budget_bytes = PAGE
+        origin.held.set()
+    assert reading.result() == 0
+
+
+async def anext_of(bench):
+    """Memory that is taken while a reader has the first piece of an answer."""
+    async with bench.engine.open(ReadRequest(REF)) as reading:
+        body = reading.body(Span(0, 3 * PAGE))
+        await anext(body)
+        return bench.ledger.taken_bytes
+
+
+async def test_a_short_answer_holds_the_memory_of_its_own_length(make):
+    """And not that of what was known before."""
+    bench, origin = await make(10)
+    origin.held = asyncio.Event()
+    asked = asyncio.create_task(read(bench))
+    await asyncio.sleep(0.01)
+    (flight,) = bench.engine._filling.flights.all()
+    assert bench.ledger.try_take(PAGE)
+    flight.budget_bytes = PAGE
+    held, opened = [], flight.open
+
+    def watched(*args, **options):
+        held.append(bench.ledger.taken_bytes)
+        opened(*args, **options)
+
+    flight.open = watched
+    origin.held.set()
+    assert (await asked)[0] == origin.body(1)
+    assert held == [10]

@@ -1,11 +1,13 @@
 """A medium without room does not keep the proxy from starting, nor costs it what was saved."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 
 import pytest
 
+from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ConfigError, StateError
 from shadeproxy.state.store import StateStore
 
@@ -81,6 +83,77 @@ async def test_a_first_start_on_a_full_medium_keeps_its_state_in_memory(medium):
     assert await asyncio.to_thread(store.load_all, "kind") == {"new": b"value"}
     (medium / "filled").unlink()
     await store.flush()
+    await asyncio.to_thread(store.close)
+
+
+def leave_and_fill_up(medium) -> None:
+    """A database with a value, on a medium that was filled since."""
+    subprocess.run([sys.executable, "-c", _LEAVE, str(medium / "state"), "stopped"], check=True)
+    fill_up(medium)
+
+
+class _Steps(ManualClock):
+    """A clock whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeping = asyncio.Event()
+        self._go = asyncio.Event()
+
+    async def sleep(self, _seconds: float) -> None:
+        self.sleeping.set()
+        await self._go.wait()
+        self._go.clear()
+
+    async def next_commit(self) -> None:
+        """Let one periodic commit pass."""
+        self.sleeping.clear()
+        self._go.set()
+        await self.sleeping.wait()
+
+
+async def test_a_quiet_proxy_that_started_without_room_notices_that_there_is_some(medium):
+    """Nothing was put, so that no commit of values would show it."""
+    await asyncio.to_thread(leave_and_fill_up, medium)
+    clock = _Steps()
+    store = StateStore(medium / "state", clock=clock)
+    await asyncio.to_thread(store.open)
+    store.start()
+    await clock.next_commit()
+    await clock.next_commit()
+    assert store.failing
+    assert await asyncio.to_thread(store.load_all, "kind") == {"saved": b"before"}
+    (medium / "filled").unlink()
+    await clock.next_commit()
+    assert not store.failing
+    assert await asyncio.to_thread(store.load_all, "kind") == {"saved": b"before"}
+    assert not await asyncio.to_thread(store.is_detached)
+    await store.stop()
+    await asyncio.to_thread(store.close)
+
+
+async def test_a_database_that_opens_but_takes_no_row_is_not_taken_for_saved(medium, monkeypatch):
+    """There is room for a journal, and none for a page."""
+    await asyncio.to_thread(leave_and_fill_up, medium)
+    clock = _Steps()
+    store = StateStore(medium / "state", clock=clock)
+    await asyncio.to_thread(store.open)
+    (medium / "filled").unlink()
+
+    def full() -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(store, "_prove", full)
+    store.start()
+    for _ in range(4):
+        await clock.next_commit()
+        assert store.failing
+    monkeypatch.undo()
+    await clock.next_commit()
+    assert not store.failing
+    await store.stop()
     await asyncio.to_thread(store.close)
 
 

@@ -1,0 +1,111 @@
+"""Readers that waited too long leave a few at a time, and a flight is not failed under those that wait."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.deadline import Deadline, ReadBounds
+from shadeproxy.core.errors import DeadlineExceeded
+from shadeproxy.core.pace import PER_TURN
+from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
+from shadeproxy.engine.flight import Flight, SingleFlight
+from shadeproxy.engine.overdue import OverdueFlights
+
+REF = ObjectRef("b", "k")
+META = ObjectMeta('"e"', 6)
+BOUNDS = ReadBounds(first_byte_s=5.0)
+READERS = 500
+
+
+class Cold:
+    """Readers of one object of which no byte comes. ``left``: in which turn of the loop each left."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.flights = SingleFlight(lambda _flight: None)
+        self.overdue = OverdueFlights(lambda: self.flights, clock=self.clock, bounds=BOUNDS)
+        self.flight: Flight | None = None
+        self.turn = 0
+        self.left: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def fill(self, _flight: Flight) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def read(self) -> None:
+        deadline = Deadline(self.clock, BOUNDS)
+        flight, _ = self.flights.join(REF, 0, SHARED, self.fill)
+        self.flight = flight
+        try:
+            await flight.opened(deadline)
+            await flight.piece(0, 6, deadline)
+        except DeadlineExceeded:
+            self.left.append(self.turn)
+        finally:
+            self.flights.leave(flight)
+
+    async def arrive(self, count: int) -> None:
+        self.tasks += [asyncio.create_task(self.read()) for _ in range(count)]
+        await self.pass_turns(2)
+
+    async def pass_turns(self, count: int) -> None:
+        for _ in range(count):
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def look(self) -> None:
+        """As the timer does."""
+        self.overdue._look()
+        if self.overdue._timer is not None:
+            self.overdue._timer.cancel()
+
+
+@pytest.fixture
+async def cold():
+    cold = Cold()
+    yield cold
+    for task in cold.tasks:
+        task.cancel()
+    await asyncio.gather(*cold.tasks, return_exceptions=True)
+    await cold.flights.drain()
+
+
+async def test_readers_that_are_late_together_leave_a_few_in_each_turn(cold):
+    await cold.arrive(READERS)
+    cold.clock.advance(6)
+    while len(cold.left) < READERS:
+        cold.look()  # which finds no reader twice
+        await cold.pass_turns(1)
+        assert cold.turn < READERS
+    assert max(Counter(cold.left).values()) <= PER_TURN
+    assert len(cold.left) == READERS
+
+
+async def test_who_is_not_late_stays(cold):
+    await cold.arrive(READERS)
+    cold.clock.advance(3)
+    await cold.arrive(1)
+    cold.clock.advance(3)
+    for _ in range(READERS):
+        cold.look()
+        await cold.pass_turns(1)
+    assert len(cold.left) == READERS
+    assert not cold.tasks[-1].done()
+    assert not cold.flight.ended
+
+
+async def test_a_flight_is_not_failed_under_readers_whose_turn_is_still_to_come(cold):
+    """It is older than its own bound, and its readers, who came later, were just woken."""
+    await cold.arrive(1)
+    cold.look()
+    cold.clock.advance(4)
+    await cold.arrive(READERS)
+    cold.clock.advance(2)
+    cold.flight.open(META, 6)
+    for _ in range(READERS):
+        cold.look()
+        assert not cold.flight.ended
+        await cold.pass_turns(1)
+    assert cold.left == [cold.left[0]]
