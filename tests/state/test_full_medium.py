@@ -107,6 +107,7 @@ class _Steps(ManualClock):
 
     async def next_commit(self) -> None:
         """Let one periodic commit pass."""
+        await self.sleeping.wait()
         self.sleeping.clear()
         self._go.set()
         await self.sleeping.wait()
