@@ -10,10 +10,13 @@ from shadeproxy.core.units import format_size
 from shadeproxy.tiers.dropping import drop_cache
 
 
-def empty_caches(settings: Settings, uri: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print what each tier's directory held. Raises ConfigError; ``uri`` must be "", as it is all."""
-    if uri:
-        raise ConfigError(f"--all drops everything: leave out {uri}, or --all")
+def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print what each tier's directory held. Raises ConfigError, also for a ``place`` (a prefix, a URL)."""
+    if place:
+        raise ConfigError(
+            "--all empties the cache directories of this configuration while no proxy runs on them:"
+            f" leave out {place}, or --all"
+        )
     paths = {"cache.ram.path": settings.cache.ram.path}
     if settings.cache.disk.capacity:
         paths["cache.disk.path"] = settings.cache.disk.path

@@ -188,7 +188,7 @@ def purge(
     if everything:
         from shadeproxy.cli.emptying import empty_caches  # noqa: PLC0415  as above
 
-        empty_caches(Settings.load(config, override or ()), uri, dry_run=dry_run, as_json=as_json)
+        empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
     body = body_of(uri, namespace, dry_run=dry_run)
     answer = _client(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)

@@ -126,11 +126,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _origin_is_another(self) -> Self:
         endpoint = self.origin.endpoint
-        if endpoint and leads_to(endpoint, self.s3.listen.host, self.s3.listen.port):
-            raise ValueError(
-                f"origin.endpoint = {endpoint} is this proxy's own s3.listen, so every miss would ask itself:"
-                " set origin.endpoint to the object store, or listen elsewhere"
-            )
+        for name, listen in (("s3.listen", self.s3.listen), ("control.listen", self.control.listen)):
+            if endpoint and leads_to(endpoint, listen.host, listen.port):
+                raise ValueError(
+                    f"origin.endpoint = {endpoint} is this proxy's own {name}, so every miss would ask"
+                    " itself: set origin.endpoint to the object store, or listen elsewhere"
+                )
         return self
 
     @model_validator(mode="after")

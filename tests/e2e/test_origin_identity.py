@@ -114,3 +114,14 @@ def test_a_proxy_whose_origin_is_itself_says_so(serve):
         (finding,) = [one for one in proxy.get("/v1/doctor")["findings"] if "this proxy" in one["name"]]
         assert finding["remedy"] == "set origin.endpoint to the object store"
         assert "origin.endpoint names this proxy itself" in proxy.log.read_text()
+
+
+@pytest.mark.parametrize("place", [["s3://data/"], ["--url", "http://127.0.0.1:9001"]])
+def test_purge_all_takes_no_place(tmp_path, place):
+    """It empties directories of this machine, whatever proxy or prefix somebody had in mind."""
+    settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
+    arguments = [item for setting in settings for item in ("--set", setting)]
+    command = [sys.executable, "-m", "shadeproxy", "purge", "--all", *place, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert f"while no proxy runs on them: leave out {place[-1]}, or --all" in ended.stderr

@@ -73,13 +73,14 @@ def test_a_setting_that_cannot_be_used(tmp_path, origin, setting, expected):
     assert expected in fails(tmp_path, "origin.kind=file", origin, setting)
 
 
+@pytest.mark.parametrize("listener", ["s3.listen", "control.listen"])
 @pytest.mark.parametrize("name", ["127.0.0.1", "LOCALHOST", "[::1]", "0.0.0.0"])
-def test_an_origin_that_is_the_proxy_itself(tmp_path, name):
+def test_an_origin_that_is_the_proxy_itself(tmp_path, name, listener):
     endpoint = f"http://{name}:9000"
     assert (
-        f"origin.endpoint = {endpoint} is this proxy's own s3.listen, so every miss would ask itself:"
+        f"origin.endpoint = {endpoint} is this proxy's own {listener}, so every miss would ask itself:"
         " set origin.endpoint to the object store, or listen elsewhere"
-    ) in fails(tmp_path, "s3.listen=127.0.0.1:9000", f"origin.endpoint={endpoint}")
+    ) in fails(tmp_path, f"{listener}=127.0.0.1:9000", f"origin.endpoint={endpoint}")
 
 
 def test_a_cache_directory_of_a_running_proxy(tmp_path, origin):
