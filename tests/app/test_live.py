@@ -47,6 +47,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Live:
         observer=Mock(),
         context=Mock(),
         pins=Mock(),
+        grants=Mock(),
     )
     return live
 

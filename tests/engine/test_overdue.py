@@ -57,7 +57,7 @@ class Cold:
 
     def look(self) -> None:
         """As the timer does."""
-        self.overdue._look()
+        self.overdue.look()
         if self.overdue._timer is not None:
             self.overdue._timer.cancel()
 
