@@ -81,7 +81,7 @@ class Client:
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
-        """As ``read``, looking for somebody who answers until ``deadline``."""
+        """Return the bytes of one sample as ``read`` does, trying proxy and origin until ``deadline``."""
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 

@@ -173,7 +173,7 @@ class Planner:
         return Plan(self._deal(whole), whole, correction, distinct)
 
     def _distinct(self, whole: NDArray[np.uint32]) -> int:
-        """How many different samples all ranks read of ``whole``."""
+        """Count the different samples of ``whole`` that all ranks read."""
         return np.unique(whole[: self._read * self._job.world_size]).size
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -30,7 +30,7 @@ def shown_host(field: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether ``name`` (``host_name``) always means the machine that asks for it."""
+    """Return whether ``name``, as of ``host_name``, is a loopback name or address on every machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = address_of(name)
@@ -65,7 +65,7 @@ class KnownHosts:
         self._known: set[str] = set()
 
     def knows(self, field: str) -> bool:
-        """Whether a ``Host`` field holds one of them."""
+        """Return whether a ``Host`` field names this machine or one of the domains."""
         if field in self._known:
             return True
         name = host_name(field)

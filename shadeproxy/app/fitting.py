@@ -1,4 +1,4 @@
-"""Whether the settings fit the machine: tiers on their file systems, and all of it in memory.
+"""Check that the settings fit the machine: tiers on their file systems, and all of it in memory.
 
 The one judgement of ``check``, ``serve`` and ``doctor``. Settings that end in an OOM kill are refused.
 """
@@ -66,7 +66,7 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
-    """What to change. ``left_bytes``: for tiers and for what is aside; ``excess_bytes``: what is too much."""
+    """Return the advice. ``left_bytes``: for tiers and set-aside caches; ``excess_bytes``: beyond that."""
     delete, enough = "", sum(aside.values()) >= excess_bytes
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
@@ -91,7 +91,7 @@ def _aside(settings: Settings) -> dict[Path, int]:
 
 
 def _would_move_aside(settings: Settings, path: Path) -> bool:
-    """Where a start is refused for another origin, nothing is set aside."""
+    """Return whether a start would set the cache at ``path`` aside, and not refuse it."""
     reason = why_unusable(read_version(path), origin_name(settings))
     return reason == INCOMPATIBLE or (
         reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
@@ -115,7 +115,7 @@ def require_memory(settings: Settings) -> None:
 
 
 class MemoryWatch:
-    """Whether a running proxy still fits, and would after a restart with the settings that were read last."""
+    """Watches that a running proxy fits, and would after a restart with the settings that were read last."""
 
     def __init__(self) -> None:
         self._now = self._after_restart = Verdict(possible=True)
@@ -129,7 +129,7 @@ class MemoryWatch:
         return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
 
     def remarks(self) -> list[str]:
-        """What ``/readyz`` says of it. Names no path."""
+        """Return the remarks of ``/readyz`` on it. They name no path."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]
         return ["the new settings need more memory than there is to start with"] * (not self.told.possible)

@@ -1,4 +1,4 @@
-"""Who was granted what a cache directory holds: clients with upstreams of their own, or the proxy alone.
+"""Mark a cache directory whose objects were granted to clients with upstreams of their own.
 
 Law: a mark in the state stands from before the first read for such a client. A proxy that starts without such
 clients and finds it checks each object with its own credentials before that answers from the cache.

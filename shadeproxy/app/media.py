@@ -78,7 +78,7 @@ class Media:
 
 
 def _tombstones(settings: Settings) -> Path:
-    """Where those of the disk tier lie: in memory, which no failing disk touches, else with the state."""
+    """Return the directory of the tombstones: in memory, where no disk fails, else the state's."""
     ram = settings.cache.ram.path
     there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)
     # Made by the tier that owns it, which is opened first.

@@ -46,7 +46,7 @@ def origin_name(settings: Settings) -> str:
 
 
 def read_bounds(settings: Settings) -> ReadBounds:
-    """How long reads wait for the origin."""
+    """Return the bounds of waiting for the origin in reads."""
     timeouts = settings.origin.timeouts
     return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
 

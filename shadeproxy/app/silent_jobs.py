@@ -16,14 +16,14 @@ _LEAST_S = 20.0  # less is a checkpoint
 
 
 class _Pages(NamedTuple):
-    """Of every readable page the object's hash, and how long its record is."""
+    """Every readable page's object hash and record length."""
 
     object_hash: NDArray[np.uint64]
     record_bytes: NDArray[np.int64]
 
 
 class SilentJobs:
-    """Of one proxy, for ``shadeproxy doctor``."""
+    """Finds the silent jobs of one proxy, for ``shadeproxy doctor``."""
 
     def __init__(self, orders: Orders, cache: PageCache, clock: Clock) -> None:
         self._orders = orders

@@ -1,4 +1,4 @@
-"""What is wrong with a tier, from what was found out about it. Pure: facts in, findings out."""
+"""Diagnose a tier. Pure: facts in, findings out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

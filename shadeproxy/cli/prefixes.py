@@ -31,7 +31,7 @@ def require_uri(uri: str) -> None:
 
 
 def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
-    """What a call about a prefix says. Raises ConfigError unless it names a bucket."""
+    """Return the body of a call about a prefix. Raises ConfigError unless it names a bucket."""
     require_uri(uri)
     named = {"namespace": namespace} if namespace else {}
     return {"uri": uri, "dry_run": dry_run, **named}

@@ -149,7 +149,7 @@ class OriginSection(Section):
 
     @property
     def names_by_account(self) -> bool:
-        """Whether two accounts may each have a bucket of one name."""
+        """Return whether two accounts may each have a bucket of one name."""
         if self.bucket_names == "auto":
             return self.kind == "s3" and not is_aws(self.endpoint)
         return self.bucket_names == "account"

@@ -30,7 +30,7 @@ DEFAULT_BOUNDS = ReadBounds()
 
 
 class Deadline:
-    """When a request must have its first byte, in seconds of ``clock``."""
+    """The time by which a request must have its first byte, in seconds of ``clock``."""
 
     __slots__ = ("_bounds", "_clock", "at_s")
 
@@ -46,7 +46,7 @@ class Deadline:
 
     @property
     def arriving_left_s(self) -> float:
-        """As ``left_s``, for an answer that is held until more of it is here: a window longer."""
+        """Seconds for an answer that is held until more of it is here: ``left_s`` and a window."""
         return self.left_s + self._bounds.window_s
 
     def renewed(self) -> "Deadline":
@@ -80,8 +80,8 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class Pace:
-    """How much longer a body may be waited for. Only waiting counts: a reader that takes its time does not
-    make its origin slow.
+    """The seconds that a reader may still wait for a body. Only waiting counts: a slow reader does not make
+    its origin slow.
     """
 
     __slots__ = ("_bounds", "left_s")
@@ -92,7 +92,7 @@ class Pace:
 
     @property
     def patience_s(self) -> float | None:
-        """As ``left_s``; None where no rate is asked for."""
+        """Seconds that are left; None where no rate is asked for."""
         return self.left_s if self._bounds.least_bytes_per_s else None
 
     def restart(self) -> None:

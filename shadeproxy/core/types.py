@@ -40,7 +40,7 @@ class ObjectRef(NamedTuple):
         return f"s3://{self.bucket}/{self.key}"
 
     def is_under(self, bucket: str, prefix: str, namespace: str) -> bool:
-        """Whether its key begins with ``prefix`` in that bucket of that namespace."""
+        """Return whether its key begins with ``prefix`` in that bucket of that namespace."""
         return self.bucket == bucket and self.namespace == namespace and self.key.startswith(prefix)
 
     def beside(self, key: str) -> "ObjectRef":
@@ -114,9 +114,9 @@ class ObjectMeta:
 
     @property
     def identified(self) -> bool:
-        """Whether this version can be told from every other, and its length is known: only then may it be
+        """Return whether a strong entity tag names this version, and its length is known. Only then may it be
         cached, or put together from several answers. A weak entity tag names no bytes (RFC 9110 section
-        8.8.3), nor does one that is malformed.
+        8.8.3), and neither does a malformed one.
         """
         return self.size >= 0 and _STRONG_ETAG.fullmatch(self.etag) is not None
 

@@ -57,7 +57,7 @@ class ReadRequest(NamedTuple):
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """What of the object the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
+    """Return the span that the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
     if request.conditions.evaluate(meta) is not Verdict.PROCEED:
         return Span(0, 0)
     if request.range is None or not request.conditions.range_applies(meta):
@@ -251,9 +251,7 @@ class ReadsNow(Protocol):
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Whether the rules and what the origin says of ``ref`` let it be cached; False means forward its
-        reads.
-        """
+        """Return whether the rules and the origin's answers let ``ref`` be cached; else forward its reads."""
         ...
 
 

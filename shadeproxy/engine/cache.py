@@ -363,7 +363,7 @@ class PageCache:
         self.residents.distrust(self._slots_of(bucket, "", namespace))
 
     def distrust_all(self) -> None:
-        """As ``distrust``, for all that is cached."""
+        """Distrust every cached page, as ``distrust`` does those of a bucket."""
         self._recovery.distrust_all()
         self.residents.distrust(np.flatnonzero(self.residents.tier != NO_TIER))
 

@@ -256,7 +256,7 @@ class Engine:
         return await upkeep.purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
     async def inspect(self, ref: ObjectRef) -> upkeep.Inspected | None:
-        """What is known of an object, and its pages; None: nothing."""
+        """Return the known version of an object and its cached pages; None where nothing is known."""
         return await upkeep.inspect(self.cache, self._versions, self._rules, ref, self._clock.now_s())
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:

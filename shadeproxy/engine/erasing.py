@@ -17,7 +17,7 @@ _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
 class Erasing:
-    """Of all ``media``. Event loop only."""
+    """Erases dropped pages from all ``media``. Event loop only."""
 
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
@@ -51,7 +51,7 @@ class Erasing:
         return next((reason for reason in reasons if reason), "")
 
     def any_unmarked(self) -> str:
-        """As ``unmarked``, of whatever was dropped so far."""
+        """Return the reason of ``unmarked`` for any object that was dropped so far, or ""."""
         reasons = (medium.tier.erasures.any_unmarked for medium in self._media)
         return next((reason for reason in reasons if reason), "")
 

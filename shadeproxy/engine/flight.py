@@ -75,7 +75,7 @@ class Flight:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for the next byte now, or was woken and could not look at it yet."""
+        """Return whether a reader waits for the next byte, or was woken and has not looked at it yet."""
         return self._suspended > 0
 
     @property
@@ -132,7 +132,7 @@ class Flight:
             await self._through
 
     def abandon(self) -> None:
-        """Nobody has a use any more for what was handed over."""
+        """Let go of the handed-over bytes: their reader is gone."""
         self.passed = None
         if self._through is not None and not self._through.done():
             self._through.set_result(None)

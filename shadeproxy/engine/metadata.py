@@ -76,7 +76,7 @@ class MetadataCache:
             del self._known[ref]
 
     async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """What was known when this was called, in slices: readers go on meanwhile."""
+        """Forget the objects under the prefix that are known at the call, in slices so that readers go on."""
         known = list(self._known)
         while known:
             for ref in known[-SLICE:]:

@@ -21,7 +21,7 @@ _LEAST_TICK_S = 0.01
 
 
 class _Progress:
-    """How far a flight was when it was looked at last."""
+    """The progress of a flight at the last look."""
 
     __slots__ = ("deadline", "filled", "pace")
 

@@ -128,7 +128,7 @@ class Recovery:
             self._distrusted.add((bucket, namespace))
 
     def distrust_all(self) -> None:
-        """As ``distrust``, for every bucket."""
+        """Distrust pages that come in of every bucket, as ``distrust`` does those of one."""
         self._all_distrusted = self._coming
 
     # ------------------------------------------------------------------ pages

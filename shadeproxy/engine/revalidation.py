@@ -355,7 +355,7 @@ async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> Objec
 
 
 def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
-    """Whether ``touched`` is the object ``ref``, or its bucket."""
+    """Return whether ``touched`` is the object ``ref``, or its bucket."""
     return (
         touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
     )

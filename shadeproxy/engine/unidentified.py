@@ -72,7 +72,7 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Whether ``read`` has all that a reader of ``wanted`` will be answered: ``needed``, where its object's
+    """Return whether ``read`` holds all of the answer to ``wanted``, which is ``needed`` where the object's
     length is known.
     """
     if read.meta.size < 0:

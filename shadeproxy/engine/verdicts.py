@@ -15,7 +15,7 @@ from shadeproxy.core.types import OWN, ObjectRef, Upstream
 
 
 class Grant(IntEnum):
-    """What the origin granted; a greater one includes the lesser."""
+    """A right that the origin granted; a greater one includes the lesser."""
 
     HEAD = 1
     GET = 2
@@ -81,7 +81,7 @@ class Verdicts:
             self._count -= len(evicted)
 
     def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float, grant: Grant = Grant.GET) -> bool:
-        """Whether ``upstream`` was granted that much of ``ref``, not too long ago."""
+        """Return whether ``upstream`` was granted that much of ``ref``, not too long ago."""
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
             return False

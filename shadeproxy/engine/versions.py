@@ -110,7 +110,7 @@ class Versions:
         return known.meta
 
     def may_keep(self, ref: ObjectRef) -> bool:
-        """Whether the origin says of ``ref`` which version it sends, as far as was heard lately."""
+        """Return whether the origin's recent answers on ``ref`` named the version they sent."""
         return ref not in self._passed
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
@@ -160,10 +160,10 @@ class Versions:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
-        """What the origin let clients do counts no more; ``verdicts`` as at the start.
+        """Forget every right that the origin granted, and take ``verdicts`` as at the start.
 
-        Where it decides no more, clients were granted what is cached, and not those who may ask for it now:
-        each object is checked with the proxy's own credentials before it answers.
+        Without verdicts the origin no longer decides for each client. Cached objects were granted to other
+        clients than may ask now, so each is checked with the proxy's own credentials before it answers.
         """
         if self._verdicts is not None and verdicts is None:
             self._metadata.clear()

@@ -28,7 +28,7 @@ would be asked with the proxy's own rights.
 
 
 def is_aws(url: str) -> bool:
-    """Whether an endpoint is one of AWS; "" is."""
+    """Return whether an endpoint is one of AWS; "" is."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 

@@ -25,8 +25,8 @@ Receive = Callable[[memoryview, Arrived], Awaitable[None]]
 
 
 class PassOn:
-    """Of an answer that does not identify its object (``ObjectMeta.identified``): its bytes belong to one
-    reader, in one pass, and are neither kept nor put together with others.
+    """Marks an answer that does not identify its object (``ObjectMeta.identified``). Its bytes belong to one
+    reader, in one pass; they are neither kept nor put together with others.
     """
 
     __slots__ = ("claim",)
@@ -115,8 +115,8 @@ class ForwardRequest:
 
     @property
     def works_long(self) -> bool:
-        """Whether the origin may work for long on an answer of a few bytes, and keep its connection alive by
-        blanks: CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
+        """Return whether the origin may take long over a short answer and send blanks meanwhile:
+        CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
         """
         if self.method == "POST":
             return "delete" not in (part.partition("=")[0] for part in self.raw_query.split("&"))

@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def patience_s(self) -> float:
-        """How long after ``since_s`` the rate of a body lets it be waited for."""
+        """Seconds after ``since_s`` for which the rate of a body lets a reader wait."""
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 

@@ -81,8 +81,8 @@ class CountedOrigin:
         return self._clock.monotonic_s()
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """How a read that was never answered failed: its readers leave when their time is up, and that the
-        origin was silent is no less true for it.
+        """Return the error to count for a read without an answer: the origin's silence, where readers left
+        because their time was up.
         """
         waited_s = self._clock.monotonic_s() - started_s
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:

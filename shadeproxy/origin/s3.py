@@ -240,6 +240,6 @@ async def _once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 def _content_length(head: Head) -> int:
-    """Of the answer to a HEAD, of which the length is that of no body."""
+    """Return the Content-Length of the answer to a HEAD, which has no body of that length."""
     values = (value for name, value in head.headers if name.lower() == "content-length")
     return int(next(values, UNKNOWN_BYTES))

@@ -126,7 +126,7 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
 
 
 def _is_redirect(status: int, code: str, headers: Headers) -> bool:
-    """Whether S3 names another region or host by this, which clients know what to do with."""
+    """Return whether S3 names another region or host by this, which clients follow."""
     return status in {301, 302, 307, 308} and (
         bool(code) or any(name.lower() == "x-amz-bucket-region" for name, _ in headers)
     )

@@ -79,7 +79,7 @@ class PageGets:
         )
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
-        """As ``send``, a request that is signed and whole."""
+        """Send a request that is signed and whole, as ``send`` does."""
         peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
@@ -277,7 +277,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
 
 
 def broken_off(error: BaseException) -> OriginError:
-    """What a body that ended with one of FAILURES is told as."""
+    """Return the error for a body that ended with one of FAILURES."""
     if isinstance(error, Surplus):
         return BodyDamaged("the origin sent more bytes than its Content-Length says")
     return BodyCutShort(f"the origin's body broke off: {type(error).__name__}")

@@ -58,7 +58,7 @@ class Slots:
         return client
 
     def take_now(self) -> str | None:
-        """As ``take``, or None where that would have to wait."""
+        """Take a slot as ``take`` does; None where that would have to wait."""
         client = CLIENT.get()
         if self.taken >= self.count or not self._may(client):
             return None

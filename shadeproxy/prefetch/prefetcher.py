@@ -292,7 +292,7 @@ class Prefetcher:
         )
 
     def _may_lie_ready(self) -> bool:
-        """Whether one more page may come ahead; the first one may, however small the tiers are."""
+        """Return whether one more page may come ahead; the first one may, however small the tiers are."""
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
         return not ready_bytes or ready_bytes + size_bytes <= self._ahead.capacity_bytes // _MOST_READY

@@ -1,4 +1,4 @@
-"""How late the event loop is: everything that it serves waits as long.
+"""The lag of the event loop: everything that it serves waits as long.
 
 Law: measured by a timer that asks for nothing else, so a machine without processor time left shows as a loop
 that is held does.

@@ -45,8 +45,8 @@ class Claim:
 
     @property
     def unflushed(self) -> bool:
-        """Whether the machine went down while the directory was in use, or erasures were lost: what was
-        erased last may have come back, and what was written last may be torn.
+        """Return whether the machine went down while the directory was in use, or erasures were lost. The
+        last erased records may then have come back, and the last written ones may be torn.
         """
         return self.session.unflushed
 

@@ -1,5 +1,5 @@
-"""What was erased, and whether the medium knows: erasures that are owed, and the tombstones that stand for
-them until they are done.
+"""Erasures that the medium may not know of yet: those that are owed, and the tombstones that stand for them
+until they are done.
 
 Laws: before an object's writer hears of success, either a tombstone names the object, or every erasure of the
 tier is as lasting as the medium is (tmpfs), or the whole tier is in doubt; where none of that can be had,
@@ -21,8 +21,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Erasures:
-    """Of the tier ``name``. ``segments``: all that it has now; ``note``: told of failures; ``submit``: runs
-    I/O in the order of the tier. ``owed`` and ``settle`` may be used by any thread.
+    """The erasures of tier ``name``. ``segments``: all that it has; ``note``: told of failures; ``submit``:
+    runs I/O in the order of the tier. ``owed`` and ``settle`` may be used by any thread.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Erasures:
         self._in_no_doubt = ""  # why the whole tier could not be put in doubt
 
     def open(self, session: Session) -> None:
-        """Of a tier whose use begins. Raises OSError."""
+        """Begin with a tier whose use begins. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -63,17 +63,17 @@ class Erasures:
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time to settle, before there is no room for the next tombstone."""
+        """Return whether to settle now, before there is no room for the next tombstone."""
         return self._session is not None and self._session.tombstones.crowded
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the next start checks every page with the origin."""
+        """Return whether the next start checks every page with the origin."""
         return self._session is not None and self._session.unflushed
 
     @property
     def owes(self) -> bool:
-        """Whether something failed that is to be tried again."""
+        """Return whether an erasure or a mark failed and is to be tried again."""
         return bool(self._unmarked or self._in_no_doubt or self.owed)
 
     def unmarked(self, object_hashes: Iterable[int]) -> str:
@@ -84,7 +84,7 @@ class Erasures:
 
     @property
     def any_unmarked(self) -> str:
-        """As ``unmarked``, of any object."""
+        """Return the reason of ``unmarked`` for any object, or ""."""
         return self._in_no_doubt or next(iter(self._unmarked.values()), "")
 
     # ------------------------------------------------------------------ marking
@@ -148,7 +148,7 @@ class Erasures:
 
     @property
     def unsettled(self) -> bool:
-        """Whether there is something for ``settle`` to do."""
+        """Return whether there is work for ``settle``."""
         return bool(self.tombstones or self.owes)
 
     def turn(self) -> int:

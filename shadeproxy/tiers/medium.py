@@ -73,7 +73,7 @@ SYSTEM: Calls = SystemCalls()
 
 
 def is_tmpfs(path: Path) -> bool:
-    """Whether a directory lies in memory alone, where no device can fail or forget. Raises OSError."""
+    """Return whether a directory lies in memory alone, where no device can fail. Raises OSError."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -37,7 +37,7 @@ class Contents(NamedTuple):
 
 
 def all_checked(rows: Rows) -> bool:
-    """Whether the origin was asked about every page, or about another page of its version."""
+    """Return whether the origin was asked about every page, or about another page of its version."""
     # Two different versions have one sum once in 2**64 pairs, as two objects have one hash.
     versions = rows["object_hash"] * _ODD + rows["etag"]
     checked = rows["validated_s"] > 0

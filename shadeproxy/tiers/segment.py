@@ -228,7 +228,7 @@ class Segment:
 
     @property
     def unflushed(self) -> bool:
-        """Whether an erasure may not be on the medium yet."""
+        """Return whether an erasure may not be on the medium yet."""
         return self._flushed != self._erased
 
     def retry(self) -> None:

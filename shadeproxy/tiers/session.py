@@ -30,7 +30,7 @@ STOPPED_NAME = "stopped"
 
 
 class Session:
-    """Of ``directory``, in the ``boot`` of this id; ``place``: the directory of the tombstones.
+    """One use of ``directory``, in the ``boot`` of this id; ``place``: the directory of the tombstones.
 
     ``lost_lists`` counts tombstones that were lost or damaged.
     """
@@ -45,7 +45,7 @@ class Session:
 
     @property
     def unflushed(self) -> bool:
-        """Whether every record is in doubt."""
+        """Return whether every record is in doubt."""
         return self.tombstones.epoch != 0
 
     @property
@@ -98,7 +98,7 @@ class Session:
         self.tombstones.begin(number)
 
     def _look(self) -> bool:
-        """Whether records may have come back of which no tombstone tells."""
+        """Return whether records may have come back that no tombstone names."""
         mark = _lines(self.directory / BOOT_NAME)
         if mark is None:
             return not self._is_where_it_stopped()
@@ -110,7 +110,7 @@ class Session:
         return not self._take_over(mark[1])
 
     def _is_where_it_stopped(self) -> bool:
-        """Whether the directory is that of the last orderly end, as far as anybody knows."""
+        """Return whether the directory is as the last orderly end left it, as far as its marks tell."""
         stopped = _lines(self.directory / STOPPED_NAME)
         number = stopped[1] if stopped is not None and len(stopped) > 1 else f"{0:016x}"
         self._before = None if stopped is None else self._list_of(stopped)
@@ -129,12 +129,12 @@ class Session:
         return True
 
     def _list_of(self, mark: list[str]) -> Path | None:
-        """Where the tombstones of the use with this mark lie: a list of this cache, or None."""
+        """Return the path of the tombstones that this mark names; None unless they are of this cache."""
         path = Path(mark[2] if len(mark) > 2 else "")
         return path if path.name == self.tombstones.path.name else None
 
     def _take_over(self, number: str) -> bool:
-        """Whether the tombstones of before are those of the use ``number``; they are ours then."""
+        """Take over the last use's tombstones and return True, if they are those of the use ``number``."""
         theirs = Tombstones(self._before or Path())
         known = self._read(theirs) and number in {f"{one:016x}" for one in (theirs.session, theirs.coming)}
         if known:
@@ -148,7 +148,7 @@ class Session:
         return bool(known)
 
     def _take_over_list(self) -> bool:
-        """Whether the list that an earlier release left is damaged; its names are ours else."""
+        """Take over the list of an earlier release; return whether it is damaged."""
         try:
             self.tombstones.found |= disowned.read_list(self.directory)
         except TierError as error:
@@ -158,7 +158,7 @@ class Session:
         return False
 
     def _read(self, tombstones: Tombstones) -> bool | None:
-        """Whether there were any; None when they are damaged."""
+        """Read them and return whether there were any; None when they are damaged."""
         try:
             return tombstones.read()
         except (TierError, OSError, ValueError) as error:

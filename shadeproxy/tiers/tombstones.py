@@ -59,17 +59,17 @@ class Tombstones:
 
     @property
     def doubt_ends(self) -> bool:
-        """Whether what was put in doubt may be trusted once it was checked."""
+        """Return whether doubted records may be trusted once they were checked."""
         return self.epoch % 2 == 0
 
     @property
     def crowded(self) -> bool:
-        """Whether half of the room for names is taken."""
+        """Return whether half of the room for names is taken."""
         return 2 * self._places[self._half] > _SLOTS
 
     @property
     def at_rest(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Return whether there is nothing to remember."""
         return not len(self) and not self.epoch
 
     # ------------------------------------------------------------------ life

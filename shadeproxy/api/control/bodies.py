@@ -143,7 +143,7 @@ class PurgeAnswer(msgspec.Struct):
 
 
 class PinRequest(PlaceRequest, forbid_unknown_fields=True):
-    """As of a purge. ``dry_run``: change nothing, and tell what is cached of it."""
+    """Name a prefix as a purge does. ``dry_run``: change nothing and return what is cached under it."""
 
 
 class PinAnswer(msgspec.Struct):
@@ -176,7 +176,7 @@ class PinList(msgspec.Struct):
 
 
 class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
-    """As of a purge. ``dry_run``: read nothing, and count what would have to be read."""
+    """Name a prefix as a purge does. ``dry_run``: read nothing and count what would have to be read."""
 
 
 class OperationSummary(msgspec.Struct):

@@ -114,7 +114,7 @@ class CacheAdmin(Protocol):
         ...
 
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
-        """What is cached of the objects under ``place``, the first ``limit`` after ``start_after``."""
+        """List the cached objects under ``place``: at most ``limit`` of them, after key ``start_after``."""
         ...
 
     async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:

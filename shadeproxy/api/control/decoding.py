@@ -45,8 +45,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """As ``decode``, for any thread; fields of ``columns`` that were decoded in slices come as arrays, and
-    empty in the body. Raises as ``decode``.
+    """Decode as ``decode`` does, on any thread, with the fields of ``columns`` as arrays where slices can be
+    decoded; such a field is empty in the body. Raises as ``decode``.
     """
     rest, arrays = data, dict[str, NDArray[Any]]()
     try:
@@ -63,13 +63,13 @@ def decode_columns(
 
 
 def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
-    """Whether what is left of a body names each field once, however it may be written."""
+    """Return whether ``rest``, a body without its arrays, names each of ``arrays`` once, without escapes."""
     once = all(rest.count(b'"%b"' % name.encode()) == 1 for name in arrays)
     return once and len(rest) <= _SKELETON_BYTES and b"\\" not in rest
 
 
 def _find(data: bytes, name: str) -> tuple[int, int] | None:
-    """Where the content of the array of field ``name`` begins and ends, if it seems to be one."""
+    """Return where the content of the array of field ``name`` begins and ends, if it looks like one."""
     after = data.find(b'"%b"' % name.encode()) + len(name) + 2
     start = data.find(b"[", after, after + _BETWEEN) + 1
     stop = data.find(b"]", start)

@@ -59,7 +59,7 @@ class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What to read: ``items``, or sample ``ids`` of ``dataset`` (left out: the dataset of ``job``).
+    """The objects of one read: ``items``, or sample ``ids`` of ``dataset``, by default that of ``job``.
 
     ``digest``: of the dataset whose ids these are, which must be registered still. ``job``, ``epoch`` and
     ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked or as each is there.

@@ -135,7 +135,7 @@ class KnownHits:
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Of a plain GET that was answered: its object, whole or not.
+        """Remember the object of a plain GET that was answered, whole or not.
 
         Only in the proxy's own namespace: a target is remembered for every client.
         """

@@ -276,8 +276,8 @@ class ReaderProtocol(asyncio.Protocol):
 
 
 class Answering:
-    """Where the answer to the request with the head ``raw`` ends. Keeps nothing of an answer but its head,
-    and that only until the head is whole.
+    """Finds the end of the answer to the request with the head ``raw``. Holds only the head of that answer,
+    until the head is complete.
     """
 
     def __init__(self, raw: bytes) -> None:

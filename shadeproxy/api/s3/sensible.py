@@ -1,7 +1,7 @@
-"""Whether the origin's answer to a forwarded GetObject or HeadObject is one to what was asked.
+"""Check that the origin's answer to a forwarded GetObject or HeadObject fits the request.
 
-An error is passed on as it is. What is no error must be of the status that was asked for, and a 206 of the
-range that was asked for, and as long as it says: a client would take it for that.
+An error is passed on as it is. Any other answer must have the status that the request calls for, and a 206
+the range and the length: a client would believe it.
 """
 
 import re
@@ -39,7 +39,7 @@ def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
 
 
 def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
-    """What a 206 is of; None where that is not ``wanted``."""
+    """Return the span of a 206; None where it is not ``wanted``."""
     values = [value for name, value in answer.headers if name.lower() == "content-range"]
     told = _CONTENT_RANGE.fullmatch(values[0]) if len(values) == 1 else None
     if told is None:

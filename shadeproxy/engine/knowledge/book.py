@@ -36,7 +36,7 @@ _USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job i
 
 
 class Book:
-    """What one job announced, read against what it does. ``restored``: announced before a restart."""
+    """The announced order of one job, compared with its reads. ``restored``: announced before a restart."""
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
         self.job = job
@@ -110,7 +110,7 @@ class Book:
 
     @property
     def is_to_be_cut(self) -> bool:
-        """Whether another part of what was announced is to be expected than it was built of."""
+        """Return whether the job's tail has moved since the lookup was built."""
         return self._log is None and self.tail.stops_at != self._stops_at
 
     def strays(self) -> tuple[Ids | None, int]:
@@ -120,11 +120,11 @@ class Book:
         return self._strays.take(self.truth, self._near_now), 2 * self._near_now
 
     def has_lapsed(self, now_s: float) -> bool:
-        """Whether what was announced counts no more: the job is silent, expired, or has ended."""
+        """Return whether the announced order has lapsed: the job is silent, expired, or has ended."""
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
     def is_gone(self, now_s: float) -> bool:
-        """Whether the job has ended, or was silent for some time after its order lapsed."""
+        """Return whether the job has ended, or was silent for some time after its order lapsed."""
         return not self.job.in_use or self.liveness.silence(now_s).is_gone
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:

@@ -40,8 +40,8 @@ class Columns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What ``Build.run`` made. ``cursor``: where the job is in it; ``is_elsewhere``: than where it seemed;
-    ``stops_at``: as Build was told.
+    """The result of ``Build.run``. ``cursor``: the job's place in it; ``is_elsewhere``: the job was thought
+    to be at another; ``stops_at``: as Build was told.
     """
 
     lookup: Lookup

@@ -56,7 +56,7 @@ Space = Dataset | GrowingSet
 
 
 def title_of(space: Space) -> str:
-    """How an error names it."""
+    """Return the name of it for an error text."""
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"

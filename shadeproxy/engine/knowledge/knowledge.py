@@ -114,7 +114,7 @@ class Knowledge:
         return known
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """As ``Jobs.begin``: what was scored before a run goes on ranking pages. Raises as it does."""
+        """Begin a run as ``Jobs.begin`` does; earlier scores go on ranking pages. Raises as it does."""
         if self.jobs.begin(name, rank, resumes=resumes):
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:

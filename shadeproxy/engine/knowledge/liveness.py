@@ -1,4 +1,4 @@
-"""Whether a job still speaks: what it announced lapses with its silence, in proportion to its own pace.
+"""Liveness of a job: its announced order lapses with its silence, in proportion to its own pace.
 
 Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
 for tens of seconds (a checkpoint), at most for minutes. Signs of life that cost nothing count a bounded
@@ -31,7 +31,7 @@ class Silence(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the job is not to be waited for: a checkpoint may take a little longer than usual."""
+        """Return whether the job was silent for longer than a slow checkpoint explains."""
         return self.silent_s >= self.limit_s + _GONE_S
 
 
@@ -76,7 +76,7 @@ class Liveness:
             self.hear(now_s)
 
     def silence(self, now_s: float) -> Silence:
-        """How long the job has been silent, and how long it may be."""
+        """Return the seconds of the job's silence, and the seconds it is allowed."""
         silent_s = max(now_s - self.last_s, 0.0)
         if self._waits:
             return Silence(silent_s, 0.0)

@@ -230,7 +230,7 @@ class Orders:
                     self._read_on(book)
 
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[Book, bool]]:
-        """Whose read it may be, and whether it must be: a sign of life then."""
+        """Yield each book whose job may have made the read, and whether it named that job: a sign of life."""
         if job is not None:
             book = self._books.get(job.job)
             if book is not None:
@@ -309,7 +309,7 @@ class Orders:
         )
 
     def silences(self) -> list[tuple[Job, Silence, Dataset]]:
-        """Of every job that announced something and has not read all of it, how silent it is."""
+        """Return the silence of every job that has announced samples still to be read."""
         return [
             (book.job, book.liveness.silence(self.now_s), book.lookup.dataset)
             for book in self._books.values()

@@ -1,4 +1,4 @@
-"""How fast a job reads.
+"""The rate at which a job reads.
 
 Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; a rate that cannot be
 told yet is nan, never a guess. Whether the job still reads at all is for liveness.py to say.

@@ -1,4 +1,4 @@
-"""How scores name objects."""
+"""Names of objects as scores write them."""
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import ObjectRef

@@ -1,4 +1,4 @@
-"""Where a job stops reading its epochs, though its orders go on: a loop with a limit of steps.
+"""The position at which a job stops reading its epochs, though its orders go on: a loop with a step limit.
 
 Law: only a job that left a part of an epoch unread for the next one is cut, and one that reads on beyond the
 cut has all of its order back. Positions are those of ranks, which train in lock step.
@@ -12,8 +12,8 @@ _LEAST_MARGIN = 64
 
 
 class Tail:
-    """What one job has shown of its tails. ``stops_at``: the position that it read the last epoch to; None:
-    nothing says that it does not read all.
+    """The tail of one job's epochs. ``stops_at``: the position to which it read the last epoch; None: it
+    seems to read all.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Tail:
 
 
 def cut(parts: Parts, stops_at: int | None) -> dict[int, dict[int, OrderIds]]:
-    """What is to be expected of announced epochs: each rank's ids up to a little beyond ``stops_at``."""
+    """Return the expected part of announced epochs: each rank's ids up to a little beyond ``stops_at``."""
     end = None if stops_at is None else stops_at + _margin(stops_at)
     return {epoch: {rank: ids[:end] for rank, ids in ranks.items()} for epoch, ranks in parts.items()}
 

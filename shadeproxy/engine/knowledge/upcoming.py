@@ -18,7 +18,7 @@ from shadeproxy.policy.base import Column
 
 
 class NextUses(Protocol):
-    """What eviction asks.
+    """Next uses, for eviction.
 
     ``abandoned``: data sets of jobs that are gone; empty nearly always.
     """

@@ -63,7 +63,7 @@ class Authenticator:
 
     @property
     def has_clients(self) -> bool:
-        """Whether anybody can sign."""
+        """Return whether any client is configured, and so can sign."""
         return bool(self._clients)
 
     def authenticate(self, request: S3Request) -> Authenticated:

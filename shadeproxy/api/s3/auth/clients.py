@@ -43,7 +43,7 @@ class ClientKey:
     namespace: str = OWN
 
     def identity(self) -> "Identity":
-        """Who its requests count as, once they are proven."""
+        """Return the identity of its requests, once their signature is verified."""
         return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 

@@ -36,8 +36,8 @@ _NEEDS_CLIENT_HINT = "sign a policy for the form as one of [[auth.clients]]"
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What the form asks for: ``fields`` by lower-case name, ``length`` of the file in bytes. ``key``: of the
-    object, the name of the file put in for ``${filename}``.
+    """A form upload: ``fields`` by lower-case name, ``length`` of the file in bytes, ``key`` of the object
+    with ``${filename}`` replaced.
     """
 
     bucket: str

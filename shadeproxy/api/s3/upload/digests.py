@@ -1,4 +1,4 @@
-"""What header fields promise of a whole body that is read here, and not passed on as it came."""
+"""Digests in header fields, verified against a body that the proxy reads whole."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ _NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-am
 
 
 def is_digest(name: str) -> bool:
-    """Whether the lower-case field ``name`` tells of one body, and of no other."""
+    """Return whether the lower-case field ``name`` is about a digest of one body, and true of no other."""
     return name in {"content-md5", "x-amz-sdk-checksum-algorithm"} or name.startswith(FIELD_PREFIX)
 
 

@@ -120,7 +120,7 @@ class LoopMounted:
 
 
 def loop_mounts_work(work: Path) -> bool:
-    """Whether this machine lets us mount an image and break it."""
+    """Return whether this machine lets us mount an image and break it."""
     work.mkdir()
     try:
         LoopMounted(work).close()

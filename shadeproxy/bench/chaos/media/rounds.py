@@ -38,7 +38,7 @@ _PROXY = (sys.executable, "-m", "shadeproxy.bench.chaos.media.proxy")
 
 
 class MediaRun(msgspec.Struct):
-    """What happened. ``rounds``: by medium, fault and end. ``outcomes``: of writes under a failing medium.
+    """The result. ``rounds``: by medium, fault and end. ``outcomes``: of writes under a failing medium.
     ``stale``: answers that were not what the origin has, in words. ``broken_promises``: a 503 of a write
     that the origin has carried out.
     """
@@ -54,7 +54,7 @@ class MediaRun(msgspec.Struct):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing old was answered, and something could have been."""
+        """Return whether no answer was stale, though the disk tier gave some."""
         return not self.stale and not self.broken_promises and self.from_disk > 0
 
 
