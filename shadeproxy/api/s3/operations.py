@@ -143,6 +143,17 @@ OPERATIONS: dict[_Key, Operation] = {
 }
 MARKERS = frozenset(marker for _, _, marker in OPERATIONS if marker) | {"renameObject", "session"}
 GET_OBJECT = OPERATIONS["GET", "object", ""]
+RESPONSE_OVERRIDES = frozenset(
+    {
+        "response-cache-control",
+        "response-content-disposition",
+        "response-content-encoding",
+        "response-content-language",
+        "response-content-type",
+        "response-expires",
+    }
+)
+"""Parameters of GetObject and HeadObject that set a field of the answer."""
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)

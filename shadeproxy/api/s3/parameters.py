@@ -8,20 +8,12 @@ is refused. A test compares the table with the service model of botocore.
 from collections.abc import Mapping
 
 from shadeproxy.api.s3.fields import AMZ_FIELDS
-from shadeproxy.api.s3.operations import MARKERS, Operation
+from shadeproxy.api.s3.operations import MARKERS, RESPONSE_OVERRIDES, Operation
 from shadeproxy.core.errors import InvalidRequest, NotSupported
 
 _NONE: frozenset[str] = frozenset()
 _VERSION = frozenset({"versionId"})
-_READ = _VERSION | {
-    "partNumber",
-    "response-cache-control",
-    "response-content-disposition",
-    "response-content-encoding",
-    "response-content-language",
-    "response-content-type",
-    "response-expires",
-}
+_READ = _VERSION | RESPONSE_OVERRIDES | {"partNumber"}
 # "allow-unordered" is Ceph's.
 _LIST = frozenset(
     {

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from shadeproxy.api.s3.operations import MARKERS
+from shadeproxy.api.s3.operations import MARKERS, RESPONSE_OVERRIDES
 from shadeproxy.api.s3.request import S3Request, parameter_name
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import (
@@ -24,7 +24,7 @@ from shadeproxy.core.errors import (
 
 MAX_SKEW_S = 15 * 60
 
-_SIGNED_PARAMETERS = frozenset(
+_SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
     {
         "accelerate",
         "acl",
@@ -42,12 +42,6 @@ _SIGNED_PARAMETERS = frozenset(
         "policy",
         "replication",
         "requestPayment",
-        "response-cache-control",
-        "response-content-disposition",
-        "response-content-encoding",
-        "response-content-language",
-        "response-content-type",
-        "response-expires",
         "restore",
         "select",
         "select-type",
