@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import numpy as np
 import pytest
 import uvloop
 from aiohttp import web
@@ -20,12 +19,11 @@ from shadeproxy.core.types import Source
 from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
-from shadeproxy.engine.rules import Rule, Rules
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.api.building import make_engine
 
 PAGE = 4096
 ACCESS, SECRET = "shade-client", "client/Secret+with=signs"
@@ -70,11 +68,6 @@ class EventLog:
         self.events.append((event, fields))
 
     exception = warning = debug
-
-
-class NoWeights:
-    def weights_of(self, object_hashes: np.ndarray, _numbers: np.ndarray) -> np.ndarray:
-        return np.full(len(object_hashes), np.nan)
 
 
 @dataclass
@@ -162,25 +155,15 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         stats, ledger = Stats(), Ledger(1 << 24)
         directory = tmp_path / f"ram{len(made)}" if ram is None else ram
         tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, lend=ram is not None)
-        cache = PageCache(
-            [Medium(tier, Source.RAM, load=asyncio.to_thread if can_wait else None)],
-            policy=get_policy("default"),
-            weights=NoWeights(),
-            stats=stats,
-            ledger=ledger,
-            rng=np.random.default_rng(7),
-        )
-        await asyncio.to_thread(cache.recover)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
-        engine = Engine(
+        engine, cache = await make_engine(
+            Medium(tier, Source.RAM, load=asyncio.to_thread if can_wait else None),
             origin,
-            cache,
-            rules=Rules(rules),
+            rules=rules,
             ledger=ledger,
             stats=stats,
             clock=clock,
             page_size=page_size,
-            verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
             upstreams=upstreams,
         )
         seen, log = Recorder(), EventLog()

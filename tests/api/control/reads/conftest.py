@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pytest
 import structlog
 import uvloop
@@ -26,12 +25,11 @@ from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.manifest import ManifestBuilder
 from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
-from shadeproxy.engine.rules import Rule, Rules
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.api.building import make_engine
 
 PAGE = 4096
 END = 0xFFFFFFFF
@@ -175,11 +173,6 @@ class Listener:
 MakeListener = Callable[..., Awaitable[Listener]]
 
 
-class NoWeights:
-    def weights_of(self, object_hashes: np.ndarray, _numbers: np.ndarray) -> np.ndarray:
-        return np.full(len(object_hashes), np.nan)
-
-
 @pytest.fixture
 async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
     made: list[tuple[Listener, web.AppRunner]] = []
@@ -198,25 +191,15 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
     ) -> Listener:
         clock, stats, ledger = ManualClock(), Stats(), Ledger(1 << 22)
         tier = SegmentStore("ram", tmp_path / f"ram{len(made)}", ram_bytes, segment_bytes=1 << 22)
-        cache = PageCache(
-            [Medium(tier, Source.RAM)],
-            policy=get_policy("default"),
-            weights=NoWeights(),
-            stats=stats,
-            ledger=ledger,
-            rng=np.random.default_rng(7),
-        )
-        await asyncio.to_thread(cache.recover)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
-        engine = Engine(
+        engine, cache = await make_engine(
+            Medium(tier, Source.RAM),
             origin,
-            cache,
-            rules=Rules(rules),
+            rules=rules,
             ledger=ledger,
             stats=stats,
             clock=clock,
             page_size=PAGE,
-            verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
             upstreams=upstreams,
         )
         context = ControlContext(

@@ -1,0 +1,59 @@
+"""A real engine over one medium, for listeners under test."""
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.engine.cache import Medium, PageCache
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.origin.base import Origin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+
+
+class NoWeights:
+    def weights_of(
+        self, object_hashes: NDArray[np.uint64], _numbers: NDArray[np.uint32]
+    ) -> NDArray[np.float64]:
+        return np.full(len(object_hashes), np.nan)
+
+
+async def make_engine(
+    medium: Medium,
+    origin: Origin,
+    *,
+    rules: tuple[Rule, ...],
+    ledger: Ledger,
+    stats: Stats,
+    clock: Clock,
+    page_size: int,
+    upstreams: Upstreams,
+) -> tuple[Engine, PageCache]:
+    """Build an engine and its recovered cache. With other ``upstreams`` the origin decides who may read."""
+    cache = PageCache(
+        [medium],
+        policy=get_policy("default"),
+        weights=NoWeights(),
+        stats=stats,
+        ledger=ledger,
+        rng=np.random.default_rng(7),
+    )
+    await asyncio.to_thread(cache.recover)
+    engine = Engine(
+        origin,
+        cache,
+        rules=Rules(rules),
+        ledger=ledger,
+        stats=stats,
+        clock=clock,
+        page_size=page_size,
+        verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
+        upstreams=upstreams,
+    )
+    return engine, cache
