@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from .loopback import served
 
 _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Message></Error>"
 
@@ -73,17 +75,5 @@ def running() -> Iterator[FakeOrigin]:
         def log_message(self, *_: object) -> None:
             """Keep the output of the tests clean."""
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-        def handle_error(self, *_: object) -> None:
-            """A proxy that is killed breaks connections off."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        origin.url = f"http://127.0.0.1:{server.server_port}"
+    with served(Handler) as origin.url:
         yield origin
-        server.shutdown()
-        thread.join()

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .loopback import served
+
 PAGE = 64 << 10
 LONG = 3 * PAGE + 1000
 SHORT = 1000
@@ -277,20 +279,14 @@ def _framing() -> None:
                 body,
                 keeps=when == "later",
             )
-    simple(
-        "cut-in-the-body",
-        "cut|error",
-        lambda a: framed(a, L0, L0[:100_000] + CLOSE, TAG, CL_LONG),
-        L0,
-        keeps=True,
-    )
-    simple(
-        "reset-in-the-body",
-        "cut|error",
-        lambda a: framed(a, L0, L0[:100_000] + RESET, TAG, CL_LONG),
-        L0,
-        keeps=True,
-    )
+    for kind, end in (("cut", CLOSE), ("reset", RESET)):
+        simple(
+            f"{kind}-in-the-body",
+            "cut|error",
+            lambda a, end=end: framed(a, L0, L0[:100_000] + end, TAG, CL_LONG),
+            L0,
+            keeps=True,
+        )
 
 
 def _heads() -> None:
@@ -537,21 +533,8 @@ def odd_origin() -> Iterator[OddOrigin]:
                 self.request.close()  # the server would end it well first
             return not (close or reset)
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-        block_on_close = False
-        allow_reuse_address = True
-
-        def handle_error(self, *_: object) -> None:
-            """Connections that break off are the rule here."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        origin.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with served(Handler) as origin.url:
         yield origin
-        server.shutdown()
-        thread.join()
 
 
 def digest(data: bytes) -> str:
