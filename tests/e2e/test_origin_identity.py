@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from .conftest import wait_for
+
 OBJECT = bytes(20_000)
 
 
@@ -65,6 +67,8 @@ def other_origin(serve, bucket_directory, tmp_path):
     directory = {"cache__ram__path": str(tmp_path / "kept"), "state__path": str(tmp_path / "state")}
     first = serve(origin__kind="file", origin__path=str(bucket_directory), **directory)
     assert read(first.client(), "00000")[1] == "origin"
+    # A page is kept a moment after its reader has it.
+    wait_for(lambda: read(first.client(), "00000")[1] == "ram")
     first.stop()
     return {"origin__kind": "file", "origin__path": str(other), **directory}
 
@@ -87,6 +91,7 @@ def test_a_cache_of_another_origin_is_set_aside_when_asked(serve, other_origin):
 def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, other_origin):
     second = serve(**other_origin, cache__on_other_origin="set-aside")
     assert read(second.client(), "00000")[1] == "origin"
+    wait_for(lambda: read(second.client(), "00000")[1] == "ram")
     purge = [sys.executable, "-m", "shadeproxy", "purge", "--all", *second.arguments]
     refused = subprocess.run(purge, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
