@@ -203,6 +203,9 @@ class Filling:
             if length:
                 await read.read_into(flight.buffer, flight.advance)
             if whole:
+                if length < meta.size:
+                    # A length beyond the page is only claimed: a byte of the rest makes it credible.
+                    await read.read_into(memoryview(bytearray(1)), lambda _count: None)
                 # What was heard of another version since is newer.
                 flight.publishable &= not self._versions.holds_other(ref, meta)
                 self._learn(flight, meta)

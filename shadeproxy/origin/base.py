@@ -47,6 +47,7 @@ class OriginRead:
     ``pass_on``: given where the answer does not identify its object. Its ``meta.size`` may be UNKNOWN_BYTES;
     then ``span`` ends at ENDLESS, and ``chunks`` with the body.
     ``receive``: given where the bytes can come straight into a buffer; use it or ``chunks``, not both.
+    ``surplus``: bytes of the last piece that a buffer had no room for.
     """
 
     meta: ObjectMeta
@@ -55,9 +56,10 @@ class OriginRead:
     receive: Receive | None = None
     doubtful: bool = False
     pass_on: PassOn | None = None
+    surplus: bytes = b""
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
-        """Fill ``buffer`` with the first bytes of ``span``, telling ``arrived`` of each arrival.
+        """Fill ``buffer`` with the next bytes of ``span``, telling ``arrived`` of each arrival.
 
         Raises OriginError as ``chunks`` does, and BodyCutShort when the buffer is longer than ``span``.
         """
@@ -68,16 +70,16 @@ class OriginRead:
 
     async def _copy_into(self, buffer: memoryview, arrived: Arrived) -> None:
         filled = 0
-        if not len(buffer):
-            return
-        async for chunk in self.chunks:
+        chunk: bytes | None = self.surplus
+        while filled < len(buffer):
+            chunk = chunk or await anext(self.chunks, None)
+            if chunk is None:
+                raise BodyCutShort(f"the origin ended a body {len(buffer) - filled} bytes early")
             count = min(len(chunk), len(buffer) - filled)
             buffer[filled : filled + count] = chunk[:count]
             filled += count
+            self.surplus = chunk = chunk[count:]
             arrived(count)
-            if filled == len(buffer):
-                return
-        raise BodyCutShort(f"the origin ended a body {len(buffer) - filled} bytes early")
 
 
 class Trailers(NamedTuple):

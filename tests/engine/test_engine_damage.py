@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import zlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -190,6 +190,30 @@ class TestOfABodyThatIsStillDoubtful:
         await bench.settle()
         assert (await bench.engine.stat(ReadRequest(self.REF)))[0] == meta
         assert await bench.get("k") == (newer, Source.ORIGIN)
+
+
+@pytest.mark.parametrize("checksum", [False, True], ids=["plain", "checked"])
+@pytest.mark.parametrize("pages", [1, 2])
+@pytest.mark.parametrize("chunk_bytes", [100, PAGE, 10 * PAGE])
+async def test_a_length_beyond_the_first_page_is_believed_when_a_byte_of_it_comes(
+    make_bench, pages, chunk_bytes, checksum
+):
+    body = BODY[: pages * PAGE]
+    memory = MemoryOrigin(chunk_bytes=chunk_bytes)
+    checked = (("x-amz-checksum-crc32", base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()),)
+    memory.put("b", "k", body, headers=checked if checksum else ())
+    script = [Fault(short_by_bytes=-100)] if pages == 1 else []
+    bench = await make_bench(origin=VerifiedOrigin(FaultyOrigin(memory, script=script)), page_size=PAGE)
+    got = b""
+    with suppress(BodyCutShort, BodyDamaged):
+        async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), RangeSpec(0, PAGE - 1))) as reading:
+            async for piece in reading.body(Span(0, PAGE)):
+                got += piece
+    await bench.settle()
+    assert body.startswith(got)
+    meta, _ = await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+    assert meta.size == len(body)
+    assert (await bench.get("k"))[0] == body
 
 
 async def test_a_length_that_was_only_announced_is_not_told(make_bench):

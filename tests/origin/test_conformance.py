@@ -76,6 +76,20 @@ async def test_a_new_version_has_a_new_etag(subject):
     assert await subject.put("key", b"one") != await subject.put("key", b"two")
 
 
+async def test_buffers_are_filled_one_after_the_other(subject):
+    body = bytes(range(256)) * 1000
+    await subject.put("key", body)
+    got = bytearray()
+    async with subject.origin.open(subject.ref("key")) as reading:
+        for size in (1, 70_000, 1, 100_000):
+            buffer = bytearray(size)
+            arrivals: list[int] = []
+            await reading.read_into(memoryview(buffer), arrivals.append)
+            assert sum(arrivals) == size
+            got += buffer
+    assert got == body[: len(got)]
+
+
 async def test_missing_keys_and_buckets_are_404(subject):
     for ref in (subject.ref("missing"), ObjectRef("no-such-bucket-here", "key")):
         with pytest.raises(OriginAnswer) as raised:
