@@ -77,11 +77,11 @@ crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an
 # Logs and the result are in chaos-report/. Several seeds can run at once.
 # MEDIA=1: media that fail for good under acknowledged writes, ROUNDS times; as root with an ext4 image too.
 chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1, or MEDIA=1 ROUNDS=300); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy.bench.chaos --seed $(SEED) \
+	@$(BIN)/python -m shadeproxy_bench.reliability.chaos --seed $(SEED) \
 	  $(if $(MEDIA),--media --rounds $(ROUNDS),--minutes $(MINUTES) $(if $(WRITE),--write docs/reliability))
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy.bench.soak --minutes $(MINUTES) --seed $(SEED) \
+	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
 	  $(if $(WRITE),--write docs/reliability)
 
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
@@ -91,10 +91,10 @@ fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the contr
 	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py
 
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy.bench.memory $(if $(WRITE),--write docs/reliability)
+	@$(BIN)/python -m shadeproxy_bench.reliability.memory $(if $(WRITE),--write docs/reliability)
 
 overload: $(VENV)/.dev ## More clients, slower clients and bigger bodies than there is room for (10 to 15 minutes); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy.bench.overload $(if $(WRITE),--write docs/reliability)
+	@$(BIN)/python -m shadeproxy_bench.reliability.overload $(if $(WRITE),--write docs/reliability)
 
 # --strict: what cannot be looked up fails the audit instead of passing for harmless. The local part of a
 # version ("+cpu") is a build, not a release.
@@ -123,7 +123,7 @@ $(VENV)/.made:
 	@$(PIP) install --upgrade "pip>=25.1"
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt $(COMPILED)
+$(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.toml constraints.txt $(COMPILED)
 	@echo "installing ShadeProxy, its SDK and what the demo trains with; this takes a few minutes, once ..."
 	@$(INSTALL) --editable sdk --editable ".[demo]"
 	@$(LANE)
@@ -132,17 +132,17 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml constraints.txt $
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what tests and checks need ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check
+	@$(INSTALL) --editable sdk --editable ".[demo]" --editable bench --group test --group frameworks --group check
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group bench
+	@$(INSTALL) --editable sdk --editable ".[demo]" --editable "bench[clients]" --group test --group frameworks --group check
 	@touch $@
 
 $(VENV)/.clients: $(VENV)/.dev
 	@echo "installing the clients that are tested ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --group test --group frameworks --group check --group clients
+	@$(INSTALL) --editable sdk --editable ".[demo]" --editable bench --group test --group frameworks --group check --group clients
 	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
 	@$(PYTHON) -m venv $(VENV)/awscli
 	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli

@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 
 from shadeproxy.app.origins import origin_name
-from shadeproxy.bench.ports import free_port
 from shadeproxy.config import Settings
 from shadeproxy.core.identity import etag_hash, group_name, object_hash
 from shadeproxy.core.ledger import Ledger
@@ -39,6 +38,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.rows import ROW, Contents
 from shadeproxy.tiers.store import SegmentStore
+from shadeproxy_bench.ports import free_port
 
 BODY_BYTES = 1000
 ETAG = '"0123456789abcdef0123456789abcdef"'

@@ -15,7 +15,7 @@ from shadeproxy.origin.credentials import (
     CredentialProvider,
     StaticCredentials,
 )
-from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import LimitedOrigin
@@ -86,7 +86,7 @@ def build_origin(
             instance=instance,
         )
     if section.delay:
-        origin = FaultyOrigin(origin, delay_s=section.delay, clock=clock)
+        origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)
     if section.bandwidth:
         origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)

@@ -304,7 +304,11 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small and short, for a look; not written.")] = False,
 ) -> None:
     """Measure ShadeProxy beside nginx, stock clients and the bare origin; print ratios and targets."""
-    from shadeproxy.bench.run import run_bench  # noqa: PLC0415  brings what it measures
+    if importlib.util.find_spec("shadeproxy_bench") is None:
+        raise ShadeProxyError(
+            "the benchmark is a package of its own; in a checkout install it with: pip install ./bench"
+        )
+    from shadeproxy_bench.run import run_bench  # noqa: PLC0415  brings what it measures
 
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:

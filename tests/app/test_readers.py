@@ -13,9 +13,9 @@ from shadeproxy.app.channel import END, Opening
 from shadeproxy.app.reader import ReaderProcess
 from shadeproxy.app.readers import CRADLE
 from shadeproxy.app.terms import build_terms
-from shadeproxy.bench.machine import is_alive
 from shadeproxy.config import Settings
 from shadeproxy.engine.columns import Share
+from shadeproxy_bench.machine import is_alive
 
 _OWNER = """
 import os, subprocess, sys, time

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.bench.faults import BenchError
-from shadeproxy.bench.objects import Piece
-from shadeproxy.bench.plan import Planned
-from shadeproxy.bench.results import Measured, Target
-from shadeproxy.bench.server import Served, origin
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.plan import Planned
+from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.server import Served, origin
 
 _FAKE = Path(__file__).parent / "fake_server.py"
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import sys
 
-from shadeproxy.bench.origin import Latency, Link, ObjectServer
+from shadeproxy_bench.origin import Latency, Link, ObjectServer
 
 FAULT = sys.argv[1]
 _WORK = bytes(2_000_000)

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.bench import run
-from shadeproxy.bench.faults import BenchError
-from shadeproxy.bench.load import PATH, ReaderLoad, WrkLoad
-from shadeproxy.bench.nginx import PROXY_CACHE, VARIANTS, nginx
-from shadeproxy.bench.objects import Piece
-from shadeproxy.bench.plan import Scale
-from shadeproxy.bench.requests import plain_requests
-from shadeproxy.bench.server import proxy
-from shadeproxy.bench.suites import hits
-from shadeproxy.bench.suites.hits import compare
+from shadeproxy_bench import run
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.load import PATH, ReaderLoad, WrkLoad
+from shadeproxy_bench.nginx import PROXY_CACHE, VARIANTS, nginx
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.plan import Scale
+from shadeproxy_bench.requests import plain_requests
+from shadeproxy_bench.server import proxy
+from shadeproxy_bench.suites import hits
+from shadeproxy_bench.suites.hits import compare
 
 has_nginx = pytest.mark.skipif(shutil.which("nginx", path=PATH) is None, reason="nginx is not installed")
 has_wrk = pytest.mark.skipif(shutil.which("wrk", path=PATH) is None, reason="wrk is not installed")
@@ -82,7 +82,7 @@ def test_every_variant_of_nginx_serves_the_right_bytes(make_origin, stack, tmp_p
 
 
 def test_without_nginx_the_row_says_so(monkeypatch, tmp_path, pieces):
-    monkeypatch.setattr("shadeproxy.bench.nginx.PATH", str(tmp_path))
+    monkeypatch.setattr("shadeproxy_bench.nginx.PATH", str(tmp_path))
     (first, *_) = hits.hits(Scale(quick=True))
     row = run.measure("hits", first)
     assert (row.status, row.met, row.ours, row.ratio) == ("reference missing", False, None, None)

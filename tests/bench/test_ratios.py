@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from shadeproxy.bench.suites import ratios
 from shadeproxy.simulate.announced import parse_announce
 from shadeproxy.simulate.workloads import importance, uniform
+from shadeproxy_bench.suites import ratios
 
 
 def reads_of(trace, announce="none"):

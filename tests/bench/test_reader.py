@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from shadeproxy.bench.faults import BenchError
-from shadeproxy.bench.objects import Piece, body_of
-from shadeproxy.bench.reader import read
-from shadeproxy.bench.requests import plain_requests, signed_requests
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.objects import Piece, body_of
+from shadeproxy_bench.reader import read
+from shadeproxy_bench.requests import plain_requests, signed_requests
 
 
 def exchanges(server, pieces):

@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from shadeproxy.bench import machine, run
-from shadeproxy.bench.faults import BenchError, NotBuilt, ReferenceMissing
-from shadeproxy.bench.markdown import markdown
-from shadeproxy.bench.plan import Scale
-from shadeproxy.bench.results import Doubt, Measured, Results, Target, merged, read_results
-from shadeproxy.bench.rounds import alternate, repeat
 from shadeproxy.cli.main import app
 from shadeproxy.core.errors import ConfigError
+from shadeproxy_bench import machine, run
+from shadeproxy_bench.faults import BenchError, NotBuilt, ReferenceMissing
+from shadeproxy_bench.markdown import markdown
+from shadeproxy_bench.plan import Scale
+from shadeproxy_bench.results import Doubt, Measured, Results, Target, merged, read_results
+from shadeproxy_bench.rounds import alternate, repeat
 
 
 def test_sides_take_turns_and_medians_count():

@@ -6,19 +6,19 @@ from contextlib import nullcontext
 
 import pytest
 
-from shadeproxy.bench import rgw, run
-from shadeproxy.bench.clients import Clients, Job
-from shadeproxy.bench.faults import BenchError
-from shadeproxy.bench.objects import Piece
-from shadeproxy.bench.plan import Scale
-from shadeproxy.bench.registry import SUITES
-from shadeproxy.bench.requests import CLIENT
-from shadeproxy.bench.server import Served, proxy
-from shadeproxy.bench.suites import matrix
-from shadeproxy.bench.suites.matrix import Arena
-from shadeproxy.bench.suites.misses import read_pieces
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import Credentials
+from shadeproxy_bench import rgw, run
+from shadeproxy_bench.clients import Clients, Job
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.plan import Scale
+from shadeproxy_bench.registry import SUITES
+from shadeproxy_bench.requests import CLIENT
+from shadeproxy_bench.server import Served, proxy
+from shadeproxy_bench.suites import matrix
+from shadeproxy_bench.suites.matrix import Arena
+from shadeproxy_bench.suites.misses import read_pieces
 
 BEHIND = "Ceph RGW, 0 ms"
 ACCOUNT = Credentials("ACCOUNT", "secret-of-the-account")

@@ -5,20 +5,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.bench import clients, run
-from shadeproxy.bench.clients import Clients, Job
-from shadeproxy.bench.faults import BenchError, NotBuilt
-from shadeproxy.bench.objects import Piece, key_of
-from shadeproxy.bench.origin import Latency
-from shadeproxy.bench.plan import Scale
-from shadeproxy.bench.registry import SUITES
-from shadeproxy.bench.server import proxy
-from shadeproxy.bench.suites import scripts
-from shadeproxy.bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
-from shadeproxy.bench.suites.knowledge import apply_scores, choose_victim, take_order
-from shadeproxy.bench.suites.misses import cold_reads
-from shadeproxy.bench.suites.sdk import connector, connector_rate, sdk_rate
-from shadeproxy.bench.suites.tiers import write_cost
+from shadeproxy_bench import clients, run
+from shadeproxy_bench.clients import Clients, Job
+from shadeproxy_bench.faults import BenchError, NotBuilt
+from shadeproxy_bench.objects import Piece, key_of
+from shadeproxy_bench.origin import Latency
+from shadeproxy_bench.plan import Scale
+from shadeproxy_bench.registry import SUITES
+from shadeproxy_bench.server import proxy
+from shadeproxy_bench.suites import scripts
+from shadeproxy_bench.suites.epochs import first_epoch, shuffled_epochs, worst_later_epoch
+from shadeproxy_bench.suites.knowledge import apply_scores, choose_victim, take_order
+from shadeproxy_bench.suites.misses import cold_reads
+from shadeproxy_bench.suites.sdk import connector, connector_rate, sdk_rate
+from shadeproxy_bench.suites.tiers import write_cost
 
 CLIENTS = [
     pytest.param(
@@ -162,7 +162,7 @@ def test_a_script_that_is_not_there_is_not_built(tmp_path):
 
 
 def test_the_start_script_plugs_in(monkeypatch):
-    monkeypatch.setattr("shadeproxy.bench.suites.start.script_function", lambda _script, _name: fake_start)
+    monkeypatch.setattr("shadeproxy_bench.suites.start.script_function", lambda _script, _name: fake_start)
     rows = [run.measure("start", planned) for planned in SUITES["start"](Scale(quick=True))]
     assert [row.ours for row in rows] == [0.5, 2.0, 280.0, 1.5, 6.0, 320.0]
     assert [row.met for row in rows] == [True, True, True, False, False, False]

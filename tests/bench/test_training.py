@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from shadeproxy.bench.faults import BenchError
-from shadeproxy.bench.loader import Epoch, Loader
-from shadeproxy.bench.suites.stall import link_bound, origin_bytes, stalled
-from shadeproxy.bench.training import ALL, DIRECT, ORDER, Load, Run, train
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.loader import Epoch, Loader
+from shadeproxy_bench.suites.stall import link_bound, origin_bytes, stalled
+from shadeproxy_bench.training import ALL, DIRECT, ORDER, Load, Run, train
 
 TINY = Load(128, 1000, 4096.0, 0.002)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.bench import warm_memory as module
-from shadeproxy.bench.warm_memory import warm_memory
+from shadeproxy_bench import warm_memory as module
+from shadeproxy_bench.warm_memory import warm_memory
 
 MIB = 1024**2
 LOOK = """
 from pathlib import Path
-from shadeproxy.bench import warm_memory as module
+from shadeproxy_bench import warm_memory as module
 
 def look():
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

@@ -1,5 +1,6 @@
 """serve, config, demo, version: how they start, and the one line they end with when they cannot."""
 
+import importlib.util
 import subprocess
 import sys
 import tomllib
@@ -124,6 +125,15 @@ def test_demo_wants_endpoint_and_bucket_together(shade):
     result = shade("demo", "--endpoint", "http://h")
     assert result.exit_code == 2
     assert result.stderr == "error: --endpoint and --bucket belong together: write both or neither\n"
+
+
+def test_bench_without_its_package_says_how_to_get_it(shade, monkeypatch):
+    real = importlib.util.find_spec
+    find = lambda name: None if name == "shadeproxy_bench" else real(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    result = shade("bench", "--quick")
+    assert result.exit_code == 1
+    assert "in a checkout install it with: pip install ./bench" in " ".join(result.stderr.split())
 
 
 def test_bench_with_a_list_of_no_suites_measures_nothing(shade):

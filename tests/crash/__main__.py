@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shadeproxy.bench import machine
+from shadeproxy_bench import machine
 
 from .report import markdown
 from .run import crash

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shadeproxy.bench.ports import free_port
+from shadeproxy_bench.ports import free_port
 
 from .board import READY, Board
 from .objects import PAGE_BYTES

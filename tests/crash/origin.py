@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import uvloop
 
-from shadeproxy.bench.soak.origin import Fields, OriginConnection, answer_of, error_of
+from shadeproxy_bench.reliability.soak.origin import Fields, OriginConnection, answer_of, error_of
 
 
 class DirectoryOrigin:

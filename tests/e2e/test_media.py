@@ -9,8 +9,8 @@ import urllib.request
 
 import pytest
 
-from shadeproxy.bench.chaos.media.medium import LoopMounted
-from shadeproxy.bench.faults import BenchError
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.reliability.chaos.media.medium import LoopMounted
 
 from .conftest import log_of, wait_for
 from .test_doctor import names, readyz

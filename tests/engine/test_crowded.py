@@ -7,9 +7,9 @@ import pytest
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.flight import PIECE_BYTES
-from shadeproxy.origin.faulty import FaultyOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 
 from .conftest import PAGE
 

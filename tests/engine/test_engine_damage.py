@@ -15,9 +15,9 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages

@@ -12,8 +12,8 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine import erasing
 from shadeproxy.tiers import tombstones
-from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
 from shadeproxy.tiers.tombstones import Tombstones
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
 REF = ObjectRef("b", "k")
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from shadeproxy.bench.suites.ratios import Reads
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, JobContext, ObjectRef, Source
 from shadeproxy.engine.knowledge.jobs import Job
@@ -16,6 +15,7 @@ from shadeproxy.engine.uses import USE, Kind
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.simulate.announced import Announce
 from shadeproxy.simulate.workloads import importance, uniform
+from shadeproxy_bench.suites.ratios import Reads
 
 SIZE = 16_000
 COUNT = 500

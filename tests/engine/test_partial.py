@@ -11,8 +11,8 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 PAGE = 128 * 1024
 QUARTER = PAGE // 4

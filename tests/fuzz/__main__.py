@@ -7,7 +7,7 @@ from pathlib import Path
 
 import uvloop
 
-from shadeproxy.bench import machine
+from shadeproxy_bench import machine
 
 from .report import markdown
 from .run import fuzz

@@ -20,7 +20,7 @@ from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials
 from shadeproxy.core.types import SHARED, Headers, ObjectMeta, ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest, Origin
 from shadeproxy.origin.credentials import StaticCredentials
-from shadeproxy.origin.faulty import FaultyOrigin
+from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
@@ -28,6 +28,7 @@ from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 
 _spec = importlib.util.spec_from_file_location(
     "rgw_fixtures", Path(__file__).parent.parent / "rgw" / "conftest.py"
@@ -176,6 +177,7 @@ KINDS = [
     "limited",
     "retrying",
     "verified",
+    "delayed",
     "faulty",
     "throttled",
     pytest.param("rgw", marks=pytest.mark.rgw),
@@ -192,6 +194,7 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "limited": lambda: LimitedOrigin(MemoryOrigin(), max_open=2),
         "retrying": lambda: RetryingOrigin(MemoryOrigin(), clock=ManualClock()),
         "verified": lambda: VerifiedOrigin(MemoryOrigin()),
+        "delayed": lambda: DelayedOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
         "faulty": lambda: FaultyOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
         "throttled": lambda: ThrottledOrigin(MemoryOrigin(), bytes_per_s=1e6, clock=ManualClock()),
         "rgw": lambda: _rgw_origin(request),

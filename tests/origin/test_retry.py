@@ -14,10 +14,10 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 REF = ObjectRef("b", "k")
 BODY = bytes(range(256)) * 1000

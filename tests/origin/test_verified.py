@@ -8,11 +8,11 @@ from shadeproxy.core.checksums import FIELDS, make_checksum, value_of
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyDamaged
 from shadeproxy.core.types import ObjectRef, Span
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 SMALL = ObjectRef("b", "small")
 LARGE = ObjectRef("b", "large")

@@ -6,8 +6,8 @@ import structlog
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Source
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.prefetch.conftest import Order, until, whole
 
 PAGE = 4096

@@ -10,8 +10,8 @@ from shadeproxy.core.types import Intent, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.engine.rules import Rule
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.prefetch.conftest import Order, until, whole
 
 PAGE = 4096

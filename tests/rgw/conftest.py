@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.bench import rgw as ceph
+from shadeproxy_bench import rgw as ceph
 
 
 @dataclass(frozen=True)

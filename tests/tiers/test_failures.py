@@ -9,8 +9,8 @@ import pytest
 
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.identity import object_hash
-from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
 from shadeproxy.tiers.segment import Segment
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
 
 @pytest.fixture

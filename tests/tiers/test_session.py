@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.core.identity import object_hash
 from shadeproxy.tiers import directory, disowned, session
-from shadeproxy.tiers.faulty import FaultyCalls, MediumFault, scheduled
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
 ZERO = {0.0}
 

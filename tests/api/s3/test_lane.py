@@ -12,8 +12,8 @@ from shadeproxy.api.s3.known import KnownHits
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
-from shadeproxy.origin.faulty import FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 
 from .conftest import PAGE
 

@@ -12,9 +12,9 @@ import pytest
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.uses import USE
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.tiers.segment import Segment
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 from .conftest import ACCESS, PAGE, SECRET
 from .test_lane import SIZES, answers, request, same, talk, two

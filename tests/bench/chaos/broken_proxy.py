@@ -5,9 +5,9 @@ one bit of larger ones is flipped, and writes are never answered.
 import asyncio
 
 from shadeproxy.api.s3.forward import Forwarder
-from shadeproxy.bench.chaos.proxy import main
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.origin import s3pages
+from shadeproxy_bench.reliability.chaos.proxy import main
 
 _interpret, _receive = s3pages.interpret, s3pages.PageGet.receive
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shadeproxy.bench.chaos.report import keep, markdown, summary
-from shadeproxy.bench.chaos.run import Run, chaos
-from shadeproxy.bench.chaos.scene import Plan
-from shadeproxy.bench.chaos.verdict import judge
-from shadeproxy.bench.soak.bodies import MIB
+from shadeproxy_bench.reliability.chaos.report import keep, markdown, summary
+from shadeproxy_bench.reliability.chaos.run import Run, chaos
+from shadeproxy_bench.reliability.chaos.scene import Plan
+from shadeproxy_bench.reliability.chaos.verdict import judge
+from shadeproxy_bench.reliability.soak.bodies import MIB
 
 _BROKEN = (sys.executable, str(Path(__file__).parent / "broken_proxy.py"))
 _SMALL = {"ram_bytes": 8 * MIB, "disk_bytes": 16 * MIB}

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from shadeproxy.bench.chaos.client import excuse
-from shadeproxy.bench.chaos.data import ChaosData
-from shadeproxy.bench.chaos.patience import Patience
-from shadeproxy.bench.chaos.session import HardenedSession
-from shadeproxy.bench.chaos.wire import MORE_BYTES
-from shadeproxy.bench.soak.link import Link
-from shadeproxy.bench.soak.tally import Tally, read_counts
-from shadeproxy.bench.soak.versions import Versions
+from shadeproxy_bench.reliability.chaos.client import excuse
+from shadeproxy_bench.reliability.chaos.data import ChaosData
+from shadeproxy_bench.reliability.chaos.patience import Patience
+from shadeproxy_bench.reliability.chaos.session import HardenedSession
+from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES
+from shadeproxy_bench.reliability.soak.link import Link
+from shadeproxy_bench.reliability.soak.tally import Tally, read_counts
+from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_sdk.errors import Busy, ControlError, ReadError, Unreachable
 
 DATA = ChaosData(1, 10**6)

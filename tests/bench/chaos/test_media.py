@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadeproxy.bench.chaos.media.rounds import MediaRun, judged, play
+from shadeproxy_bench.reliability.chaos.media.rounds import MediaRun, judged, play
 
 
 def quiet(_line: str) -> None: ...

@@ -10,13 +10,13 @@ import zlib
 
 import pytest
 
-from shadeproxy.bench.chaos.data import ChaosData
-from shadeproxy.bench.chaos.injected import Injected
-from shadeproxy.bench.chaos.processes import Phoenix
-from shadeproxy.bench.chaos.wire import WireFault
-from shadeproxy.bench.ports import free_port
-from shadeproxy.bench.soak.bodies import BUCKET
-from shadeproxy.bench.soak.versions import Versions
+from shadeproxy_bench.ports import free_port
+from shadeproxy_bench.reliability.chaos.data import ChaosData
+from shadeproxy_bench.reliability.chaos.injected import Injected
+from shadeproxy_bench.reliability.chaos.processes import Phoenix
+from shadeproxy_bench.reliability.chaos.wire import WireFault
+from shadeproxy_bench.reliability.soak.bodies import BUCKET
+from shadeproxy_bench.reliability.soak.versions import Versions
 
 DATA = ChaosData(3, 10**6)
 CHECKED = next(n for n in DATA.ranges[4096] if n % 2 == 0 and not DATA.changes(n))
@@ -61,7 +61,7 @@ def origin(tmp_path):
                 "versions": tmp_path / "versions", "injected": tmp_path / "injected",
                 "script": scripts[turn], "severity": 0,
             }  # fmt: skip
-            started = [sys.executable, "-m", "shadeproxy.bench.chaos.origin"]
+            started = [sys.executable, "-m", "shadeproxy_bench.reliability.chaos.origin"]
             return started + [f"--{name}={value}" for name, value in options.items()]
 
         opened.append(Phoenix("origin", tmp_path, command, piped=True))

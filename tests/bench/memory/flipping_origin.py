@@ -1,6 +1,6 @@
 """The origin of a memory run, but for a bit of every piece of every download."""
 
-from shadeproxy.bench.memory.origin import Origin, main
+from shadeproxy_bench.reliability.memory.origin import Origin, main
 
 _right = Origin._send
 

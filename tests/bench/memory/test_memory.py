@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.bench.memory.report import markdown, plot, progress_line, verdict_lines
-from shadeproxy.bench.memory.run import Plan, judge, memory_run
-from shadeproxy.bench.memory.stream import MIB
 from shadeproxy.demo import servers
+from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_line, verdict_lines
+from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
+from shadeproxy_bench.reliability.memory.stream import MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -3,13 +3,22 @@
 import msgspec
 import pytest
 
-from shadeproxy.bench.overload.origin import Asked
-from shadeproxy.bench.overload.phases import PHASES, STAMPEDE_BYTES
-from shadeproxy.bench.overload.report import markdown, phase_lines, verdict_lines
-from shadeproxy.bench.overload.run import MIB, Plan, Played, Run, at_rest
-from shadeproxy.bench.overload.told import CUT, HASTY, RIGHT, SLOW_DOWN, TOO_SLOW, WRONG, Side, Told
-from shadeproxy.bench.overload.verdict import judge
-from shadeproxy.bench.soak.watch import Sample
+from shadeproxy_bench.reliability.overload.origin import Asked
+from shadeproxy_bench.reliability.overload.phases import PHASES, STAMPEDE_BYTES
+from shadeproxy_bench.reliability.overload.report import markdown, phase_lines, verdict_lines
+from shadeproxy_bench.reliability.overload.run import MIB, Plan, Played, Run, at_rest
+from shadeproxy_bench.reliability.overload.told import (
+    CUT,
+    HASTY,
+    RIGHT,
+    SLOW_DOWN,
+    TOO_SLOW,
+    WRONG,
+    Side,
+    Told,
+)
+from shadeproxy_bench.reliability.overload.verdict import judge
+from shadeproxy_bench.reliability.soak.watch import Sample
 
 PLAN = Plan()
 IDLE = Sample(

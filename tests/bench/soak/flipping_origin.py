@@ -2,7 +2,7 @@
 
 import itertools
 
-from shadeproxy.bench.soak.origin import OriginConnection, main
+from shadeproxy_bench.reliability.soak.origin import OriginConnection, main
 
 _TURNS = itertools.count(1)
 

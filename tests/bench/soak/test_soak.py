@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.bench.soak.bodies import MIB
-from shadeproxy.bench.soak.report import markdown, minute_line, plot
-from shadeproxy.bench.soak.run import Plan, soak
-from shadeproxy.bench.soak.verdict import judge
 from shadeproxy.demo import servers
+from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.soak.report import markdown, minute_line, plot
+from shadeproxy_bench.reliability.soak.run import Plan, soak
+from shadeproxy_bench.reliability.soak.verdict import judge
 
 _HERE = Path(__file__).parent
 _SMALL = {

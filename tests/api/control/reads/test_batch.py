@@ -6,8 +6,8 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 from .conftest import PAGE, Frame, parse_frames
 

@@ -9,9 +9,9 @@ import structlog
 from shadeproxy.api.control import ahead
 from shadeproxy.api.control import frames as frames_of_answers
 from shadeproxy.engine.rules import Rule
-from shadeproxy.origin.faulty import Fault, FaultyOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 from .conftest import PAGE, parse_frames
 

@@ -1,0 +1,209 @@
+"""Stock clients under load, in a process of their own: ``python -m shadeproxy_bench.clients``.
+
+One job a line on stdin (``Job`` as JSON), one result a line on stdout. Every worker reads objects one after
+the other until the time is over; bytes are counted as they arrive, so that objects which take longer than the
+window count for what came of them. The clock starts when every worker has its first bytes, so that neither
+threads that start nor connections that are made are in what is counted; nobody waits for the others, as
+hundreds of threads let go at once are no steady load. Python lets some of so many wait for seconds: so it
+starts after half the length of the window at the latest.
+"""
+
+import asyncio
+import importlib
+import itertools
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy_bench.objects import BUCKET, body_of, key_of
+from shadeproxy_bench.requests import CLIENT, REGION
+
+ClientName = Literal["boto3", "obstore"]
+_CHUNK_BYTES = 256 * 1024
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, ``connections`` at a time.
+
+    ``compare``: the first object of each worker, as far as it comes; that takes time of the client's.
+    ``credentials``: with what it signs.
+    """
+
+    client: ClientName
+    endpoint: str
+    size_bytes: int
+    objects: int
+    connections: int
+    seconds: float
+    compare: bool = True
+    credentials: Credentials = CLIENT
+
+
+class Done(msgspec.Struct, frozen=True):
+    """``wall_s``: the seconds that count, ``bytes``: what came in them. ``error``: why the figures are worth
+    nothing; "" when nothing went wrong.
+    """
+
+    bytes: int = 0
+    wall_s: float = 0.0
+    error: str = ""
+
+
+class WrongBytes(Exception):
+    """A stock client got other bytes than the object has."""
+
+
+class _Count:
+    """What the workers of one job share."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.bytes = 0
+        self.errors: list[Exception] = []
+        self._latest_s = time.perf_counter() + job.seconds / 2
+        self._deadline = math.inf
+        self._to_come = job.connections
+        self._numbers = itertools.cycle(range(job.objects))
+        self._lock = threading.Lock()
+
+    def numbers(self) -> Iterator[int]:
+        """Objects for one worker, until the time is over; at least one."""
+        while True:
+            with self._lock:
+                number = next(self._numbers)
+            yield number
+            if self.over:
+                return
+
+    @property
+    def over(self) -> bool:
+        return time.perf_counter() >= self._deadline or bool(self.errors)
+
+    def came(self, number: int, position: int, chunk: Any, *, turn: int) -> int:
+        """Count a part of an object that one worker reads as its ``turn``th; the position after it."""
+        if turn == 0 and self.job.compare:
+            self._compare(number, position, chunk)
+        now_s = time.perf_counter()
+        with self._lock:
+            self._to_come -= turn == 0 and position == 0
+            if self._deadline == math.inf:
+                if not self._to_come or now_s >= self._latest_s:
+                    self._deadline = now_s + self.job.seconds
+            elif now_s < self._deadline:
+                self.bytes += len(chunk)
+        return position + len(chunk)
+
+    def complete(self, number: int, got_bytes: int) -> None:
+        if got_bytes != self.job.size_bytes:
+            raise WrongBytes(f"{key_of(self.job.size_bytes, number)}: {got_bytes} bytes came")
+
+    def _compare(self, number: int, position: int, chunk: Any) -> None:
+        expected = body_of(self.job.size_bytes, number)[position : position + len(chunk)]
+        if bytes(chunk) != bytes(expected):
+            raise WrongBytes(f"{key_of(self.job.size_bytes, number)}: wrong bytes at {position}")
+
+
+def _run_boto3(job: Job, client: Any) -> _Count:
+    count = _Count(job)
+
+    def work() -> None:
+        try:
+            for turn, number in enumerate(count.numbers()):
+                body = client.get_object(Bucket=BUCKET, Key=key_of(job.size_bytes, number))["Body"]
+                position = 0
+                while chunk := body.read(_CHUNK_BYTES):
+                    position = count.came(number, position, chunk, turn=turn)
+                    if position < job.size_bytes and count.over:
+                        body.close()
+                        return
+                count.complete(number, position)
+        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+            count.errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(job.connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count
+
+
+def _make_boto3(job: Job) -> Any:
+    config = importlib.import_module("botocore.config").Config(
+        max_pool_connections=job.connections, s3={"addressing_style": "path"}, retries={"max_attempts": 1}
+    )
+    return importlib.import_module("boto3").client(
+        "s3",
+        endpoint_url=job.endpoint,
+        region_name=REGION,
+        aws_access_key_id=job.credentials.access_key,
+        aws_secret_access_key=job.credentials.secret_key,
+        config=config,
+    )
+
+
+async def _run_obstore(job: Job, store: Any) -> _Count:
+    obstore, count = importlib.import_module("obstore"), _Count(job)
+
+    async def work() -> None:
+        try:
+            for turn, number in enumerate(count.numbers()):
+                answer = await obstore.get_async(store, key_of(job.size_bytes, number))
+                position = 0
+                async for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                    position = count.came(number, position, chunk, turn=turn)
+                    if position < job.size_bytes and count.over:
+                        return
+                count.complete(number, position)
+        except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
+            count.errors.append(error)
+
+    await asyncio.gather(*(work() for _ in range(job.connections)))
+    return count
+
+
+def _make_obstore(job: Job) -> Any:
+    return importlib.import_module("obstore.store").S3Store(
+        BUCKET,
+        endpoint=job.endpoint,
+        region=REGION,
+        access_key_id=job.credentials.access_key,
+        secret_access_key=job.credentials.secret_key,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+
+
+class Clients:
+    """Keeps one client for each (library, endpoint, credentials, connections), as a program would."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[str, str, Credentials, int], Any] = {}
+
+    def run(self, job: Job) -> Done:
+        make: Callable[[Job], Any] = _make_boto3 if job.client == "boto3" else _make_obstore
+        key = (job.client, job.endpoint, job.credentials, job.connections)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = make(job)
+        count = _run_boto3(job, client) if job.client == "boto3" else asyncio.run(_run_obstore(job, client))
+        error = f"{type(count.errors[0]).__name__}: {count.errors[0]}" if count.errors else ""
+        return Done(count.bytes, job.seconds, error)
+
+
+def main() -> None:
+    clients = Clients()
+    for line in sys.stdin.buffer:
+        done = clients.run(msgspec.json.decode(line, type=Job))
+        sys.stdout.buffer.write(msgspec.json.encode(done) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

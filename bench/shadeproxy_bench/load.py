@@ -1,0 +1,107 @@
+"""What keeps a server busy while its CPU is counted: wrk where it is installed, else our own reader.
+
+wrk spends so little that even the fastest server is kept saturated, which is where servers are compared;
+with the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both cycle
+through the same requests on keep-alive connections. wrk does not look at bodies: who measures with it
+compares a sample in the same round (``reader``).
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.reader import read
+
+PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+"""Debian puts servers where the PATH of ordinary users does not look."""
+
+_SCRIPT = """
+local file = io.open("{requests}", "rb")
+local data = file:read("*a")
+file:close()
+local requests, start = {{}}, 1
+while true do
+  local stop = data:find("\\0", start, true)
+  if not stop then break end
+  requests[#requests + 1] = data:sub(start, stop - 1)
+  start = stop + 1
+end
+local turn, count = 0, #requests
+request = function()
+  turn = turn % count + 1
+  return requests[turn]
+end
+done = function(summary)
+  local e = summary.errors
+  io.write(string.format("\\nresult {{\\"requests\\": %d, \\"bytes\\": %.0f, \\"errors\\": %d}}\\n",
+    summary.requests, summary.bytes, e.connect + e.read + e.write + e.status + e.timeout))
+end
+"""
+
+Requests = Sequence[tuple[Piece, bytes]]
+
+
+class Load(Protocol):
+    """``name``: for the results."""
+
+    name: str
+
+    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
+        """Cycle through ``requests``; how many were answered. Raises BenchError for a wrong answer."""
+        ...
+
+
+class WrkLoad:
+    """wrk, one thread."""
+
+    name = "wrk -t1"
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
+        with tempfile.TemporaryDirectory(prefix="shadeproxy-bench-") as directory:
+            data, script = Path(directory, "requests"), Path(directory, "requests.lua")
+            data.write_bytes(b"".join(request + b"\0" for _, request in requests))
+            script.write_text(_SCRIPT.format(requests=data))
+            # wrk takes whole seconds.
+            options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+            url = f"http://{address[0]}:{address[1]}"
+            done = subprocess.run(
+                [self._program, *options, "-s", str(script), url],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+        if done.returncode or not lines:
+            raise BenchError(f"wrk failed: {done.stderr.strip() or done.stdout.strip()}")
+        result = json.loads(lines[-1].removeprefix("result "))
+        shortest = min(len(piece.body()) for piece, _ in requests)
+        if result["errors"] or result["bytes"] < result["requests"] * shortest:
+            raise BenchError(f"wrk saw {result['errors']} errors in {result['requests']} answers")
+        return int(result["requests"])
+
+
+class ReaderLoad:
+    """Our own client, which compares every body."""
+
+    name = "a Python client (wrk is not installed)"
+
+    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
+        exchanges = [(request, piece.body()) for piece, request in requests]
+        cycle = itertools.cycle(exchanges)
+        return read(address, cycle, connections=connections, seconds=seconds).requests
+
+
+def best_load() -> Load:
+    program = shutil.which("wrk", path=PATH)
+    return ReaderLoad() if program is None else WrkLoad(program)

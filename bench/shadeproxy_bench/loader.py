@@ -1,0 +1,99 @@
+"""A model of a training loop with a DataLoader: workers read batches, a consumer takes them in order.
+
+As torch does it: batches are dealt to the workers in turn, each reads the samples of its batch one after
+another over a connection of its own, and a worker has at most two batches read or being read that the
+consumer has not taken. The consumer computes by sleeping. What it waits for a batch is its stall.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from shadeproxy_bench.faults import BenchError
+
+_PREFETCH_FACTOR = 2
+_OK = (b"HTTP/1.1 200", b"HTTP/1.1 206")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+Before = Callable[[int], Awaitable[None]]
+
+
+class Epoch(NamedTuple):
+    """How an epoch went. ``compute_s``: what it would have taken if nothing was ever waited for."""
+
+    wall_s: float
+    stall_s: float
+    compute_s: float
+
+
+class Loader:
+    """Reads from ``address`` with ``workers`` workers, ``batch`` samples a batch, ``rate_per_s`` computed."""
+
+    def __init__(self, address: tuple[str, int], *, workers: int, batch: int, rate_per_s: float) -> None:
+        self._address = address
+        self._workers = workers
+        self._batch = batch
+        self._step_s = batch / rate_per_s
+
+    async def epoch(self, requests: Sequence[bytes], before: Before | None = None) -> Epoch:
+        """Read ``requests`` in order. ``before(n)`` is awaited before batch n is computed."""
+        batches = [requests[at : at + self._batch] for at in range(0, len(requests), self._batch)]
+        done = [asyncio.get_running_loop().create_future() for _ in batches]
+        free = [asyncio.Semaphore(_PREFETCH_FACTOR) for _ in range(self._workers)]
+        began = time.perf_counter()
+        workers = [
+            asyncio.create_task(
+                self._work(batches[first :: self._workers], done[first :: self._workers], room)
+            )
+            for first, room in enumerate(free)
+        ]
+        stall_s = 0.0
+        try:
+            for number, batch in enumerate(done):
+                waiting = time.perf_counter()
+                await batch
+                stall_s += time.perf_counter() - waiting
+                free[number % self._workers].release()
+                if before is not None:
+                    await before(number)
+                await asyncio.sleep(self._step_s * len(batches[number]) / self._batch)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        wall_s = time.perf_counter() - began
+        return Epoch(wall_s, stall_s, self._step_s * len(requests) / self._batch)
+
+    async def _work(
+        self,
+        batches: Sequence[Sequence[bytes]],
+        done: Sequence["asyncio.Future[None]"],
+        room: asyncio.Semaphore,
+    ) -> None:
+        reader, writer = await asyncio.open_connection(*self._address, limit=1 << 20)
+        try:
+            for batch, ready in zip(batches, done, strict=True):
+                await room.acquire()
+                try:
+                    for request in batch:
+                        writer.write(request)
+                        await _answer(reader)
+                except (BenchError, OSError, EOFError) as error:
+                    ready.set_exception(BenchError(f"a worker of the loader failed: {error}"))
+                    return
+                ready.set_result(None)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _answer(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    if not head.startswith(_OK) or length is None:
+        raise BenchError(f"the loader was answered {head[:80]!r}")
+    await reader.readexactly(int(length[1]))

@@ -1,0 +1,149 @@
+"""A lean S3 origin with a stated latency, in a process of its own: ``python -m shadeproxy_bench.origin``.
+
+Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
+form exists. It makes bodies from the key and keeps nothing, so that it is never the bottleneck: under 20 us a
+request. Prints its port on the first line.
+"""
+
+import argparse
+import asyncio
+import random
+import re
+import socket
+from hashlib import blake2b
+from typing import cast
+
+import uvloop
+
+from shadeproxy_bench.objects import BUCKET, body_of, parse_key
+
+_RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
+_LISTING = (
+    b'<?xml version="1.0" encoding="UTF-8"?><ListAllMyBucketsResult><Owner><ID>bench</ID></Owner><Buckets>'
+    b"<Bucket><Name>bench</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket></Buckets>"
+    b"</ListAllMyBucketsResult>"
+)
+_NO_SUCH_KEY = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NoSuchKey</Code></Error>'
+_PREFIX = f"/{BUCKET}/".encode()
+_HEAD = (
+    b'HTTP/1.1 %s\r\nContent-Length: %d\r\nETag: "%s"\r\nAccept-Ranges: bytes\r\n'
+    b"Content-Type: application/octet-stream\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
+    b"x-amz-request-id: %s\r\nServer: bench\r\n%s\r\n"
+)
+
+
+class Link:
+    """What all connections share: bodies leave one after another at ``bytes_per_s`` (0: at once)."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_s = 0.0
+
+    def after_s(self, now_s: float, size_bytes: int) -> float:
+        """When ``size_bytes`` that are ready at ``now_s`` have left, in seconds from ``now_s``."""
+        if not self._bytes_per_s:
+            return 0.0
+        self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
+        return self._free_s - now_s
+
+
+class Latency:
+    """Seconds before an answer: ``median_s``, or with ``sigma`` lognormal around it, as of object stores."""
+
+    def __init__(self, median_s: float, *, sigma: float, seed: int) -> None:
+        self._median_s = median_s
+        self._sigma = sigma
+        self._drawn = random.Random(seed)
+
+    def next_s(self) -> float:
+        return (
+            self._median_s * self._drawn.lognormvariate(0.0, self._sigma) if self._sigma else self._median_s
+        )
+
+
+class ObjectServer(asyncio.Protocol):
+    """One connection; requests are answered in the order in which they come."""
+
+    def __init__(self, link: Link, latency: Latency, *, seed: int) -> None:
+        self._link = link
+        self._latency = latency
+        self._seed = seed
+        self._received = b""
+        self._last_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head, self._received = self._received[:end], self._received[end + 4 :]
+            parts = self._answer(head)
+            loop = asyncio.get_running_loop()
+            # The link is another's while this answer is on its way to it.
+            now_s = loop.time()
+            ready_s = max(now_s + self._latency.next_s(), self._last_s)
+            self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))
+            delay_s = self._last_s - now_s
+            if delay_s:
+                loop.call_later(delay_s, self._write, parts)
+            else:
+                self._write(parts)
+
+    def _write(self, parts: tuple[bytes, memoryview]) -> None:
+        if not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def _answer(self, head: bytes) -> tuple[bytes, memoryview]:
+        method, target, _ = head.split(b" ", 2)
+        path = target.partition(b"?")[0]
+        if path == b"/":
+            return _document(b"200 OK", _LISTING)
+        found = parse_key(path.removeprefix(_PREFIX).decode("latin-1"))
+        if not path.startswith(_PREFIX) or found is None:
+            return _document(b"404 Not Found", _NO_SUCH_KEY)
+        size_bytes, number = found
+        start, stop, status = 0, size_bytes, b"200 OK"
+        if wanted := _RANGE.search(head):
+            start, stop = int(wanted[1]), min(int(wanted[2] or size_bytes) + 1, size_bytes)
+            status = b"206 Partial Content"
+        tag = blake2b(path, digest_size=16).hexdigest().encode()
+        span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size_bytes) if wanted else b""
+        fields = _HEAD % (status, stop - start, tag, tag[:16], span)
+        body = memoryview(b"") if method == b"HEAD" else body_of(size_bytes, number, self._seed)[start:stop]
+        return fields, body
+
+
+def _document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
+    head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nContent-Type: application/xml\r\n\r\n" % (status, len(body))
+    return head, memoryview(body)
+
+
+async def _serve(latency: Latency, seed: int, bytes_per_s: float) -> None:
+    link = Link(bytes_per_s)
+
+    def connection() -> ObjectServer:
+        return ObjectServer(link, latency, seed=seed)
+
+    server = await asyncio.get_running_loop().create_server(
+        connection, "127.0.0.1", 0, backlog=1024, family=socket.AF_INET
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="An S3 origin for measurements.")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument(
+        "--sigma", type=float, default=0.0, help="of the logarithm of that; 0: always the same"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="other bodies under the same keys")
+    parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
+    options = parser.parse_args()
+    latency = Latency(options.latency, sigma=options.sigma, seed=options.seed)
+    uvloop.run(_serve(latency, options.seed, options.rate))
+
+
+if __name__ == "__main__":
+    main()

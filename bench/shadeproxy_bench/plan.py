@@ -1,0 +1,42 @@
+"""What a suite is: rows that can be measured, each by a function of its own.
+
+A suite is a generator: servers that several rows share are started in it and end with it. Measuring raises
+ReferenceMissing, NotBuilt or BenchError instead of a number; the row then says so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from shadeproxy_bench.results import Measured, RatioIs, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured. ``quick``: smaller and shorter, for a look."""
+
+    quick: bool = False
+
+    @property
+    def rounds(self) -> int:
+        return 3 if self.quick else 5
+
+    def pick(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``how``: what is measured, in a sentence for the results. ``cell``: (line, column) of the grid that the
+    rows of a suite make together; None: a row of its own.
+    """
+
+    name: str
+    unit: str
+    target: Target | None
+    how: str
+    measure: Callable[[], Measured]
+    ratio_is: RatioIs = "reference / ours"
+    cell: tuple[str, str] | None = None
+
+
+Suite = Callable[[Scale], Iterator[Planned]]

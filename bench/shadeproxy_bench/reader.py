@@ -1,0 +1,182 @@
+"""A lean HTTP client on raw sockets and epoll that compares every body it reads, byte for byte.
+
+Laws: keep-alive connections, one request at a time on each; every answer must be 200 or 206 with the very
+bytes that were asked for, framed by Content-Length, or ``BenchError`` ends the run. It shows no mercy because
+a fast wrong answer is the worst result of a cache.
+"""
+
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self
+
+from shadeproxy_bench.faults import BenchError
+
+Exchange = tuple[bytes, memoryview]
+"""A request, and the body that must come."""
+
+_HEAD_BYTES = 16 * 1024
+_PATIENCE_S = 30.0
+
+
+@dataclass(slots=True)
+class Reading:
+    """``sources``: how often each value of x-shade-cache came ("" where a server sends none)."""
+
+    requests: int = 0
+    bytes: int = 0
+    wall_s: float = 0.0
+    sources: Counter[str] = field(default_factory=Counter)
+
+
+class _Link:
+    """One connection and the answer that is arriving on it."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=_PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.expected = memoryview(b"")
+        self.request = b""
+        self._received = self._body_start = 0
+        self._buffer = bytearray(_HEAD_BYTES)
+        self._view = memoryview(self._buffer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.socket.close()
+
+    def send(self, exchange: Exchange) -> None:
+        self.request, self.expected = exchange
+        self._received = self._body_start = 0
+        self._room(len(self.expected))
+        self.socket.sendall(self.request)
+
+    def receive(self, heard: Callable[[str], None]) -> bool:
+        """Take what has arrived; whether the answer is complete and right. ``heard``: see ``read``."""
+        count = self.socket.recv_into(self._view[self._received :])
+        if not count:
+            raise self._wrong("the server closed the connection")
+        self._received += count
+        if not self._body_start and not self._take_head(heard):
+            return False
+        missing = self._body_start + len(self.expected) - self._received
+        if missing > 0:
+            return False
+        if missing < 0:
+            raise self._wrong("more bytes came than were announced")
+        if not self._buffer.startswith(self.expected, self._body_start):
+            raise self._wrong("wrong bytes")
+        return True
+
+    def _take_head(self, heard: Callable[[str], None]) -> bool:
+        end = self._buffer.find(b"\r\n\r\n", 0, self._received)
+        if end < 0:
+            if self._received >= _HEAD_BYTES:
+                raise self._wrong("the head of the answer has no end")
+            return False
+        head = bytes(self._buffer[:end])
+        if head[9:12] not in {b"200", b"206"}:
+            status = head.partition(b"\r\n")[0].decode("latin-1")
+            raise self._wrong(f"it answered {status!r}")
+        lowered = head.lower()
+        length = _field(lowered, b"content-length")
+        if length != b"%d" % len(self.expected):
+            raise self._wrong(
+                f"Content-Length {length.decode('latin-1') or 'none'}, not {len(self.expected)}"
+            )
+        heard(_field(lowered, b"x-shade-cache").decode("latin-1"))
+        self._body_start = end + 4
+        return True
+
+    def _room(self, body_bytes: int) -> None:
+        if len(self._buffer) < body_bytes + _HEAD_BYTES:
+            self._buffer = bytearray(body_bytes + _HEAD_BYTES)
+            self._view = memoryview(self._buffer)
+
+    def _wrong(self, what: str) -> BenchError:
+        line = self.request.partition(b"\r\n")[0].decode("latin-1")
+        return BenchError(f"{line}: {what}")
+
+
+def read(
+    address: tuple[str, int],
+    exchanges: Iterable[Exchange],
+    *,
+    connections: int,
+    seconds: float = 0.0,
+    told: Callable[[str], None] | None = None,
+) -> Reading:
+    """Read all ``exchanges`` over so many connections; with ``seconds`` only what is begun within them.
+
+    ``told`` is called with the x-shade-cache of each answer, in the order in which they come. Raises
+    BenchError for any answer that is not the right one.
+    """
+    waiting = _until(seconds, exchanges) if seconds else iter(exchanges)
+    with ExitStack() as stack:
+        try:
+            links = [stack.enter_context(_Link(address)) for _ in range(connections)]
+            return _read(links, waiting, stack.enter_context(select.epoll()), told)
+        except OSError as error:
+            raise BenchError(f"{address[0]}:{address[1]} broke off: {error}") from error
+
+
+def _read(
+    links: list[_Link],
+    waiting: Iterator[Exchange],
+    epoll: select.epoll,
+    told: Callable[[str], None] | None,
+) -> Reading:
+    reading, started = Reading(), time.perf_counter()
+
+    def heard(source: str) -> None:
+        reading.sources[source] += 1
+        if told is not None:
+            told(source)
+
+    busy: dict[int, _Link] = {}
+    for link, exchange in zip(links, waiting, strict=False):
+        link.send(exchange)
+        busy[link.socket.fileno()] = link
+        epoll.register(link.socket, select.EPOLLIN)
+    while busy:
+        events = epoll.poll(_PATIENCE_S)
+        if not events:
+            raise BenchError(f"nothing came for {_PATIENCE_S:.0f} s")
+        for number, _ in events:
+            link = busy[number]
+            if not link.receive(heard):
+                continue
+            reading.requests += 1
+            reading.bytes += len(link.expected)
+            following = next(waiting, None)
+            if following is None:
+                epoll.unregister(number)
+                del busy[number]
+            else:
+                link.send(following)
+    reading.wall_s = time.perf_counter() - started
+    return reading
+
+
+def _until(seconds: float, exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
+    deadline = time.perf_counter() + seconds
+    for exchange in exchanges:
+        if time.perf_counter() >= deadline:
+            return
+        yield exchange
+
+
+def _field(lowered_head: bytes, name: bytes) -> bytes:
+    """Value of a field of a lower-case head; b"" when it is not there."""
+    start = lowered_head.find(b"\r\n" + name + b":")
+    if start < 0:
+        return b""
+    start += len(name) + 3
+    end = lowered_head.find(b"\r\n", start)
+    return lowered_head[start : end if end >= 0 else None].strip()

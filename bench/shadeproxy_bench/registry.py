@@ -1,0 +1,29 @@
+"""The suites by name, in the order in which they run. A new one is a generator and a line here."""
+
+from shadeproxy_bench.plan import Suite
+from shadeproxy_bench.suites.epochs import epochs
+from shadeproxy_bench.suites.hits import disk, hits
+from shadeproxy_bench.suites.knowledge import knowledge
+from shadeproxy_bench.suites.matrix import matrix
+from shadeproxy_bench.suites.misses import misses
+from shadeproxy_bench.suites.ratios import ratios
+from shadeproxy_bench.suites.report import report
+from shadeproxy_bench.suites.sdk import sdk
+from shadeproxy_bench.suites.stall import stall
+from shadeproxy_bench.suites.start import start
+from shadeproxy_bench.suites.tiers import tiers
+
+SUITES: dict[str, Suite] = {
+    "hits": hits,
+    "disk": disk,
+    "sdk": sdk,
+    "misses": misses,
+    "epochs": epochs,
+    "tiers": tiers,
+    "knowledge": knowledge,
+    "ratios": ratios,
+    "stall": stall,
+    "report": report,
+    "start": start,
+    "matrix": matrix,
+}

@@ -1,0 +1,75 @@
+"""Run it, print what happened, exit with 1 when a check fails: ``make chaos``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.chaos.media.rounds import judged, play
+from shadeproxy_bench.reliability.chaos.report import keep, summary
+from shadeproxy_bench.reliability.chaos.run import Run, chaos
+from shadeproxy_bench.reliability.chaos.scene import Plan
+from shadeproxy_bench.reliability.chaos.verdict import judge
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Faults and kills under real clients, every byte compared.")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--severity", type=float, default=1.0, help="multiplies the rates of all faults")
+    parser.add_argument("--out", type=Path, default=Path("chaos-report"), help="logs and the result as JSON")
+    parser.add_argument("--write", type=Path, help="put the result into chaos.json and chaos.md there")
+    parser.add_argument("--keep", type=Path, nargs="*", help="run nothing: put these results there")
+    parser.add_argument("--media", action="store_true", help="rounds with media that fail for good, instead")
+    parser.add_argument("--rounds", type=int, default=300, help="so many, with --media")
+    options = parser.parse_args()
+    if options.media:
+        return _media(options.rounds, options.seed, options.out)
+    if options.keep:
+        for path in options.keep:
+            page = keep(msgspec.json.decode(path.read_bytes(), type=Run), options.write or options.out)
+            _say(f"written: {page}")
+        return 0
+    plan = Plan(options.minutes * 60, options.seed, severity=options.severity)
+    _say(machine.describe())
+    _say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
+    machine.raise_descriptor_limit()
+    try:
+        with termination_as_interrupt():
+            run = chaos(plan, options.out, _say)
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    for line in summary(run):
+        _say(line)
+    (options.out / f"seed-{plan.seed}.json").write_bytes(msgspec.json.encode(run))
+    if options.write:
+        _say(f"written: {keep(run, options.write)}")
+    return int(any(check.passed is False for check in judge(run)))
+
+
+def _media(rounds: int, seed: int, out: Path) -> int:
+    _say(machine.describe())
+    try:
+        with termination_as_interrupt():
+            run = play(rounds, seed, _say)
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"media-{seed}.json").write_bytes(msgspec.json.encode(run))
+    for line in judged(run):
+        _say(line)
+    return int(not run.passed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The media of the rounds: a directory whose calls fail on order, or an ext4 image on a loop device."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from shadeproxy_bench.faults import BenchError
+
+_IMAGE_BYTES = 96 * 1024 * 1024
+
+
+class Medium(Protocol):
+    """``root``: where the disk tier and the state lie. ``breaks``: names of the ways in which it fails."""
+
+    root: Path
+    breaks: Sequence[str]
+
+    def settle(self) -> None:
+        """Have the device hold everything: what is found later is then whole, and old."""
+        ...
+
+    def break_(self, how: str) -> None:
+        """From now on every change fails."""
+        ...
+
+    def heal(self) -> bool:
+        """End the outage under the running proxy; False where that cannot be."""
+        ...
+
+    def keep_image(self) -> bool:
+        """Copy what the device holds now, to be what is found later; False where that cannot be."""
+        ...
+
+    def repair(self) -> None:
+        """Make it whole again, with no process on it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FailingDirectory:
+    """Calls fail by the hooks of ``proxy.py``, told by a file."""
+
+    breaks: Sequence[str] = ("EIO", "EROFS", "ENOSPC")
+
+    def __init__(self, work: Path) -> None:
+        self.root = work / "medium"
+        self.root.mkdir()
+        self._told = work / "failing"
+
+    def settle(self) -> None:
+        """Nothing is lost here."""
+
+    def break_(self, how: str) -> None:
+        self._told.write_text(how)
+
+    def heal(self) -> bool:
+        self._told.write_text("")
+        return True
+
+    def keep_image(self) -> bool:
+        return False
+
+    def repair(self) -> None:
+        self.heal()
+
+    def close(self) -> None:
+        self.repair()
+
+
+class LoopMounted:
+    """ext4 with errors=remount-ro on a loop device; needs root."""
+
+    breaks: Sequence[str] = ("ext4 error",)
+
+    def __init__(self, work: Path) -> None:
+        self.root = work / "mounted"
+        self.root.mkdir()
+        self._image, self._kept = work / "image", work / "kept"
+        with self._image.open("wb") as file:
+            file.truncate(_IMAGE_BYTES)
+        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        self._mount()
+
+    def settle(self) -> None:
+        _run("sync", "-f", str(self.root))
+
+    def break_(self, how: str) -> None:
+        del how
+        device = _run("findmnt", "-n", "-o", "SOURCE", str(self.root)).strip().rpartition("/")[2]
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+
+    def heal(self) -> bool:
+        return False
+
+    def keep_image(self) -> bool:
+        _run("cp", "--sparse=always", str(self._image), str(self._kept))
+        return True
+
+    def repair(self) -> None:
+        self._unmount()
+        if self._kept.exists():
+            self._kept.rename(self._image)
+        # 1: errors were corrected.
+        _run("fsck.ext4", "-fy", str(self._image), statuses=(0, 1))
+        self._mount()
+
+    def close(self) -> None:
+        self._unmount()
+        for path in (self._image, self._kept):
+            path.unlink(missing_ok=True)
+
+    def _mount(self) -> None:
+        _run("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.root))
+
+    def _unmount(self) -> None:
+        _run("umount", str(self.root))
+
+
+def loop_mounts_work(work: Path) -> bool:
+    """Return whether this machine lets us mount an image and break it."""
+    work.mkdir()
+    try:
+        LoopMounted(work).close()
+    except (BenchError, OSError):
+        return False
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return True
+
+
+def _run(*command: str, statuses: Sequence[int] = (0,)) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in statuses:
+        raise BenchError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,46 @@
+"""How long a client may be at one thing: each beyond the limit is a hang, counted once, with every stack."""
+
+import faulthandler
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from shadeproxy_bench.reliability.soak.tally import Tally
+
+
+class Patience:
+    """``limit_s`` for each thing that a thread does. ``gave_up``: something took longer."""
+
+    def __init__(self, limit_s: float, tally: Tally) -> None:
+        self._limit_s = limit_s
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._turns = count()
+        self.gave_up = False
+        self._doing: dict[int, tuple[str, float]] = {}
+
+    @contextmanager
+    def over(self, kind: str) -> Iterator[None]:
+        """What is done in the block."""
+        turn = next(self._turns)
+        with self._lock:
+            self._doing[turn] = kind, time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._doing.pop(turn, None)
+
+    def look(self) -> None:
+        """Count what takes too long."""
+        late_s = time.monotonic() - self._limit_s
+        with self._lock:
+            late = [turn for turn, (_, began_s) in self._doing.items() if began_s < late_s]
+            kinds = [self._doing.pop(turn)[0] for turn in late]
+        for kind in kinds:
+            self.gave_up = True
+            self._tally.failed(kind, "hang", f"still at it after {self._limit_s:g} s")
+            faulthandler.dump_traceback(sys.stderr)

@@ -1,0 +1,62 @@
+"""What a raw client takes for a failure that can be repeated, and what not."""
+
+import time
+from xml.etree.ElementTree import ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import fromstring
+
+from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES
+from shadeproxy_bench.reliability.soak.link import Answer, Cut, Silent
+from shadeproxy_bench.reliability.soak.session import Asked, Session, Wrong
+
+RETRIED_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "TooManyRequests"})
+"""Which the SDKs of S3 repeat by themselves."""
+CLAIMED = "right bytes, total as the origin claimed"
+_AGAIN_S = 0.1
+
+
+class HardenedSession(Session):
+    """A session that lives with connections that break and answers that say "not now"."""
+
+    def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (the base's signature)
+        if isinstance(error, Silent):
+            return "hang"
+        if isinstance(error, ConnectionRefusedError):
+            # Nobody listens: the proxy was killed.
+            time.sleep(_AGAIN_S)
+            return "connection refused"
+        return "cut"
+
+    def refused(self, asked: Asked, answer: Answer) -> str | None:
+        if answer.status < 500 and answer.status != 429:
+            return None
+        if asked.kind == "head":
+            return f"{answer.status} to a HEAD"
+        code = error_code(answer.document)
+        patient = answer.status != 503 or "retry-after" in answer.fields or asked.kind == "put"
+        return f"{answer.status} {code}" if code in RETRIED_CODES and patient else "error"
+
+    def _judge(self, asked: Asked, answer: Answer) -> None:
+        total, claim = (str(self.data.sizes[asked.number] + more) for more in (0, MORE_BYTES))
+        unit, _, told = answer.fields.get("content-range", "").rpartition("/")
+        if answer.status == 206 and told == claim:
+            # A part goes on before the end of the origin's body shows that it announced too much.
+            fields = answer.fields | {"content-range": f"{unit}/{total}"}
+            try:
+                self._compare(asked, answer._replace(fields=fields))
+            except Wrong:
+                pass  # judged below, as it came
+            else:
+                self.failed(asked.kind, CLAIMED, "")
+                return
+        super()._judge(asked, answer)
+
+
+def error_code(document: bytes) -> str:
+    """The code of an S3 error document; "" when it is none."""
+    try:
+        root = fromstring(document)
+    except (ParseError, DefusedXmlException):
+        return ""
+    return root.findtext("{*}Code") or "" if root.tag.endswith("Error") else ""

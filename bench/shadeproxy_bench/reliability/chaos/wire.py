@@ -1,0 +1,114 @@
+"""What an origin can do wrong on the wire, and to which requests."""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+
+from shadeproxy_bench.reliability.kit.schedule import Schedule
+
+
+class WireFault(StrEnum):
+    """Of one answer, but for the two that last a while: THROTTLE and REFUSE."""
+
+    DELAY = "delay"
+    ERROR_500 = "500 InternalError"
+    ERROR_503 = "503 ServiceUnavailable"
+    ERROR_429 = "429 TooManyRequests"
+    THROTTLE = "throttle: 503 SlowDown for a while"
+    NOT_HTTP = "an answer that is no HTTP"
+    RESET = "connection reset instead of an answer"
+    STALL_HEAD = "stall for ever before the answer"
+    STALL_BODY = "stall for ever in the body"
+    CUT = "body cut short"
+    CUT_RESET = "body cut short by a reset"
+    TRICKLE = "slow trickle"
+    LENGTH_MORE = "Content-Length too long"
+    LENGTH_LESS = "Content-Length too short"
+    FLIP = "bit flip under a checksum"
+    CHANGE = "new version in the middle of a read"
+    CHANGE_UNASKED = "new version, If-Match ignored"
+    LOST_ANSWER = "write done, answer lost"
+    REFUSE_UPLOAD = "error before the upload was taken"
+    OK_ERROR = "200 with an error document"
+    REFUSE = "connections refused for a while"
+
+
+READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
+HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
+"""What is asked of an origin: a whole body; one of several pages, which need not be read to its end; one
+range; a whole body that comes with its checksum; a body of an object that may change now (asked with
+If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and, before
+``WRITE``, the body of an upload that has yet to come."""
+
+_READS = {READ, PAGED, RANGED, CHECKED, CHANGING}
+_BODIES = {*_READS, LIST}
+_ANY = {*_BODIES, HEAD, WRITE, FINISH}
+FITS: Mapping[WireFault, frozenset[str]] = {
+    kind: frozenset(operations)
+    for kinds, operations in (
+        (
+            (
+                WireFault.DELAY, WireFault.ERROR_500, WireFault.ERROR_503, WireFault.ERROR_429,
+                WireFault.THROTTLE, WireFault.NOT_HTTP, WireFault.RESET, WireFault.STALL_HEAD,
+                WireFault.REFUSE,
+            ),
+            _ANY,
+        ),
+        (
+            (WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE),
+            _BODIES,
+        ),
+        # Of a body that is not read to its end nobody hears that it has none.
+        ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
+        # Where nothing says how long the body really is, or what it really is, nobody could know.
+        ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
+        ((WireFault.FLIP,), {CHECKED}),
+        ((WireFault.CHANGE, WireFault.CHANGE_UNASKED), {CHANGING}),
+        ((WireFault.LOST_ANSWER,), {WRITE, FINISH}),
+        ((WireFault.REFUSE_UPLOAD,), {UPLOAD}),
+        ((WireFault.OK_ERROR,), {FINISH}),
+    )
+    for kind in kinds
+}  # fmt: skip
+
+MORE_BYTES = 4096
+"""So much more than it has an origin announces that announces too much."""
+
+RATES: Mapping[WireFault, float] = {
+    WireFault.DELAY: 0.01,
+    WireFault.ERROR_500: 0.01,
+    WireFault.ERROR_503: 0.006,
+    WireFault.ERROR_429: 0.006,
+    WireFault.THROTTLE: 0.0006,
+    WireFault.NOT_HTTP: 0.003,
+    WireFault.RESET: 0.006,
+    WireFault.STALL_HEAD: 0.002,
+    WireFault.STALL_BODY: 0.002,
+    WireFault.CUT: 0.01,
+    WireFault.CUT_RESET: 0.006,
+    WireFault.TRICKLE: 0.004,
+    WireFault.LENGTH_MORE: 0.004,
+    WireFault.LENGTH_LESS: 0.006,
+    WireFault.FLIP: 0.01,
+    WireFault.CHANGE: 0.05,
+    WireFault.CHANGE_UNASKED: 0.02,
+    WireFault.LOST_ANSWER: 0.02,
+    WireFault.REFUSE_UPLOAD: 0.02,
+    WireFault.OK_ERROR: 0.1,
+    WireFault.REFUSE: 0.0006,
+}
+"""Of each request that a fault fits. Those that change, or finish something, fit few."""
+
+
+def scheduled(
+    *,
+    script: Iterable[WireFault] = (),
+    rates: Mapping[WireFault, float] | None = None,
+    seed: int = 0,
+    noted: Callable[[WireFault], None] = lambda _fault: None,
+) -> Schedule[WireFault]:
+    """A schedule for the faulty origin; see ``kit/schedule.py``."""
+
+    def fits(kind: WireFault, operation: str) -> bool:
+        return operation in FITS[kind]
+
+    return Schedule(fits, script=script, rates=rates, seed=seed, noted=noted)

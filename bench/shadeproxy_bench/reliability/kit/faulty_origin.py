@@ -1,0 +1,180 @@
+"""``FaultyOrigin``: an origin that misbehaves on order, for tests and long runs.
+
+Faults come from a script (one entry per call, in order, then none) or from a seeded draw; the same seed
+gives the same faults. It never invents bytes: what it yields is what the inner origin yielded, delayed, cut,
+under another ETag or length, or with one bit flipped.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.errors import BodyCutShort, OriginError
+from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    ListOptions,
+    OpenOptions,
+    Origin,
+    OriginRead,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong with one call; the fields combine.
+
+    ``delay_s`` before anything happens; ``error`` instead of an answer; ``cut_after_bytes``: BodyCutShort
+    there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces
+    of this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
+    ``flip_bit_at``: the last bit of that byte of the body is another; ``short_by_bytes``: the object is said
+    to be so much shorter, and so much of its end does not come (negative: longer, and it is cut short).
+    """
+
+    delay_s: float = 0.0
+    error: OriginError | None = None
+    cut_after_bytes: int | None = None
+    stall_after_bytes: int | None = None
+    trickle_bytes: int | None = None
+    trickle_delay_s: float = 0.0
+    flip_etag: bool = False
+    flip_bit_at: int | None = None
+    short_by_bytes: int = 0
+
+
+NO_FAULT = Fault()
+
+
+class FaultyOrigin:
+    """``inner`` with ``delay_s`` on every call, then scripted faults, then drawn ones.
+
+    ``rate``: probability that a call after the script's end suffers one of ``faults``. ``stalled`` is set
+    when a body stands still. ``calls`` counts all calls.
+    """
+
+    def __init__(
+        self,
+        inner: Origin,
+        *,
+        delay_s: float = 0.0,
+        script: Iterable[Fault | None] = (),
+        faults: Sequence[Fault] = (),
+        rate: float = 0.0,
+        seed: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._inner = inner
+        self._delay_s = delay_s
+        self._script = deque(script)
+        self._faults = faults
+        self._rate = rate
+        self._rng = random.Random(seed)
+        self._clock = clock or SystemClock()
+        self.stalled = asyncio.Event()
+        self.calls = 0
+
+    def enqueue(self, *faults: Fault | None) -> None:
+        """Add to the script."""
+        self._script.extend(faults)
+
+    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
+        fault = await self._begin()
+        return _claim(await self._inner.head(ref, upstream=upstream), fault)
+
+    @asynccontextmanager
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
+        fault = await self._begin()
+        opened = self._inner.open(ref, **options)
+        async with opened as reading, aclosing(self._spoil(reading.chunks, fault)) as chunks:
+            direct = None if _spoils(fault) else reading.receive
+            span = Span(reading.span.start, reading.span.stop - fault.short_by_bytes)
+            yield OriginRead(_claim(reading.meta, fault), span, chunks, direct)
+
+    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
+        await self._begin()
+        return await self._inner.list_objects(bucket, prefix, **options)
+
+    @asynccontextmanager
+    async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        fault = await self._begin()
+        async with (
+            self._inner.forward(request) as response,
+            aclosing(self._spoil(response.chunks, fault)) as chunks,
+        ):
+            yield replace(response, chunks=chunks)
+
+    async def probe(self) -> str:
+        await self._begin()
+        return await self._inner.probe()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _begin(self) -> Fault:
+        self.calls += 1
+        fault = self._next_fault()
+        delay_s = self._delay_s + fault.delay_s
+        if delay_s > 0:
+            await self._clock.sleep(delay_s)
+        if fault.error is not None:
+            raise fault.error
+        return fault
+
+    def _next_fault(self) -> Fault:
+        if self._script:
+            return self._script.popleft() or NO_FAULT
+        if self._faults and self._rng.random() < self._rate:
+            return self._rng.choice(self._faults)
+        return NO_FAULT
+
+    async def _spoil(self, chunks: AsyncIterator[bytes], fault: Fault) -> AsyncGenerator[bytes, None]:
+        given, at = 0, fault.flip_bit_at
+        async for chunk in chunks:
+            if at is not None and given <= at < given + len(chunk):
+                flipped = bytearray(chunk)
+                flipped[at - given] ^= 1
+                chunk = bytes(flipped)  # noqa: PLW2901 (it is spoiled where it comes)
+            for piece in _pieces(chunk, fault.trickle_bytes):
+                if fault.trickle_delay_s:
+                    await self._clock.sleep(fault.trickle_delay_s)
+                stop = min(
+                    limit
+                    for limit in (fault.cut_after_bytes, fault.stall_after_bytes, given + len(piece))
+                    if limit is not None
+                )
+                if stop > given:
+                    yield piece[: stop - given]
+                if stop < given + len(piece):
+                    await self._break_off(fault, stop)
+                given = stop
+        if fault.short_by_bytes < 0:
+            await self._break_off(fault, given)
+
+    async def _break_off(self, fault: Fault, at: int) -> None:
+        if fault.stall_after_bytes == at:
+            self.stalled.set()
+            await asyncio.get_running_loop().create_future()
+        raise BodyCutShort(f"the origin ended a body after {at} bytes")
+
+
+def _spoils(fault: Fault) -> bool:
+    """Whether the body itself suffers."""
+    spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
+    return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
+
+
+def _claim(meta: ObjectMeta, fault: Fault) -> ObjectMeta:
+    claimed = replace(meta, size=meta.size - fault.short_by_bytes)
+    return replace(claimed, etag='"another-version"') if fault.flip_etag else claimed
+
+
+def _pieces(chunk: bytes, size: int | None) -> Iterable[bytes]:
+    if size is None:
+        return (chunk,)
+    return (chunk[start : start + size] for start in range(0, len(chunk), size))

@@ -1,0 +1,53 @@
+"""Run it, print what happened, exit with 1 when a check fails: ``make memory``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_line, verdict_lines
+from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
+from shadeproxy_bench.reliability.memory.stream import MIB
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The proxy's memory while clients stream big objects.")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--size-mib", type=int, default=1024, help="of each client's object")
+    parser.add_argument("--ram-mib", type=int, default=256, help="capacity of the RAM tier")
+    parser.add_argument("--rate-mib", type=float, default=4.0, help="a second, of each body; 0: any")
+    parser.add_argument("--write", type=Path, help="write memory.md and memory.png into this directory")
+    options = parser.parse_args()
+    plan = Plan(
+        clients=options.clients,
+        size_bytes=options.size_mib * MIB,
+        ram_bytes=options.ram_mib * MIB,
+        rate=options.rate_mib * MIB,
+    )
+    _say(machine.describe())
+    machine.raise_descriptor_limit()
+    try:
+        with termination_as_interrupt():
+            run = memory_run(plan, lambda look: _say(progress_line(look)))
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    checks = judge(plan, run)
+    for line in verdict_lines(run, checks):
+        _say(line)
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        plot(plan, run, options.write / "memory.png")
+        (options.write / "memory.md").write_text(markdown(plan, run, checks, "memory.png"))
+        _say(f"written: {options.write / 'memory.md'}")
+    return int(not all(check.passed for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""One run: origin, proxy and clients as processes, and what the proxy's memory was all the while."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.reliability.memory.stream import MIB
+from shadeproxy_bench.reliability.soak.tally import Counts, read_counts
+from shadeproxy_bench.reliability.soak.verdict import Check
+from shadeproxy_bench.reliability.soak.watch import Watch
+from shadeproxy_bench.server import Served, proxy, workplace
+
+HELD_BYTES = 128 * MIB
+"""Parts of uploads that are held whole until their trailing checksum came (``api.s3.handler``)."""
+CONNECTION_BYTES = 4 * MIB
+"""What a connection may hold: pieces on their way in and out, and for a slow reader the rest of one page that
+was stored meanwhile, so that the ledger of pages in flight does not count it any more."""
+_SLACK_BYTES = 4 * MIB
+_ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.origin")
+_CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.client")
+_STATUS = re.compile(r"^(VmRSS|VmHWM|RssShmem):\s+(\d+)", re.MULTILINE)
+_REST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``rate``: bytes a second of each upload at the origin and of each download at its client; 0: any."""
+
+    clients: int = 64
+    size_bytes: int = 1024 * MIB
+    part_bytes: int = 8 * MIB
+    ram_bytes: int = 256 * MIB
+    inflight_bytes: int = 256 * MIB
+    rate: float = 4.0 * MIB
+    look_s: float = 0.5
+    line_s: float = 20.0
+    origin: Sequence[str] = _ORIGIN
+
+    def bound_bytes(self, idle_bytes: int) -> int:
+        """The most that the process may have resident when it has ``idle_bytes`` before the first request."""
+        in_parts = self.clients // 2 * self.part_bytes
+        beside = min(HELD_BYTES, in_parts) + self.clients * CONNECTION_BYTES
+        return idle_bytes + self.ram_bytes + self.inflight_bytes + beside
+
+
+class Look(NamedTuple):
+    """``rss_bytes`` and its largest value ever, ``peak_bytes``, as the kernel counts them; ``total_bytes``
+    has all files of the RAM tier in it, whether or not the process has them mapped.
+    """
+
+    at_s: float
+    rss_bytes: int
+    peak_bytes: int
+    total_bytes: int
+    tier_bytes: int
+    readings: int
+    inflight_bytes: int
+    moved_bytes: int
+
+
+class Run(NamedTuple):
+    idle: Look
+    looks: Sequence[Look]
+    rested: Look
+    counts: Counts
+
+
+def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
+    """Run it. Raises ShadeProxyError when a process ends that should not."""
+    with workplace(on_disk=True) as work, ExitStack() as stack:
+        source = stack.enter_context(_process(work, "origin", plan.origin, _sizes(plan)))
+        assert source.process.stdout is not None
+        port = source.process.stdout.readline()
+        if not port:
+            raise source.failure()
+        behind = Served("origin", "127.0.0.1", int(port), source.process.pid)
+        served = stack.enter_context(
+            proxy(work, behind, ram_bytes=plan.ram_bytes, signed=True, inflight_bytes=plan.inflight_bytes)
+        )
+        observer = _Observer(served, work)
+        idle, looks = observer.look(), []
+        options = {**_sizes(plan), "clients": plan.clients, "s3": served.url, "tally": work / "tally.json"}
+        clients = stack.enter_context(_process(work, "clients", _CLIENT, options))
+        said_s = time.monotonic()
+        while clients.process.poll() is None:
+            time.sleep(plan.look_s)
+            looks.append(observer.look())
+            if time.monotonic() >= said_s + plan.line_s:
+                said_s += plan.line_s
+                line(looks[-1])
+        if clients.process.returncode:
+            raise clients.failure()
+        return Run(idle, looks, observer.rest(), read_counts([work / "tally.json"]))
+
+
+class _Observer:
+    """Looks at one proxy from outside."""
+
+    def __init__(self, served: Served, work: Path) -> None:
+        self._watch = Watch(served, work)
+        self._status = Path(f"/proc/{served.pid}/status")
+        self._tally = work / "tally.json"
+
+    def look(self) -> Look:
+        seen = self._watch.look()
+        kept = {name: int(kib) * 1024 for name, kib in _STATUS.findall(self._status.read_text())}
+        tier_bytes = seen.tier_disk_bytes["ram"]
+        return Look(
+            at_s=seen.at_s,
+            rss_bytes=kept["VmRSS"],
+            peak_bytes=kept["VmHWM"],
+            total_bytes=kept["VmRSS"] - kept["RssShmem"] + tier_bytes,
+            tier_bytes=tier_bytes,
+            readings=seen.readings,
+            inflight_bytes=seen.inflight_bytes,
+            moved_bytes=read_counts([self._tally]).compared_bytes,
+        )
+
+    def rest(self) -> Look:
+        """As soon as nothing is under way, or after some patience."""
+        deadline = time.monotonic() + _REST_S
+        while True:
+            look = self.look()
+            if not (look.readings or look.inflight_bytes) or time.monotonic() >= deadline:
+                return look
+            time.sleep(0.5)
+
+
+def judge(plan: Plan, run: Run) -> list[Check]:
+    """All checks; the run passed when none is False."""
+    outcomes, bound = run.counts.outcomes, plan.bound_bytes(run.idle.rss_bytes)
+    peak, total = run.rested.peak_bytes, max(look.total_bytes for look in run.looks)
+    tier = max(look.tier_bytes for look in run.looks)
+    moved, wanted = run.counts.compared_bytes, 2 * plan.clients * plan.size_bytes
+    wrong, errors = outcomes.get("wrong", 0), outcomes.get("error", 0)
+    return [
+        Check("every byte up and down", moved == wanted, f"{moved / MIB:,.0f} of {wanted / MIB:,.0f} MiB"),
+        Check("wrong bytes", not wrong, f"{wrong}"),
+        Check("errors", not errors, f"{errors}"),
+        Check("resident at most (VmHWM)", peak <= bound, _of(peak, bound)),
+        Check("with the whole RAM tier", total <= bound, _of(total, bound)),
+        Check("capacity of the tier kept", tier <= plan.ram_bytes + _SLACK_BYTES, _of(tier, plan.ram_bytes)),
+        Check(
+            "nothing under way at the end",
+            not run.rested.readings and not run.rested.inflight_bytes,
+            f"{run.rested.readings} reads, {run.rested.inflight_bytes} bytes in flight",
+        ),
+    ]
+
+
+def _sizes(plan: Plan) -> dict[str, object]:
+    return {"size": plan.size_bytes, "part": plan.part_bytes, "rate": plan.rate}
+
+
+def _process(
+    work: Path, name: str, command: Sequence[str], options: dict[str, object]
+) -> AbstractContextManager[Child]:
+    arguments = [*command, *(f"--{key}={value}" for key, value in options.items())]
+    return running(name, arguments, log=work / f"{name}.log", env=plain_environment(), piped=True)
+
+
+def _of(found: int, bound: int) -> str:
+    return f"{found / MIB:,.0f} of {bound / MIB:,.0f} MiB"

@@ -1,0 +1,63 @@
+"""Run it, print what happened, exit with 1 when a check fails: ``make overload``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.overload.phases import PHASES
+from shadeproxy_bench.reliability.overload.report import markdown, phase_lines, plot, verdict_lines
+from shadeproxy_bench.reliability.overload.run import Plan, Played, overload
+from shadeproxy_bench.reliability.overload.verdict import judge
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _tell(played: Played) -> None:
+    for line in phase_lines(played):
+        _say(line)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A proxy under more than it can carry.")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of each phase that has no end of its own"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="share of all numbers of connections")
+    parser.add_argument("--upload-mib", type=int, default=10 * 1024, help="the big body")
+    parser.add_argument("--phases", default=",".join(PHASES), help="names, with commas between them")
+    parser.add_argument("--write", type=Path, help="write overload.md and overload.png into this directory")
+    options = parser.parse_args()
+    names = tuple(options.phases.split(","))
+    if unknown := set(names) - set(PHASES):
+        parser.error(f"no such phase: {', '.join(sorted(unknown))}; there are {', '.join(PHASES)}")
+    plan = Plan(options.seconds, options.scale, options.upload_mib << 20, phases=names)
+    warnings = machine.warnings()
+    _say(machine.describe())
+    for warning in warnings:
+        _say(f"warning: {warning}")
+    machine.raise_descriptor_limit()
+    try:
+        with termination_as_interrupt():
+            run = overload(plan, _tell)
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    checks = judge(plan, run)
+    for line in verdict_lines(run, checks):
+        _say(line)
+    if options.write:
+        options.write.mkdir(parents=True, exist_ok=True)
+        plot(run, options.write / "overload.png")
+        page = markdown(plan, run, checks, "overload.png", warnings=warnings)
+        (options.write / "overload.md").write_text(page)
+        _say(f"written: {options.write / 'overload.md'}")
+    return int(any(check.passed is False for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""One connection of a client: signed requests, whose answers are compared with what the key says."""
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials, sign_request
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.reliability.overload.told import CUT, HASTY, REFUSED, SLOW_DOWN, WRONG, Tally
+from shadeproxy_bench.requests import REGION
+
+Address = tuple[str, int]
+_LIMIT_BYTES = 1 << 18
+_SLOW_DOWN_S = 1.0
+
+
+class Answer(NamedTuple):
+    """``fields``: lower-case names."""
+
+    status: int
+    fields: dict[str, str]
+
+    @property
+    def length(self) -> int:
+        return int(self.fields.get("content-length", 0))
+
+
+class Line:
+    """To one address as one client; opens again what was closed."""
+
+    def __init__(self, address: Address, key: Credentials) -> None:
+        self._address = address
+        self._key = key
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is None or self._streams[1].is_closing():
+            self._streams = await asyncio.open_connection(*self._address, limit=_LIMIT_BYTES)
+        return self._streams
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+    def head(self, method: str, path: str, length: int | None = None) -> bytes:
+        """A signed request head; ``length`` of a body that is not signed."""
+        host = f"{self._address[0]}:{self._address[1]}"
+        signed = sign_request(
+            method=method, raw_path=path, raw_query="", headers=[("host", host)],
+            payload_hash=EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD,
+            credentials=self._key, region=REGION, now_s=time.time(),
+        )  # fmt: skip
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{n}: {v}" for n, v in signed)]
+        if length is not None:
+            lines.append(f"Content-Length: {length}")
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    async def answer(self) -> Answer:
+        """The head of the next answer."""
+        reader, _ = await self.open()
+        first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
+        pairs = (line.partition(":") for line in lines)
+        return Answer(int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in pairs})
+
+    async def get(self, piece: Piece, tally: Tally) -> bool:
+        """Read an object once and note how it went; whether it was right."""
+        began_s = time.monotonic()
+        try:
+            reader, writer = await self.open()
+            writer.write(self.head("GET", piece.path))
+            answer = await self.answer()
+            if answer.status == 200:
+                if not await _is_body(reader, piece.body()):
+                    tally.outcomes[WRONG] += 1
+                    self.close()
+                    return False
+                tally.right(time.monotonic() - began_s)
+                return True
+            text = await reader.readexactly(answer.length)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            tally.outcomes[CUT] += 1
+            self.close()
+            return False
+        tally.outcomes[outcome_of(answer, text)] += 1
+        if answer.fields.get("connection", "").lower() == "close":
+            self.close()
+        if answer.status == 503:
+            await asyncio.sleep(_SLOW_DOWN_S)
+        return False
+
+
+def outcome_of(answer: Answer, text: bytes) -> str:
+    """The name of an answer that was not 200."""
+    if answer.status == 503:
+        return SLOW_DOWN if b"SlowDown" in text and answer.fields.get("retry-after") else HASTY
+    return f"{REFUSED} {answer.status}"
+
+
+async def _is_body(reader: asyncio.StreamReader, body: memoryview) -> bool:
+    at = 0
+    while at < len(body):
+        piece = await reader.read(min(_LIMIT_BYTES, len(body) - at))
+        if not piece:
+            raise asyncio.IncompleteReadError(piece, len(body) - at)
+        if piece != bytes(body[at : at + len(piece)]):
+            return False
+        at += len(piece)
+    return True

@@ -1,0 +1,205 @@
+"""One overload run: origin, proxy and the clients of each phase as processes; after each the proxy rests.
+
+The proxy comes to rest when its connections, descriptors and tasks are what they were before the first phase.
+The phases that need a slow origin have it slow for their length; the proxy asks it with no more connections
+than it works on at a time, so that who waits, waits in the proxy.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.objects import BUCKET
+from shadeproxy_bench.reliability.overload.origin import Asked, Pace
+from shadeproxy_bench.reliability.overload.phases import MODEST, PHASES
+from shadeproxy_bench.reliability.overload.told import Told
+from shadeproxy_bench.reliability.soak.run import complaints
+from shadeproxy_bench.reliability.soak.watch import Sample, Watch
+from shadeproxy_bench.requests import CLIENT
+from shadeproxy_bench.server import Served, proxy, workplace
+
+MIB = 1 << 20
+_ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.overload.origin")
+_CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.overload.client")
+_SLOW = {
+    "alone at a slow origin": Pace(0.1, 16),
+    "greedy beside modest": Pace(0.1, 16),
+    "origin slower than demand": Pace(1.0, 16),
+}
+_SLOW_WRITERS_S = 100.0
+"""Longer than the proxy waits for a body (``api.s3.upload.patience``) and for a head (its keep-alive)."""
+
+
+_WARM_S = 3.0
+_SETTLE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``seconds`` of each phase that has no end of its own. ``scale``: share of all connections."""
+
+    seconds: float = 20.0
+    scale: float = 1.0
+    upload_bytes: int = 10 << 30
+    ram_bytes: int = 256 * MIB
+    inflight_bytes: int = 64 * MIB
+    origin_connections: int = 16
+    phases: Sequence[str] = tuple(PHASES)
+    look_s: float = 0.5
+    rest_s: float = 180.0
+
+
+class Played(NamedTuple):
+    """``rested_after_s``: None when the proxy did not come to rest in time."""
+
+    name: str
+    told: Told
+    asked: Asked
+    samples: Sequence[Sample]
+    rested: Sample
+    rested_after_s: float | None
+
+
+class Run(NamedTuple):
+    """``idle``: before the first phase. ``complaints``: error lines of the proxy's log, by kind."""
+
+    idle: Sample
+    played: Sequence[Played]
+    complaints: Sequence[str]
+
+
+def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
+    """Run it. Raises ShadeProxyError when a process ends that should not."""
+    with workplace(on_disk=True) as work, ExitStack() as stack:
+        source = stack.enter_context(_origin(work))
+        served = stack.enter_context(
+            proxy(
+                work,
+                source,
+                ram_bytes=plan.ram_bytes,
+                inflight_bytes=plan.inflight_bytes,
+                signed=True,
+                clients=(CLIENT, MODEST),
+                more={"origin": {**_behind(source), "max_connections": plan.origin_connections}},
+            )
+        )
+        stage = _Stage(plan, work, source, served)
+        # Once round first: what is opened for good (threads, segments, late code) is open then.
+        stage.play("afterwards", None, seconds=_WARM_S)
+        idle = stage.watch.look()
+        played = []
+        for name in plan.phases:
+            played.append(stage.play(name, idle))
+            say(played[-1])
+        return Run(idle, played, complaints(work / served.name / "log"))
+
+
+def _behind(source: Served) -> dict[str, object]:
+    return {"kind": "s3", "endpoint": source.url, "credentials": {"source": "anonymous"}}
+
+
+class _Stage:
+    """Where phases are played."""
+
+    def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
+        self.watch = Watch(served, work)
+        self._plan = plan
+        self._work = work
+        self._source = source
+        self._served = served
+
+    def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
+        """One phase, and the rest after it: as at ``idle``, or (None) after all patience of the first one."""
+        plan = self._plan
+        # What an earlier phase left in the tier would decide what this one may keep.
+        served = self._served
+        _post(f"{served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"}, served.control_fields)
+        _set_pace(self._source, _SLOW.get(name, Pace()))
+        if not seconds:
+            seconds = max(plan.seconds, _SLOW_WRITERS_S) if name == "slow writers" else plan.seconds
+        options = {
+            "phase": name,
+            "port": self._served.port,
+            "seconds": seconds,
+            "scale": plan.scale,
+            "upload": plan.upload_bytes,
+        }
+        command = [*_CLIENT, *(f"--{key}={value}" for key, value in options.items())]
+        before, samples = _asked(self._source), []
+        log = self._work / f"{name.replace(' ', '-')}.log"
+        with running(f"clients of {name!r}", command, log=log, env=plain_environment(), piped=True) as child:
+            while child.process.poll() is None:
+                samples.append(self.watch.look())
+                time.sleep(plan.look_s)
+            told = _told(child)
+        asked = _difference(_asked(self._source), before)
+        _set_pace(self._source, Pace())
+        rested, after_s = self._rest(idle)
+        return Played(name, told, asked, [*samples, rested], rested, after_s)
+
+    def _rest(self, idle: Sample | None) -> tuple[Sample, float | None]:
+        began_s = time.monotonic()
+        # Idle connections to an origin are closed within that time.
+        patience_s = _SETTLE_S if idle is None else self._plan.rest_s
+        while True:
+            sample = self.watch.look()
+            if idle is not None and at_rest(sample, idle):
+                return sample, time.monotonic() - began_s
+            if time.monotonic() >= began_s + patience_s:
+                return sample, None
+            time.sleep(1.0)
+
+
+def _told(child: Child) -> Told:
+    assert child.process.stdout is not None
+    text = child.process.stdout.read()
+    if child.process.returncode or not text:
+        raise child.failure()
+    return msgspec.json.decode(text, type=Told)
+
+
+def at_rest(sample: Sample, idle: Sample) -> bool:
+    """Whether nothing is under way, and nothing open that was not before."""
+    calm = not sample.readings and not sample.inflight_bytes and not sample.connections
+    as_before = sample.sockets <= idle.sockets and sample.others <= idle.others
+    return calm and as_before and sample.tasks <= idle.tasks and not sample.deleted
+
+
+def _asked(source: Served) -> Asked:
+    with urlopen(f"{source.url}/-/counts", timeout=60) as answer:
+        return msgspec.json.decode(answer.read(), type=Asked)
+
+
+def _difference(now: Asked, before: Asked) -> Asked:
+    reads = {key: count - before.reads.get(key, 0) for key, count in now.reads.items()}
+    return Asked({key: count for key, count in reads.items() if count}, now.uploads)
+
+
+def _set_pace(source: Served, pace: Pace) -> None:
+    _post(f"{source.url}/-/set", pace)
+
+
+def _post(url: str, body: object, more: Mapping[str, str] | None = None) -> None:
+    fields = {"Content-Type": "application/json", **(more or {})}
+    request = Request(url, msgspec.json.encode(body), fields, method="POST")
+    with urlopen(request, timeout=60):
+        pass
+
+
+@contextmanager
+def _origin(work: Path) -> Iterator[Served]:
+    with running("origin", _ORIGIN, log=work / "origin.log", env=plain_environment(), piped=True) as child:
+        assert child.process.stdout is not None
+        first = child.process.stdout.readline()
+        if not first:
+            raise child.failure()
+        yield Served("origin", "127.0.0.1", int(first), child.process.pid)

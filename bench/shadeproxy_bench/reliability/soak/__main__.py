@@ -1,0 +1,60 @@
+"""Run it, print what happened, exit with 1 when a check fails: ``make soak``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.soak.report import markdown, minute_line, plot, verdict_lines
+from shadeproxy_bench.reliability.soak.run import Plan, soak
+from shadeproxy_bench.reliability.soak.verdict import judge
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A proxy under full load, every byte compared.")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ram-mib", type=int, default=256)
+    parser.add_argument("--disk-mib", type=int, default=512)
+    parser.add_argument("--out", type=Path, default=Path("soak-report"), help="samples, picture, log")
+    parser.add_argument("--write", type=Path, help="also write soak.md and soak.png into this directory")
+    options = parser.parse_args()
+    plan = Plan(
+        seconds=options.minutes * 60,
+        seed=options.seed,
+        ram_bytes=options.ram_mib * MIB,
+        disk_bytes=options.disk_mib * MIB,
+        warm_s=min(60.0, options.minutes * 6),
+        line_s=min(60.0, options.minutes * 6),
+    )
+    _say(machine.describe())
+    for warning in machine.warnings():
+        _say(f"warning: {warning}")
+    _say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
+    machine.raise_descriptor_limit()
+    try:
+        with termination_as_interrupt():
+            run = soak(plan, options.out, lambda sample, counts: _say(minute_line(sample, counts)))
+    except ShadeProxyError as error:
+        _say(f"error: {error}")
+        return 1
+    checks = judge(run)
+    for line in verdict_lines(run, checks):
+        _say(line)
+    for directory in filter(None, (options.out, options.write)):
+        directory.mkdir(parents=True, exist_ok=True)
+        plot(run.samples, directory / "soak.png")
+        (directory / "soak.md").write_text(markdown(plan, run, checks, "soak.png"))
+        _say(f"written: {directory / 'soak.md'}")
+    return int(any(check.passed is False for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""One client process of a soak; it ends when its stdin does.
+
+Role ``http``: threads with a connection each, slow readers, and clients that hang up; the first of these
+processes writes too. Role ``sdk``: batches by locate and by the batch call. What it counts is in ``--tally``,
+renewed every second.
+"""
+
+import argparse
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from shadeproxy_bench.reliability.soak import reads, writes
+from shadeproxy_bench.reliability.soak.bodies import DataSet
+from shadeproxy_bench.reliability.soak.bulk import Trainer
+from shadeproxy_bench.reliability.soak.link import Link
+from shadeproxy_bench.reliability.soak.session import Session
+from shadeproxy_bench.reliability.soak.tally import Tally
+from shadeproxy_bench.reliability.soak.versions import Versions
+
+_FAST, _SLOW = 5, 3
+_WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
+
+
+class Client:
+    """``stop``: set to end all threads after what each is doing."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.data = DataSet(options.seed, options.bytes)
+        self.versions = Versions(options.versions, len(self.data))
+        self.tally, self.stop = Tally(), threading.Event()
+        self.s3, self.control = (
+            (parts.hostname or "", parts.port or 0) for parts in map(urlsplit, (options.s3, options.control))
+        )
+
+    def loops(self) -> list[Callable[[], None]]:
+        """What each thread does until it is stopped."""
+        if self.options.role == "sdk":
+            return [self._training(way, turn) for turn, way in enumerate(("locate", "batch"))]
+        steps = [reads.mixed] * _FAST + [reads.slow] * _SLOW + [reads.hang_up]
+        loops = [self._repeating(step, turn) for turn, step in enumerate(steps)]
+        return [*loops, self._writing(len(steps))] if self.options.turn == 0 else loops
+
+    def _session(self, turn: int, receive_bytes: int = 0) -> Session:
+        # Another stream of choices for each thread of each process of a seed.
+        chosen = random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
+        link = Link(self.s3, receive_bytes=receive_bytes)
+        return Session(self.s3, self.data, self.versions, self.tally, chosen, link)
+
+    def _repeating(self, step: Callable[[Session], None], turn: int) -> Callable[[], None]:
+        session = self._session(turn, reads.SIP_BYTES if step is reads.slow else 0)
+
+        def repeat() -> None:
+            while not self.stop.is_set():
+                step(session)
+            session.link.close()
+
+        return repeat
+
+    def _writing(self, turn: int) -> Callable[[], None]:
+        session = self._session(turn)
+
+        def write() -> None:
+            count = 0
+            while not self.stop.wait(_WRITE_EVERY_S):
+                writes.overwrite(session)
+                count += 1
+                if count % _PURGE_EVERY == 0:
+                    writes.purge(session, self.control)
+            session.link.close()
+
+        return write
+
+    def _training(self, way: str, turn: int) -> Callable[[], None]:
+        def train() -> None:
+            seed = self.options.seed * 2 + turn
+            trainer = Trainer(
+                way,
+                self.options.control,
+                data=self.data,
+                versions=self.versions,
+                tally=self.tally,
+                seed=seed,
+            )
+            while not self.stop.is_set():
+                trainer.step()
+            trainer.close()
+
+        return train
+
+
+def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) -> list[threading.Thread]:
+    """A thread for each; one that dies sets ``failed``."""
+
+    def run(loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except BaseException:
+            # A thread that died is a client that asks nothing: the run must not pass for it.
+            failed.set()
+            raise
+
+    # Daemons: one that hangs does not keep its process.
+    threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A client process of a soak.")
+    parser.add_argument("--role", choices=("http", "sdk"), required=True)
+    parser.add_argument("--turn", type=int, required=True, help="which of the client processes")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--bytes", type=int, required=True, help="of the data set")
+    parser.add_argument("--s3", required=True, help="URL of the S3 listener")
+    parser.add_argument("--control", required=True, help="URL of the control listener")
+    parser.add_argument("--versions", type=Path, required=True)
+    parser.add_argument("--tally", type=Path, required=True)
+    client = Client(parser.parse_args())
+    failed = threading.Event()
+
+    threads = run_threads(client.loops(), failed)
+    ended = threading.Thread(target=sys.stdin.read, daemon=True)
+    ended.start()
+    while ended.is_alive() and not failed.is_set():
+        client.tally.write(client.options.tally)
+        ended.join(1.0)
+    client.stop.set()
+    for thread in threads:
+        thread.join()
+    client.tally.write(client.options.tally)
+    sys.exit(failed.is_set())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What a soak says: a line each minute, the verdict, a picture, and the page in docs/."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.soak.run import Plan
+from shadeproxy_bench.reliability.soak.tally import Counts
+from shadeproxy_bench.reliability.soak.verdict import Check, Run
+from shadeproxy_bench.reliability.soak.watch import Sample
+from shadeproxy_bench.tables import table
+
+MARKS = {True: "passed", False: "FAILED", None: "not judged"}
+_HITS = ("ram", "disk")
+
+
+def hit_ratio(counts: Counts) -> float:
+    """Of the answers to reads of objects by plain S3 requests."""
+    total = sum(counts.sources.values())
+    return sum(counts.sources.get(name, 0) for name in _HITS) / total if total else 0.0
+
+
+def minute_line(sample: Sample, counts: Counts) -> str:
+    outcomes = {name: count for name, count in counts.outcomes.items() if name != "ok"}
+    tiers = ", ".join(
+        f"{name} {used / MIB:.0f}/{sample.tier_capacity_bytes[name] / MIB:.0f} MiB"
+        for name, used in sample.tier_bytes.items()
+    )
+    return (
+        f"{sample.at_s / 60:5.1f} min  RssAnon {sample.rss_anon_bytes / 1e6:.0f} MB  "
+        f"fds {sample.descriptors} (sockets {sample.sockets}, segments {sample.segments}, "
+        f"others {sample.others})  "
+        f"threads {sample.threads}  readings {sample.readings}  {tiers}  "
+        f"requests {counts.requests:,}, {counts.compared_bytes / 1e9:.1f} GB compared, "
+        f"hits {hit_ratio(counts):.0%}  "
+        f"evicted {sum(sample.evictions.values()):,}  other than ok: {outcomes or 'none'}"
+    )
+
+
+def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
+    """The page: what ran, on what, what was counted, and the verdict."""
+    counts = run.counts
+    passed = all(check.passed is not False for check in checks)
+    sources = sum(counts.sources.values()) or 1
+    about = (
+        f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. {plan.seconds / 60:.0f} minutes of load "
+        f"from three processes on the same machine; {len(plan.data):,} objects, "
+        f"{plan.data.total_bytes / 1e9:.1f} GB, "
+        f"0 B to 20 MB, behind tiers of {plan.ram_bytes / MIB:.0f} MiB RAM and "
+        f"{plan.disk_bytes / MIB:.0f} MiB disk. This page is written by the run; "
+        "[measurements](../measurements.md#soak) says what the load is."
+    )
+    verdict = (
+        f"**{'Passed' if passed else 'Failed'}**: {counts.requests:,} answers, "
+        f"{counts.compared_bytes / 1e9:,.1f} GB compared byte by byte."
+    )
+    shares = {name: f"{count / sources:.1%}" for name, count in counts.sources.items()}
+    lines = [
+        "# Soak",
+        "",
+        f"    make soak MINUTES={plan.seconds / 60:g} SEED={plan.seed} WRITE=1",
+        "",
+        about,
+        "",
+        verdict,
+        "",
+        *checks_table(checks),
+        "",
+        *counts_table("answers", "count", {name: f"{count:,}" for name, count in counts.kinds.items()}),
+        *counts_table("outcome", "count", {name: f"{count:,}" for name, count in counts.outcomes.items()}),
+        *counts_table("`x-shade-cache` of plain requests", "share", shares),
+        f"![Memory and descriptors of the proxy over time]({picture})",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def checks_table(checks: Sequence[Check]) -> list[str]:
+    """Lines of Markdown: each check, its verdict, what was found."""
+    return table(
+        ["check", "verdict", "found"], ([check.name, MARKS[check.passed], check.found] for check in checks)
+    )
+
+
+def counts_table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
+    """Lines of Markdown, by name, and an empty one."""
+    return [*table([name, value], sorted(rows.items())), ""]
+
+
+def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
+    counts = run.counts
+    return [
+        *(f"{MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in checks),
+        f"  requests  {counts.kinds}",
+        f"  outcomes  {counts.outcomes}",
+        f"   sources  {counts.sources}",
+        *(f"     fault  {fault}" for fault in counts.faults),
+        *(f" complaint  {line}" for line in run.complaints[:20]),
+    ]
+
+
+def plot(samples: Sequence[Sample], path: Path) -> None:
+    """RssAnon, and descriptors by kind, over minutes."""
+    figure = Figure(figsize=(7.2, 5.4), dpi=130, layout="constrained")
+    memory, descriptors = figure.subplots(2, 1, sharex=True)
+    minutes = [sample.at_s / 60 for sample in samples]
+    memory.plot(minutes, [sample.rss_anon_bytes / 1e6 for sample in samples], color="#0072B2")
+    memory.set_ylabel("RssAnon (MB)")
+    memory.set_ylim(bottom=0)
+    for name, colour, line in (
+        ("sockets", "#D55E00", "-"), ("segments", "#009E73", "--"), ("others", "#000000", ":"),
+    ):  # fmt: skip
+        values = [getattr(sample, name) for sample in samples]
+        descriptors.plot(minutes, values, color=colour, linestyle=line, label=name)
+    descriptors.set_ylabel("open descriptors")
+    descriptors.set_xlabel("minutes")
+    descriptors.set_ylim(bottom=0)
+    descriptors.legend()
+    figure.savefig(path)

@@ -1,0 +1,185 @@
+"""One soak: origin, proxy and clients as processes; a warm-up, the idle numbers, the load, and the rest.
+
+The warm-up is the same load: what a proxy opens once for good (connections to its origin, threads, segment
+files) is open when the idle numbers are taken, so that what is more after the load is a leak.
+"""
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.reliability.soak.bodies import BUCKET, MIB, DataSet
+from shadeproxy_bench.reliability.soak.tally import Counts, read_counts
+from shadeproxy_bench.reliability.soak.verdict import Run
+from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.soak.watch import Sample, Watch
+from shadeproxy_bench.server import Served, proxy, workplace
+
+_ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.origin")
+_CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
+_ROLES = ("http", "http", "sdk")
+_END_S = 120.0
+_RULES = (
+    # Checked in the background by listing, and before every answer; the rest for an hour.
+    {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
+    {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
+)
+
+
+_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
+
+
+class _LogLine(msgspec.Struct):
+    event: str = ""
+    level: str = ""
+    exception: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``seconds`` of load after ``warm_s`` of it; a look at the proxy each ``look_s``, a line each
+    ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up (idle connections to an origin are
+    closed within that time); after the load the proxy gets ``rest_s`` to come back to them.
+    """
+
+    seconds: float
+    seed: int
+    ram_bytes: int = 256 * MIB
+    disk_bytes: int = 512 * MIB
+    warm_s: float = 60.0
+    settle_s: float = 90.0
+    rest_s: float = 90.0
+    look_s: float = 5.0
+    line_s: float = 60.0
+    origin: Sequence[str] = _ORIGIN
+
+    @property
+    def data(self) -> DataSet:
+        return DataSet(self.seed, 3 * (self.ram_bytes + self.disk_bytes))
+
+
+Line = Callable[[Sample, Counts], None]
+"""Told once a ``line_s`` what the proxy uses and what clients counted so far."""
+
+
+def soak(plan: Plan, out: Path, line: Line) -> Run:
+    """Run it; each look at the proxy becomes a line of ``out``/samples.jsonl.
+
+    Raises ShadeProxyError when a process ends that should not.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with workplace(on_disk=True) as work, ExitStack() as stack:
+        data = plan.data
+        Versions.create(work / "versions", len(data))
+        source = stack.enter_context(_origin(plan, work, 3 * (plan.ram_bytes + plan.disk_bytes)))
+        served = stack.enter_context(
+            proxy(work, source, ram_bytes=plan.ram_bytes, disk_bytes=plan.disk_bytes, rules=_RULES)
+        )
+        watch = Watch(served, work)
+        with _load(plan, work, served, "warm") as children:
+            _hold(children, plan.warm_s)
+        idle = _rest(watch, plan.settle_s, None)
+        samples: list[Sample] = []
+        with _load(plan, work, served, "load") as children, (out / "samples.jsonl").open("wb") as file:
+            began_s = said_s = time.monotonic()
+            while (now_s := time.monotonic()) < began_s + plan.seconds:
+                _hold(children, min(plan.look_s, began_s + plan.seconds - now_s))
+                samples.append(watch.look())
+                file.write(msgspec.json.encode(samples[-1]) + b"\n")
+                if time.monotonic() >= said_s + plan.line_s:
+                    said_s += plan.line_s
+                    file.flush()
+                    line(samples[-1], read_counts(work.glob("*.json")))
+        rested = _rest(watch, plan.rest_s, idle)
+        counts = read_counts(work.glob("*.json"))
+        log = work / served.name / "log"
+        (out / "proxy.log").write_bytes(log.read_bytes())
+        return Run(counts, idle, samples, rested, complaints(log))
+
+
+@contextmanager
+def _origin(plan: Plan, work: Path, total_bytes: int) -> Iterator[Served]:
+    command = [*plan.origin, "--seed", str(plan.seed), "--bytes", str(total_bytes)]
+    with running("origin", command, log=work / "origin.log", env=plain_environment(), piped=True) as child:
+        assert child.process.stdout is not None
+        first = child.process.stdout.readline()
+        if not first:
+            raise child.failure()
+        yield Served("origin", "127.0.0.1", int(first), child.process.pid)
+
+
+@contextmanager
+def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
+    """Clients that ask until the block ends; raises ShadeProxyError when one failed."""
+    # An endpoint in the AWS variables would be the SDK's way around the proxy.
+    env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
+    with ExitStack() as stack:
+        children = []
+        for turn, role in enumerate(_ROLES):
+            stem = f"{name}-{turn}"
+            options = {
+                "role": role,
+                "turn": turn,
+                "seed": plan.seed,
+                "bytes": 3 * (plan.ram_bytes + plan.disk_bytes),
+                "s3": served.url,
+                "control": served.control_url,
+                "versions": work / "versions",
+                "tally": work / f"{stem}.json",
+            }
+            command = [*_CLIENT, *(f"--{key}={value}" for key, value in options.items())]
+            started = running(f"client {stem}", command, log=work / f"{stem}.log", env=env, piped=True)
+            children.append(stack.enter_context(started))
+        yield children
+        for child in children:
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+        for child in children:
+            if child.process.wait(_END_S):
+                raise child.failure()
+
+
+def _hold(children: Sequence[Child], seconds: float) -> None:
+    """Wait, unless a client ends."""
+    deadline = time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        for child in children:
+            if child.process.poll() is not None:
+                raise child.failure()
+        time.sleep(min(left_s, 0.5))
+
+
+def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
+    """The proxy when it has come to rest: as it was at ``idle``, or (the first time) after all patience."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        sample = watch.look()
+        calm = not sample.readings and not sample.inflight_bytes
+        as_before = idle is not None and sample.sockets <= idle.sockets and sample.others <= idle.others
+        if (calm and as_before) or time.monotonic() >= deadline:
+            return sample
+        time.sleep(min(1.0, patience_s / 4))
+
+
+def complaints(log: Path) -> list[str]:
+    """Each kind of error line once, with how often it came and where it was raised."""
+    kinds: Counter[str] = Counter()
+    for line in log.read_text(errors="replace").splitlines():
+        with suppress(msgspec.MsgspecError):
+            entry = msgspec.json.decode(line, type=_LogLine)
+            if entry.level in {"error", "critical"}:
+                trace = " / ".join(part.strip() for part in entry.exception.splitlines()[-3:])
+                kinds[f"{_NUMBERS.sub('N', entry.event.replace(chr(10), ' '))}: {trace}"] += 1
+            continue
+        if line.startswith("Traceback"):
+            kinds["a traceback that is no log line"] += 1
+    return [f"{count} x {kind}" for kind, count in kinds.most_common()]

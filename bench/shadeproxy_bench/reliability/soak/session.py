@@ -1,0 +1,162 @@
+"""One thread's view of the proxy: what it may ask, what must come, and how an answer is judged."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
+from shadeproxy_bench.reliability.soak.bodies import BUCKET, DataSet
+from shadeproxy_bench.reliability.soak.link import FULL_SPEED, Answer, Cut, Link, Pace
+from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
+from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.requests import CLIENT, REGION
+
+_HOT_SHARE = 0.06
+_HOT_READS = 0.5
+_SHIFT_S = 45.0
+"""The hot objects are others after so long, so that what is worth keeping changes all the time."""
+Span = tuple[int, int]
+
+
+class Asked(NamedTuple):
+    """``span``: half-open, what must come; None: nothing but the head. ``before``: version known then."""
+
+    kind: str
+    number: int
+    span: Span | None
+    before: int
+    status: int
+
+
+def _amz(fields: Sequence[str]) -> list[tuple[str, str]]:
+    """Those that must be signed."""
+    pairs = (field.partition(": ") for field in fields)
+    return [(name, value) for name, _, value in pairs if name.startswith("x-amz-")]
+
+
+class Wrong(Exception):
+    """Other bytes, another version or other fields than must have come."""
+
+
+@dataclass
+class Session:
+    """``random``: of this thread alone."""
+
+    address: tuple[str, int]
+    data: DataSet
+    versions: Versions
+    tally: Tally
+    random: random.Random
+    link: Link
+
+    def pick(self, *sizes: int) -> int:
+        """An object of one of these sizes: every other time of the few that are hot now."""
+        numbers = self.data.ranges[self.random.choice(sizes)]
+        if self.random.random() < _HOT_READS:
+            hot = max(1, round(len(numbers) * _HOT_SHARE))
+            first = int(time.time() / _SHIFT_S) * hot
+            return numbers[(first + self.random.randrange(hot)) % len(numbers)]
+        return self.random.choice(numbers)
+
+    def request(self, method: str, number: int, *fields: str, payload_hash: str = EMPTY_SHA256) -> bytes:
+        """The head of a request, every other one signed."""
+        path, host = f"/{BUCKET}/{self.data.keys[number]}", f"{self.address[0]}:{self.address[1]}"
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields]
+        if self.random.random() < 0.5:
+            signed = sign_request(
+                method=method,
+                raw_path=path,
+                raw_query="",
+                headers=[("host", host), *_amz(fields)],
+                payload_hash=payload_hash,
+                credentials=CLIENT,
+                region=REGION,
+                now_s=time.time(),
+            )
+            lines += [f"{name}: {value}" for name, value in signed]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def asked(self, kind: str, number: int, span: Span | None, status: int) -> Asked:
+        return Asked(kind, number, span, self.versions.acknowledged(number), status)
+
+    def exchange(self, asked: Asked, request: bytes, *, pace: Pace = FULL_SPEED) -> None:
+        """Send, receive, judge, count."""
+        self.pipeline([(asked, request)], pace=pace)
+
+    def pipeline(self, exchanges: list[tuple[Asked, bytes]], *, pace: Pace = FULL_SPEED) -> None:
+        """All requests at once, then the answers in order."""
+        waiting = [asked for asked, _ in exchanges]
+        try:
+            self.link.send(b"".join(request for _, request in exchanges))
+            while waiting:
+                asked = waiting[0]
+                answer = self.link.receive(without_body=asked.kind == "head", pace=pace)
+                self._judge(asked, answer)
+                waiting.pop(0)
+        except (Cut, OSError) as error:
+            self.link.close()
+            asked = waiting[0]
+            self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
+
+    def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
+        """The outcome of a request without a whole answer."""
+        beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
+        return "cut beside a write" if beside else "error"
+
+    def refused(self, asked: Asked, answer: Answer) -> str | None:
+        """The outcome of an answer that says that it cannot be done now; None: it is judged as any other."""
+        if answer.status != 503:
+            return None
+        slow = "<Code>SlowDown</Code>" in answer.text
+        beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
+        return "slow down" if slow else "cut beside a write" if beside else "error"
+
+    def failed(self, kind: str, outcome: str, what: str) -> None:
+        """Count a request that did not end well; ``what`` is told of those that should have."""
+        self.tally.failed(kind, outcome, what if outcome in FAULTS else "")
+
+    def _judge(self, asked: Asked, answer: Answer) -> None:
+        source = answer.fields.get("x-shade-cache", "none")
+        outcome = self.refused(asked, answer)
+        if outcome is not None:
+            self.failed(asked.kind, outcome, f"{self._name(asked)}: {answer.status} {answer.text!r}")
+            return
+        try:
+            self._compare(asked, answer)
+        except Wrong as wrong:
+            what = f"{self._name(asked)}: {wrong}; x-shade-cache: {source}"
+            self.tally.failed(asked.kind, "wrong", what)
+        else:
+            self.tally.answered(asked.kind, answer.length, source)
+
+    def _compare(self, asked: Asked, answer: Answer) -> None:
+        """Raises Wrong."""
+        after = self.versions.started(asked.number)
+        if answer.status == 412 and asked.kind == "if-match" and after != asked.before:
+            return
+        if answer.status != asked.status:
+            raise Wrong(f"status {answer.status}, not {asked.status}: {answer.text!r}")
+        if answer.status in {404, 412, 416}:
+            return
+        tag = answer.fields.get("etag", "none")
+        version = self.data.version_of(asked.number, tag)
+        if version is None or not asked.before <= version <= after:
+            raise Wrong(f"ETag {tag} is not of a version {asked.before} .. {after}")
+        size_bytes = self.data.sizes[asked.number]
+        if asked.kind == "head" and answer.fields.get("content-length") != str(size_bytes):
+            raise Wrong(f"Content-Length {answer.fields.get('content-length')}, not {size_bytes}")
+        if asked.span is None:
+            return
+        start, stop = asked.span
+        span = f"bytes {start}-{stop - 1}/{size_bytes}"
+        if answer.status == 206 and answer.fields.get("content-range") != span:
+            raise Wrong(f"Content-Range {answer.fields.get('content-range')}, not {span}")
+        if answer.length != stop - start:
+            raise Wrong(f"{answer.length} bytes, not {stop - start}")
+        if not answer.is_body(self.data.body(asked.number, version)[start:stop]):
+            raise Wrong(f"wrong bytes for version {version}")
+
+    def _name(self, asked: Asked) -> str:
+        return f"{self.data.keys[asked.number]} {asked.span or ''}"

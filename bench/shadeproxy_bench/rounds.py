@@ -1,0 +1,32 @@
+"""Rounds of measurement: each side in turn, so that both meet the same machine; medians and spreads."""
+
+import statistics
+from collections.abc import Callable
+
+from shadeproxy_bench.results import Measured
+
+Side = Callable[[], float]
+
+
+def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
+    """A B A B: the reference first in each round, then ours."""
+    samples: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        samples[1].append(reference())
+        samples[0].append(ours())
+    return measured(*samples)
+
+
+def repeat(ours: Side, *, rounds: int) -> Measured:
+    """What is judged by itself."""
+    return measured([ours() for _ in range(rounds)])
+
+
+def measured(ours: list[float], reference: list[float] | None = None) -> Measured:
+    """Medians and spreads of the rounds' figures."""
+    return Measured(
+        ours=statistics.median(ours),
+        reference=statistics.median(reference) if reference else None,
+        ours_spread=(min(ours), max(ours)),
+        reference_spread=(min(reference), max(reference)) if reference else None,
+    )

@@ -1,0 +1,144 @@
+"""The servers of a measurement: the proxy under test and its origin, each ready when it is yielded."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.demo.processes import running
+from shadeproxy.demo.servers import plain_environment, serving
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.requests import CLIENT
+
+_SHM = Path("/dev/shm")
+_ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
+
+
+class Served(NamedTuple):
+    """Where a server listens, and the process whose tree does the work."""
+
+    name: str
+    host: str
+    port: int
+    pid: int
+    control_url: str = ""
+    control_token: str = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @property
+    def authority(self) -> str:
+        """Value of the Host field."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.authority}"
+
+    @property
+    def control_fields(self) -> dict[str, str]:
+        """Header fields of a control call."""
+        return {"Authorization": f"Bearer {self.control_token}"} if self.control_token else {}
+
+
+@contextmanager
+def workplace(*, on_disk: bool = False) -> Iterator[Path]:
+    """A directory for one measurement, gone afterwards: on tmpfs where the machine has it, or on disk."""
+    parent = _SHM if _SHM.is_dir() and not on_disk else None
+    path = Path(mkdtemp(prefix="shadeproxy-bench-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def origin(
+    work: Path,
+    *,
+    latency_s: float = 0.0,
+    sigma: float = 0.0,
+    rate: float = 0.0,
+    seed: int = 0,
+    name: str = "origin",
+) -> Iterator[Served]:
+    """An S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
+    ``rate`` bytes a second (0: any).
+    """
+    command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
+    command += ["--rate", str(rate), "--seed", str(seed)]
+    with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
+        assert child.process.stdout is not None
+        line = child.process.stdout.readline()
+        if not line:
+            raise child.failure()
+        yield Served(name, "127.0.0.1", int(line), child.process.pid)
+
+
+@contextmanager
+def proxy(
+    work: Path,
+    behind: Served,
+    *,
+    ram_bytes: int,
+    disk_bytes: int = 0,
+    inflight_bytes: int = 0,
+    signed: bool = False,
+    clients: Sequence[Credentials] = (CLIENT,),
+    upstream: Credentials | None = None,
+    rules: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+    name: str = "proxy",
+) -> Iterator[Served]:
+    """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
+
+    ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
+    ``clients``: whom it knows. ``upstream``: with what it signs to ``behind`` (None: not at all).
+    ``rules``: how fresh which objects are. ``more``: other sections of the configuration.
+    """
+    own: dict[str, str] = {"source": "anonymous"}
+    if upstream is not None:
+        own = {"file": str(_credentials_file(work / f"{name}-upstream.secret", upstream))}
+    settings: dict[str, Any] = {
+        "origin": {"kind": "s3", "endpoint": behind.url, "credentials": own},
+        "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
+        "rules": [dict(rule) for rule in rules],
+        **(more or {}),
+    }
+    if inflight_bytes:
+        settings["cache"]["inflight"] = inflight_bytes
+    # Stock clients sign whether or not they must.
+    known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
+    settings["auth"] = {"anonymous": not signed, "clients": known}
+    token = token_hex() if signed else ""
+    if token:
+        settings["control"] = {"token": f"file:{_secret_file(work / f'{name}-control.secret', token)}"}
+    with serving(name, settings, work / name) as server:
+        parts = urlsplit(server.s3_url)
+        if parts.hostname is None or parts.port is None:
+            raise BenchError(f"the proxy says that it listens on {server.s3_url!r}")
+        yield Served(name, parts.hostname, parts.port, server.pid, server.control_url, token)
+
+
+def _credentials_file(path: Path, own: Credentials) -> Path:
+    lines = ["[default]", f"aws_access_key_id={own.access_key}", f"aws_secret_access_key={own.secret_key}"]
+    return _secret_file(path, "\n".join(lines))
+
+
+def _client(secret: Path, client: Credentials) -> dict[str, str]:
+    _secret_file(secret, client.secret_key)
+    return {"access_key": client.access_key, "secret_file": str(secret), "upstream": "shared"}
+
+
+def _secret_file(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path

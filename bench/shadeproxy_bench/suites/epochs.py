@@ -1,0 +1,107 @@
+"""Wall time of shuffled epochs through the proxy with room for a fifth of the data, against the origin.
+
+Every round begins with an empty proxy, so there is one first epoch a round; a direct epoch is read before
+each epoch through the proxy, in the same order.
+"""
+
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.server import Served, origin, proxy, workplace
+from shadeproxy_bench.suites.misses import SIGMA, read_pieces
+from shadeproxy_bench.warm_memory import warm_memory
+
+_OBJECT_BYTES = 100_000
+_LATENCY_S = 0.02
+_READERS = 16
+_CACHED = 0.2
+_EPOCHS = 3
+_ROUNDS = 3
+
+Rounds = list[list[tuple[float, float, float]]]
+"""Of each round, of each epoch: seconds through ours, seconds direct, share of hits."""
+
+
+def shuffled_epochs(
+    ours: Served, source: Served, *, objects: int, seed: int
+) -> list[tuple[float, float, float]]:
+    """For each epoch: seconds through ours, seconds direct, share of hits."""
+    pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
+    drawn = random.Random(seed)
+    walls = []
+    for _ in range(_EPOCHS):
+        drawn.shuffle(pieces)
+        direct = read_pieces(source, pieces, connections=_READERS)
+        through = read_pieces(ours, pieces, connections=_READERS)
+        hits = (through.sources["ram"] + through.sources["disk"]) / objects
+        walls.append((through.wall_s, direct.wall_s, hits))
+    return walls
+
+
+def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds:
+    """``shuffled_epochs`` with real servers, an empty proxy for each round."""
+    found = []
+    ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
+    with (
+        warm_memory(rounds * ram_bytes),
+        workplace() as work,
+        origin(work, latency_s=_LATENCY_S, sigma=sigma) as source,
+    ):
+        for turn in range(rounds):
+            with proxy(work, source, ram_bytes=ram_bytes, name=f"proxy{turn}") as ours:
+                found.append(shuffled_epochs(ours, source, objects=objects, seed=turn))
+    return found
+
+
+def first_epoch(rounds: Rounds) -> Measured:
+    return measured([epochs[0][0] for epochs in rounds], [epochs[0][1] for epochs in rounds])
+
+
+def worst_later_epoch(rounds: Rounds) -> Measured:
+    """The epoch after the first whose median is worst against its direct neighbours."""
+    later = [
+        (
+            measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
+            statistics.mean(epochs[number][2] for epochs in rounds),
+            number + 1,
+        )
+        for number in range(1, len(rounds[0]))
+    ]
+    found, hits, number = max(later, key=lambda one: one[0].ours / (one[0].reference or 1))
+    note = f"epoch {number}, hit ratio {hits:.3f}"
+    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)
+
+
+def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measured:
+    return judge(run())
+
+
+def epochs(scale: Scale) -> Iterator[Planned]:
+    """Both rows with an origin that always takes as long, and with one that takes now less and now more:
+    the first lets readers wait for the same moment, and come back together, for ever.
+    """
+    objects = scale.pick(2000, 500)
+    for sigma, varies, tells in (
+        (0.0, "", ""),
+        (SIGMA, ", latency varies", f" (lognormal, sigma {SIGMA})"),
+    ):
+        once = cache(partial(rounds_of_epochs, objects=objects, rounds=_ROUNDS, sigma=sigma))
+        how = f"{objects} x 100 KB shuffled, {_READERS} readers, 20 ms origin{tells}, cache of 20 %"
+        for name, most, judge, of_which in (
+            ("first epoch", 1.05, first_epoch, ""),
+            ("worst later epoch", 1.0, worst_later_epoch, f"; the worst of epochs 2 to {_EPOCHS}"),
+        ):
+            yield Planned(
+                f"{name}, wall{varies}",
+                "s",
+                Target(most, at_least=False),
+                f"{how}; direct in turn{of_which}",
+                partial(_of, judge, once),
+                ratio_is="ours / reference",
+            )

@@ -1,0 +1,170 @@
+"""Decisions on the event loop: applying scores, taking orders, and choosing a victim among very many pages.
+
+Each figure is the CPU time for which one plain call holds the loop, while nothing else is done there; the
+worst call is in the spread.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.knowledge.jobs import Job
+from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.engine.placement import Placement
+from shadeproxy.engine.residents import Residents
+from shadeproxy.policy.default import default_policy
+from shadeproxy.tiers.base import Location, Tier
+from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.rounds import measured
+
+_JOB = "bench"
+_PAGE_BYTES = 100_000
+_NOW_S = 1.0
+
+
+def _ref(number: int) -> ObjectRef:
+    return ObjectRef("bench", f"images/{number:08d}.jpg")
+
+
+def scored_job(samples: int) -> Knowledge:
+    """A job on a dataset of so many whole objects, all of them scored; later samples matter more."""
+    builder = ManifestBuilder("bench")
+    for number in range(samples):
+        builder.add(_ref(number), None, None)
+    knowledge = Knowledge()
+    knowledge.put_dataset(builder.finish())
+    knowledge.put_job(Job(_JOB, dataset="bench"), _NOW_S)
+    for first in range(0, samples, 100_000):
+        ids = np.arange(first, min(first + 100_000, samples))
+        _apply(knowledge, ids, (1.0 + ids / samples).astype(np.float32))
+    return knowledge
+
+
+def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
+    """Milliseconds to check and apply ``scores`` scores of a job on ``samples`` samples."""
+    knowledge, drawn = scored_job(samples), np.random.default_rng(0)
+    spent = []
+    for _ in range(rounds):
+        ids = drawn.integers(0, samples, scores)
+        values = drawn.random(scores, dtype=np.float32)
+        started = time.thread_time()
+        _apply(knowledge, ids, values)
+        spent.append((time.thread_time() - started) * 1e3)
+    return measured(spent)
+
+
+def take_order(*, samples: int, rounds: int) -> Measured:
+    """Milliseconds from the ids of an epoch to an order that counts, and in the note how long of it the loop
+    is held: all but the check and the build, which the proxy leaves to its pool.
+    """
+    knowledge, drawn = scored_job(samples), np.random.default_rng(0)
+    spent, held = [], []
+    for epoch in range(rounds):
+        ids = drawn.permutation(samples).astype(np.uint32)
+        started = time.thread_time()
+        checked = knowledge.check_order(_JOB, ids, epoch=epoch, rank=0)
+        on_loop = time.thread_time()
+        knowledge.orders.put(checked, _NOW_S)
+        prepared = knowledge.orders.begin(_JOB)
+        held.append(time.thread_time() - on_loop)
+        assert prepared is not None, "just announced"
+        built = prepared.build.run()
+        on_loop = time.thread_time()
+        knowledge.orders.finish(prepared, built)
+        held.append(time.thread_time() - on_loop)
+        spent.append((time.thread_time() - started) * 1e3)
+        knowledge.orders.withdraw(_JOB, epoch, None, _NOW_S)
+        knowledge.orders.settle()
+    found = measured(spent)
+    return Measured(found.ours, None, found.ours_spread, note=f"the loop is held {1e3 * max(held):.1f} ms")
+
+
+def _apply(knowledge: Knowledge, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    knowledge.apply(_JOB, knowledge.check_by_ids(_JOB, ids, values), _NOW_S)
+
+
+class _Books:
+    """What placement asks of a tier, for one that is full until a victim is named; holds no bytes."""
+
+    def __init__(self, used_bytes: int) -> None:
+        self.capacity_bytes = self.used_bytes = used_bytes
+        self.full = True
+
+    def reserve(self, record_bytes: int) -> Location:
+        if self.full:
+            raise TierError(f"room for {record_bytes} bytes was taken without a victim")
+        return Location(0)
+
+
+def choose_victim(*, residents: int, choices: int) -> Measured:
+    """Microseconds to find a scored newcomer's victim among scored residents: sample, weights, ranks."""
+    knowledge = scored_job(residents + 1)
+    table = Residents(1)
+    for number in range(residents + 1):
+        hashed = object_hash(_ref(number))
+        slot = table.add(hashed, 0, etag=1, body_bytes=_PAGE_BYTES, group=0, tick=float(number))
+        if number < residents:
+            table.place(slot, 0, Location(number), _PAGE_BYTES)
+    newcomer = slot
+    table.record_bytes[newcomer] = _PAGE_BYTES
+    tier = _Books(residents * _PAGE_BYTES)
+    # Without a staging share, for which a tier with these books would have to make room at once.
+    policy = replace(default_policy(), staging_share=0.0)
+    placement = Placement(
+        table,
+        [cast(Tier, tier)],
+        policy=policy,
+        weights=knowledge,
+        next_uses=knowledge.orders,
+        rng=np.random.default_rng(0),
+    )
+
+    def evict(_slot: int, _reason: str) -> None:
+        tier.full = False
+
+    spent = []
+    for _ in range(choices):
+        tier.full = True
+        started = time.thread_time()
+        location = placement.find_place(newcomer, 0, evict)
+        spent.append((time.thread_time() - started) * 1e6)
+        assert location is not None, "the most important page beat nobody"
+    return measured(spent)
+
+
+def knowledge(scale: Scale) -> Iterator[Planned]:
+    samples = scale.pick(1_000_000, 100_000)
+    yield Planned(
+        "applying 100,000 scores",
+        "ms",
+        Target(5.0, at_least=False, of="ours"),
+        f"check and apply by id, job on {samples:,} samples; CPU of the call, made on the loop "
+        "(which may never be held > 10 ms)",
+        partial(apply_scores, samples=samples, scores=100_000, rounds=scale.pick(50, 10)),
+    )
+    announced = scale.pick(1_280_000, 128_000)
+    yield Planned(
+        f"taking an order of {announced:,} ids",
+        "ms",
+        Target(200.0, at_least=False, of="ours"),
+        "check, build and take over, one epoch of one rank; CPU of the calls, of which check and build are"
+        " made in the pool (the loop may never be held > 10 ms)",
+        partial(take_order, samples=announced, rounds=scale.pick(10, 3)),
+    )
+    yield Planned(
+        f"victim among {samples:,} residents",
+        "us",
+        Target(50.0, at_least=False, of="ours"),
+        "Placement.find_place of a scored newcomer, default policy: sample, weights, ranks; CPU of the call",
+        partial(choose_victim, residents=samples, choices=scale.pick(2000, 500)),
+    )

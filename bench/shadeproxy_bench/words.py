@@ -1,0 +1,44 @@
+"""How figures and verdicts are written, on a terminal and in Markdown alike."""
+
+from collections.abc import Iterable
+
+from shadeproxy_bench.results import Results, Row
+
+
+def number(value: float | None) -> str:
+    """Three figures; "-" where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def spread(value: float | None, between: tuple[float, float] | None) -> str:
+    """A median and, where rounds differ, the least and the largest."""
+    if value is None or between is None or between[0] == between[1]:
+        return number(value)
+    return f"{number(value)} ({number(between[0])}..{number(between[1])})"
+
+
+def verdict(row: Row) -> str:
+    """Met or not; why there is no number; nothing where nothing is judged."""
+    if row.status != "measured":
+        return row.status
+    return {True: "met", False: "not met", None: ""}[row.met]
+
+
+def summary(results: Results) -> str:
+    """How many targets were met."""
+    judged = [row for row in results.rows if row.target is not None]
+    met = sum(row.met is True for row in judged)
+    missing = sum(row.status != "measured" for row in judged)
+    more = f", {missing} without a number" if missing else ""
+    return f"{met} of {len(judged)} targets met{more}"
+
+
+def by_grid(rows: Iterable[Row]) -> list[dict[tuple[str, str], Row]]:
+    """The rows that are cells, by suite, by (line, column)."""
+    grids: dict[str, dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        if row.cell is not None:
+            grids.setdefault(row.suite, {})[row.cell] = row
+    return list(grids.values())

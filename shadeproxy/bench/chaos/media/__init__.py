@@ -1,5 +1,0 @@
-"""Media that fail for good under a proxy that acknowledges writes (``shadeproxy.bench.chaos --media``).
-
-A round reads objects into the tiers, breaks the medium of the disk tier, writes, deletes, copies and purges,
-ends the proxy, mends the medium, starts again and reads everything: no answer may be older than the origin.
-"""

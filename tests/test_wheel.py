@@ -1,0 +1,127 @@
+"""The wheel: it holds the proxy and nothing that measures it, and needs its base dependencies alone."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "api", "app", "cli", "config", "core", "demo", "engine", "origin", "policy", "prefetch", "simulate",
+    "state", "telemetry", "tiers",
+}  # fmt: skip
+SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".typed"}
+OWN = {"__init__.py", "__main__.py", "py.typed"}
+
+_BUILD = """
+import sys
+from hatchling.builders.wheel import WheelBuilder
+print(*WheelBuilder(sys.argv[1]).build(directory=sys.argv[2], versions=["standard"]))
+"""
+_IMPORT_ALL = """
+import importlib, pkgutil, sys
+sys.path[:] = [sys.argv[1], *sys.path]
+allowed = set(sys.argv[2].split(","))
+
+class Others:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in allowed and top not in sys.stdlib_module_names:
+            raise ImportError(f"{name} is no base dependency")
+
+sys.meta_path.insert(0, Others())
+import shadeproxy
+names = [one.name for one in pkgutil.walk_packages(shadeproxy.__path__, "shadeproxy.")]
+kept = [name for name in names if not name.startswith("shadeproxy.demo") and not name.endswith("__main__")]
+for name in kept:
+    importlib.import_module(name)
+print(len(kept), shadeproxy.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The files of the wheel, unpacked."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-c", _BUILD, str(ROOT), str(out)]
+    built = subprocess.run(command, capture_output=True, text=True, check=True, cwd=out)
+    with zipfile.ZipFile(built.stdout.split()[-1]) as archive:
+        archive.extractall(out / "unpacked")
+    return out / "unpacked"
+
+
+def closure(requirements):
+    """Names of the distributions that these need, themselves among them."""
+    found: set[str] = set()
+    waiting = list(requirements)
+    while waiting:
+        text = waiting.pop()
+        name = re.match(r"[\w.-]+", text)[0].lower().replace("_", "-")
+        if name in found or "extra ==" in text:
+            continue
+        found.add(name)
+        try:
+            waiting += importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform or Python
+    return found
+
+
+def test_it_holds_the_packages_of_the_proxy_and_nothing_else(wheel):
+    (package,) = [one for one in wheel.iterdir() if not one.name.endswith(".dist-info")]
+    assert package.name == "shadeproxy"
+    assert {one.name for one in package.iterdir()} == PACKAGES | OWN
+    assert {one.suffix for one in package.rglob("*") if one.is_file()} <= SUFFIXES
+
+
+def test_nothing_in_it_measures_or_fails_on_purpose(wheel):
+    names = {one.stem for one in (wheel / "shadeproxy").rglob("*.py")}
+    assert not {name for name in names if re.search(r"faulty|chaos|soak|fuzz|bench|overload", name)}
+    imported = {
+        name.partition(".")[0]
+        for one in (wheel / "shadeproxy").rglob("*.py")
+        if one.relative_to(wheel).parts[1:] != ("cli", "main.py")
+        for node in ast.walk(ast.parse(one.read_text()))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else
+                     [alias.name for alias in node.names] if isinstance(node, ast.Import) else [])
+    }  # fmt: skip
+    assert not imported & {"shadeproxy_bench", "tests", "pytest"}
+
+
+def test_every_module_imports_with_the_base_dependencies_alone(wheel):
+    required = [one for one in importlib.metadata.requires("shadeproxy") or [] if "extra ==" not in one]
+    distributions = closure(required)
+    modules = importlib.metadata.packages_distributions()
+    allowed = {
+        module
+        for module, owners in modules.items()
+        if {owner.lower().replace("_", "-") for owner in owners} & distributions
+    }
+    assert {"aiohttp", "numpy", "pydantic"} <= allowed
+    assert not allowed & {
+        "torch",
+        "sklearn",
+        "matplotlib",
+        "boto3",
+        "moto",
+        "shadeproxy_sdk",
+        "shadeproxy_bench",
+    }
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        _IMPORT_ALL,
+        str(wheel),
+        ",".join(sorted(allowed | {"shadeproxy"})),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=wheel)
+    assert ended.returncode == 0, ended.stderr
+    count, file = ended.stdout.split()
+    assert int(count) > 200
+    assert Path(file).is_relative_to(wheel)
