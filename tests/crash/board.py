@@ -46,7 +46,7 @@ STEPS = (
     "at a deletion",
     "in the database",
 )
-READY, PLACED, STEP, DIE_AT, DIED, ARMED, AWAITED = (len(PHASES) + n for n in range(7))
+READY, PLACED, KEPT, STEP, DIE_AT, DIED, ARMED, AWAITED = (len(PHASES) + n for n in range(8))
 _LENGTH = AWAITED + 1
 ARM_AT_START, ARM_WHEN_READY, ARM_AT_STOP = range(3)
 

@@ -11,6 +11,8 @@ from .objects import BUCKET, FIXED_KEYS, KEYS, body_of
 from .truth import Truth
 
 _TIMEOUT_S = 30.0
+# The origin was killed after a write was sent to it: whether it was carried out is not known.
+_UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, http.client.HTTPException)
 
 
@@ -49,10 +51,10 @@ class Connection:
         body = body_of(key, version)
         self._http.request("PUT" if body is not None else "DELETE", f"/{BUCKET}/{key}", body=body)
         answer = self._http.getresponse()
-        answer.read()
+        said = answer.read()
         if answer.status in {200, 204}:
             self._truth.written(key, version)
-        elif answer.status != 503:
+        elif answer.status != 503 and not (answer.status == 500 and _UNKNOWN in said):
             self._truth.wrong.append(f"write of {key}: {answer.status}")
 
 

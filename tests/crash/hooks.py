@@ -12,13 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from shadeproxy.app import proxy
 from shadeproxy.engine import cache, filling, recovery, residents, transfers
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.state.store import StateStore
-from shadeproxy.tiers import awaited, catalogue, directory, files, medium, segment, store
+from shadeproxy.tiers import awaited, catalogue, directory, files, medium, segment, store, tombstones
 
-from .board import AWAITED, PLACED, READY, Board, die
+from .board import AWAITED, KEPT, PLACED, READY, Board, die
 
 _SQLITE_STEP = 40  # instructions of SQLite's machine
 
@@ -129,7 +131,33 @@ def _watch_database(board: Board) -> None:
 
 
 def _watch_books(board: Board) -> None:
-    """How many pages can be read, and how many segments are still to come."""
+    """Count the pages that can be read, those of them that a start keeps, and the segments still to come.
+
+    A start drops what a tombstone names: objects that were written a moment before (docs/adr/0021).
+    """
+    named: dict[tombstones.Tombstones, set[int]] = {}
+    tables: list[residents.Residents] = []
+
+    def count() -> None:
+        for table in tables[-1:]:
+            placed = sum(members.count + len(members.staged) for members in table.members)
+            names = np.fromiter(set().union(*named.values()), np.uint64)
+            dropped = int(np.isin(table.object_hash[table.ready()], names).sum())
+            board.cells[PLACED], board.cells[KEPT] = placed, placed - dropped
+
+    real_add, real_forget = tombstones.Tombstones.add, tombstones.Tombstones.forget
+
+    def add(self: tombstones.Tombstones, object_hash: int) -> None:
+        named.setdefault(self, set()).add(object_hash)
+        count()
+        real_add(self, object_hash)
+
+    def forget(self: tombstones.Tombstones, turned: int) -> None:
+        real_forget(self, turned)
+        named[self] = set().union(*self._names)
+
+    tombstones.Tombstones.add, tombstones.Tombstones.forget = add, forget
+
     for name in ("place", "displace", "take_in", "remove"):
         real = getattr(residents.Residents, name)
 
@@ -137,7 +165,8 @@ def _watch_books(board: Board) -> None:
             self: residents.Residents, *arguments: Any, _real: Callable[..., Any] = real, **options: Any
         ) -> Any:
             done = _real(self, *arguments, **options)
-            board.cells[PLACED] = sum(members.count + len(members.staged) for members in self.members)
+            tables[:] = [self]
+            count()
             return done
 
         setattr(residents.Residents, name, inside)

@@ -9,10 +9,10 @@ import time
 from contextlib import suppress
 from random import Random
 
-from shadeproxy.bench.ports import free_port
+from shadeproxy_bench.ports import free_port
 
 from . import clients, damage
-from .board import ARM_AT_START, ARM_AT_STOP, ARM_WHEN_READY, AWAITED, PLACED
+from .board import ARM_AT_START, ARM_AT_STOP, ARM_WHEN_READY, AWAITED, KEPT, PLACED
 from .found import Found
 from .home import ROOT, Home, Stuck
 from .scribe import Scribe
@@ -256,7 +256,7 @@ class Family:
         for text in home.over_capacity():
             self._fail(how, text)
         recovered = bool(board.cells[PLACED]) and not board.cells[AWAITED]
-        self._pages = int(board.cells[PLACED]) if recovered else None
+        self._pages = int(board.cells[KEPT]) if recovered else None
         self._clean, self._whole = status == 0, True
         self._truth.look(settled=self._origin is None)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import UTC, datetime
 
-from shadeproxy.bench.tables import table
+from shadeproxy_bench.tables import table
 
 from .board import PHASES, STEPS
 from .damage import KINDS
@@ -26,7 +26,8 @@ _WHEN = (
 _FAILS = (
     "What would fail the run: a byte that is of no version, or of one older than what a client was told; an"
     " answer of another status than the object's; segments that take more than the capacity on their medium"
-    " at the moment of the death; a page that was there before the death and is not after the start; scores"
+    " at the moment of the death; a page that was there before the death and is not after the start (but for"
+    " objects that a client wrote half a minute before: their tombstones drop them, docs/adr/0021); scores"
     " that are torn or older than those read back before; a manifest that nobody sent; a start that fails"
     " where nothing was damaged, or without saying what to change; a traceback in the log; a proxy that"
     " hangs; a wrong sample in the training process."
