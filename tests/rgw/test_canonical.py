@@ -14,14 +14,11 @@ from botocore.exceptions import ClientError
 
 from shadeproxy.api.s3.fields import AMZ_FIELDS
 
+from .conftest import SIGNED_ONLY
+
 pytestmark = pytest.mark.rgw
 
-CLIENTS = """
-[origin.credentials]
-access_key_env = "ORIGIN_KEY"
-secret_key_env = "ORIGIN_SECRET"
-[auth]
-anonymous = false
+CLIENTS = f"""{SIGNED_ONLY}
 [[auth.clients]]
 access_key = "limited"
 secret_env = "LIMITED_SECRET"
@@ -53,7 +50,7 @@ def proxy(request, rgw, direct, serve_for_module, tmp_path_factory):
     config = tmp_path_factory.mktemp("canonical") / "config.toml"
     # Workers do not serve clients with upstreams of their own.
     config.write_text(CLIENTS + (OWN % rgw.main[0] if request.param == "1" else ""))
-    secrets = {"ORIGIN_KEY": rgw.main[0], "ORIGIN_SECRET": rgw.main[1], "LIMITED_SECRET": "secret"}
+    secrets = rgw.secrets | {"LIMITED_SECRET": "secret"}
     settings = {"origin__endpoint": rgw.endpoint, "s3__workers": request.param}
     return serve_for_module(config, secrets, **settings)
 
