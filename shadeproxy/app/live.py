@@ -131,6 +131,9 @@ class Live:
         parts, settings = self.parts, new.settings
         assert parts is not None, "a proxy that serves has its parts"
         parts.authenticator.adopt(new.terms.clients, anonymous=new.terms.anonymous)
+        # First of all, whatever fails below: what is remembered is of the clients before.
+        parts.engine.forget_rights(make_verdicts(settings))
+        parts.lane.forget(remembers=remembers(settings))
         parts.rules.adopt(new.terms.rules)
         parts.pins.rules_changed()
         parts.providers.clear()
@@ -138,7 +141,6 @@ class Live:
         self.upstreams.clear()
         self.upstreams.update(build_upstreams(settings))
         parts.grants.note(settings)
-        parts.engine.forget_rights(make_verdicts(settings))
         parts.context.token = new.token
         parts.context.reads_allowed = reads_allowed(settings)
         self._log_as(settings)

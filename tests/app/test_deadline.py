@@ -316,15 +316,21 @@ async def test_a_body_held_to_be_verified_has_the_budget_too(make_case):
             assert b"<Code>SlowDown</Code>" in body
 
 
-async def test_a_late_reader_of_one_page_leaves_and_the_others_get_it(make_case):
-    case = await make_case()
+def hold_back(case) -> asyncio.Event:
+    """Let the origin of ``case`` answer nothing until the event is set."""
     go_on = asyncio.Event()
 
-    async def later(writer, asked):
+    async def later(writer: asyncio.StreamWriter, asked: bytes) -> None:
         await go_on.wait()
         await answer(writer, asked)
 
     case.origin.behave = later
+    return go_on
+
+
+async def test_a_late_reader_of_one_page_leaves_and_the_others_get_it(make_case):
+    case = await make_case()
+    go_on = hold_back(case)
     async with leaving_nothing(case):
         first = asyncio.create_task(case.ask("get"))
         await asyncio.sleep(FIRST_BYTE_S * 0.7)
@@ -350,13 +356,7 @@ async def test_readers_that_keep_coming_do_not_keep_a_hung_read_alive(make_case)
 
 async def test_a_late_reader_of_one_head_does_not_fail_the_others(make_case):
     case = await make_case()
-    go_on = asyncio.Event()
-
-    async def later(writer, asked):
-        await go_on.wait()
-        await answer(writer, asked)
-
-    case.origin.behave = later
+    go_on = hold_back(case)
     async with leaving_nothing(case):
         first = asyncio.create_task(case.ask("head"))
         await asyncio.sleep(FIRST_BYTE_S * 0.7)

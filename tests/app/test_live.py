@@ -117,3 +117,13 @@ def changed(settings: Settings, *, log_level: str, inflight: int | None = None) 
     cache = settings.cache.model_copy(update={} if inflight is None else {"inflight": inflight})
     telemetry = settings.telemetry.model_copy(update={"log_level": log_level})
     return settings.model_copy(update={"telemetry": telemetry, "cache": cache})
+
+
+async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(live, settings):
+    """Else a request head that the lane remembers would stand for what it stood for before."""
+    live.parts.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
+    with pytest.raises(RuntimeError, match="nobody foresaw it"):
+        await live.reload(lambda: settings)
+    live.parts.authenticator.adopt.assert_called_once()
+    live.parts.engine.forget_rights.assert_called_once()
+    live.parts.lane.forget.assert_called_once()

@@ -108,3 +108,56 @@ def test_a_job_whose_reads_name_no_epoch_is_cut_once_it_was_found_in_the_next(jo
     for at in range(0, READ, 50):
         job.read_together(job.epochs[3][at : at + 50], job=None)
     assert job.state.found > found + READ - 100, "the next one is not lost any more"
+
+
+# ------------------------------------------------------------------ reads that name no epoch
+
+
+def announced(count, **known):
+    """A job that announced three epochs of ``count`` samples, and them."""
+    job = Long(count, **known)
+    job.orders.on_lost = lambda _job: job.orders.settle()
+    job.epochs = [np.random.default_rng(epoch).permutation(count) for epoch in range(3)]
+    for epoch in range(3):
+        job.announce(job.epochs[epoch], epoch=epoch)
+    return job
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("count", [500, 1000, COUNT])
+def test_the_next_epoch_is_known_by_its_first_reads(count, together):
+    job, half = announced(count), count // 2
+    for epoch in range(3):
+        for at in range(0, half, 25):
+            read = job.read_together if together else job.read
+            read(job.epochs[epoch][at : at + 25])
+            if at >= 100:
+                assert job.state.epoch == epoch
+        job.orders.settle()
+    assert job.state.believed
+    assert job.state.found > 3 * half * 0.85
+    assert job.state.surprises < 200
+    assert len(coming(job)) < half // 4 + 128, "nothing is fetched that only a tail announced"
+
+
+def test_reads_of_the_next_epoch_among_those_of_this_one_do_not_end_it():
+    """One of two ranks is ahead by far: the other one's rest is still to be read."""
+    job = announced(1000)
+    job.read(job.epochs[0][:500])
+    for at in range(500, 800, 10):
+        job.read(job.epochs[0][at : at + 10])
+        job.read(job.epochs[1][at - 500 : at - 490])
+    job.orders.settle()
+    assert job.state.epoch == 0
+    assert len(set(job.epochs[0][850:950].tolist()) & set(coming(job, 200))) > 50
+
+
+def test_reads_of_no_order_do_not_begin_an_epoch():
+    """A loop that validates in the middle of an epoch, on some of the same samples."""
+    job = announced(1000)
+    job.read(job.epochs[0][:500])
+    job.read(np.arange(0, 1000, 5))
+    job.orders.settle()
+    assert job.state.epoch == 0
+    job.read(job.epochs[0][500:600])
+    assert len(set(job.epochs[0][650:750].tolist()) & set(coming(job, 200))) > 50

@@ -10,6 +10,15 @@ import pytest
 
 from shadeproxy_bench import rgw as ceph
 
+SIGNED_ONLY = """
+[origin.credentials]
+access_key_env = "ORIGIN_KEY"
+secret_key_env = "ORIGIN_SECRET"
+[auth]
+anonymous = false
+"""
+"""The head of a configuration: the gateway's main account, and clients that sign."""
+
 
 @dataclass(frozen=True)
 class Rgw:
@@ -19,6 +28,11 @@ class Rgw:
     main: tuple[str, str]
     alt: tuple[str, str]
     config: Path
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The environment that SIGNED_ONLY names."""
+        return {"ORIGIN_KEY": self.main[0], "ORIGIN_SECRET": self.main[1]}
 
     def add_tenant(self, name: str) -> tuple[str, str]:
         """Keys of a user of a tenant of its own, whose names of buckets are its own."""

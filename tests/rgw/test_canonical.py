@@ -1,6 +1,7 @@
 """Attacks of which Ceph RGW makes something else than the rights did, at the real server."""
 
 import http.client
+import re
 from urllib.parse import urlsplit
 
 import boto3
@@ -11,14 +12,13 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from shadeproxy.api.s3.fields import AMZ_FIELDS
+
+from .conftest import SIGNED_ONLY
+
 pytestmark = pytest.mark.rgw
 
-CLIENTS = """
-[origin.credentials]
-access_key_env = "ORIGIN_KEY"
-secret_key_env = "ORIGIN_SECRET"
-[auth]
-anonymous = false
+CLIENTS = f"""{SIGNED_ONLY}
 [[auth.clients]]
 access_key = "limited"
 secret_env = "LIMITED_SECRET"
@@ -50,7 +50,7 @@ def proxy(request, rgw, direct, serve_for_module, tmp_path_factory):
     config = tmp_path_factory.mktemp("canonical") / "config.toml"
     # Workers do not serve clients with upstreams of their own.
     config.write_text(CLIENTS + (OWN % rgw.main[0] if request.param == "1" else ""))
-    secrets = {"ORIGIN_KEY": rgw.main[0], "ORIGIN_SECRET": rgw.main[1], "LIMITED_SECRET": "secret"}
+    secrets = rgw.secrets | {"LIMITED_SECRET": "secret"}
     settings = {"origin__endpoint": rgw.endpoint, "s3__workers": request.param}
     return serve_for_module(config, secrets, **settings)
 
@@ -79,11 +79,20 @@ def send(url, method, fields=None, body=None):
 
 
 def signed(proxy, method, path, fields=None, *, key="limited"):
-    request = AWSRequest(method, f"{proxy.s3}{path}", {"Host": urlsplit(proxy.s3).netloc, **(fields or {})})
-    S3SigV4Auth(Credentials(key, "secret"), "s3", "us-east-1").add_auth(request)
-    return send(
-        f"{proxy.s3}{path}", method, dict(request.headers.items()), None if method in {"GET", "HEAD"} else b""
-    )
+    return signed_at(proxy.s3, (key, "secret"), method, path, fields)
+
+
+def signed_at(url, keys, method, path, fields=None):
+    request = AWSRequest(method, f"{url}{path}", {"Host": urlsplit(url).netloc, **(fields or {})})
+    S3SigV4Auth(Credentials(*keys), "s3", "us-east-1").add_auth(request)
+    body = None if method in {"GET", "HEAD"} else b""
+    return send(f"{url}{path}", method, dict(request.headers.items()), body)
+
+
+def code_of(body):
+    """The code of an error, or the whole body of an answer that is none."""
+    found = re.search(b"<Code>(.+?)</Code>", body)
+    return found[1] if found else body
 
 
 @pytest.mark.parametrize("name", ["x_amz_copy_source", "x-amz-copy_source", "X_Amz_Copy_Source"])
@@ -125,10 +134,24 @@ def test_a_tenants_bucket_is_not_asked_for(proxy):
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_sub_resource_answers_as_the_gateway_does(proxy, direct, rgw, method, target):
     direct.put_object(Bucket="open", Key="seen", Body=b"body")
-    request = AWSRequest(method, f"{rgw.endpoint}{target}", {"Host": urlsplit(rgw.endpoint).netloc})
-    S3SigV4Auth(Credentials(*rgw.main), "s3", "us-east-1").add_auth(request)
-    expected = send(f"{rgw.endpoint}{target}", method, dict(request.headers.items()))
+    expected = signed_at(rgw.endpoint, rgw.main, method, target)
     assert signed(proxy, method, target, key="all") == expected
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_field_of_another_operation_is_answered_as_the_gateway_does(proxy, direct, rgw, method):
+    """Of an object that the cache holds. A plain read with a copy source is refused here, as AWS does."""
+    direct.put_object(Bucket="open", Key="warm", Body=b"body")
+    for _ in range(2):
+        assert signed(proxy, "GET", "/open/warm", key="all") == (200, b"body")
+    differing = []
+    for name in sorted(AMZ_FIELDS - {"x-amz-copy-source"}):
+        for value in ("AES256", "STANDARD", ""):
+            expected = signed_at(rgw.endpoint, rgw.main, method, "/open/warm", {name: value})
+            found = signed(proxy, method, "/open/warm", {name: value}, key="all")
+            if (found[0], code_of(found[1])) != (expected[0], code_of(expected[1])):
+                differing.append((name, value, expected, found))
+    assert differing == []
 
 
 @pytest.mark.parametrize("key", ["all", "own"])

@@ -4,14 +4,11 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from .conftest import SIGNED_ONLY
+
 pytestmark = pytest.mark.rgw
 
-CLIENTS = """
-[origin.credentials]
-access_key_env = "ORIGIN_KEY"
-secret_key_env = "ORIGIN_SECRET"
-[auth]
-anonymous = false
+CLIENTS = f"""{SIGNED_ONLY}
 verdict_ttl = "1 h"
 [[auth.clients]]
 access_key = "trainer"
@@ -19,7 +16,7 @@ secret_env = "TRAINER_SECRET"
 [[auth.clients]]
 access_key = "guest"
 secret_env = "TRAINER_SECRET"
-upstream = { access_key = "%s", secret_env = "GUEST_SECRET" }
+upstream = {{ access_key = "%s", secret_env = "GUEST_SECRET" }}
 # Both users are of one tenant, so that a bucket's name means one bucket for them.
 namespace = "shared"
 """
@@ -41,12 +38,7 @@ def direct(rgw):
 def proxy(rgw, serve, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(CLIENTS % rgw.alt[0])
-    secrets = {
-        "ORIGIN_KEY": rgw.main[0],
-        "ORIGIN_SECRET": rgw.main[1],
-        "TRAINER_SECRET": "training",
-        "GUEST_SECRET": rgw.alt[1],
-    }
+    secrets = rgw.secrets | {"TRAINER_SECRET": "training", "GUEST_SECRET": rgw.alt[1]}
     return serve(config, secrets, origin__endpoint=rgw.endpoint, origin__addressing="path")
 
 

@@ -11,17 +11,14 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from .conftest import SIGNED_ONLY
+
 pytestmark = pytest.mark.rgw
 
-CONFIG = """
+CONFIG = f"""{SIGNED_ONLY}
+verdict_ttl = "1 h"
 [control]
 token = "env:CONTROL_TOKEN"
-[origin.credentials]
-access_key_env = "ORIGIN_KEY"
-secret_key_env = "ORIGIN_SECRET"
-[auth]
-anonymous = false
-verdict_ttl = "1 h"
 [[rules]]
 bucket = "ten"
 prefix = "stale/"
@@ -29,11 +26,11 @@ ttl = "1 s"
 [[auth.clients]]
 access_key = "alice"
 secret_env = "ALICE"
-upstream = { access_key = "KEYTENA", secret_env = "UPSTREAM_A" }
+upstream = {{ access_key = "KEYTENA", secret_env = "UPSTREAM_A" }}
 [[auth.clients]]
 access_key = "mallory"
 secret_env = "MALLORY"
-upstream = { access_key = "KEYTENB", secret_env = "UPSTREAM_B" }
+upstream = {{ access_key = "KEYTENB", secret_env = "UPSTREAM_B" }}
 namespace = "team-b"
 [[auth.clients]]
 access_key = "own"
@@ -72,13 +69,11 @@ def proxy(rgw, tenants, serve, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     secrets = {
-        "ORIGIN_KEY": rgw.main[0],
-        "ORIGIN_SECRET": rgw.main[1],
         "UPSTREAM_A": "secret-of-tena",
         "UPSTREAM_B": "secret-of-tenb",
         "CONTROL_TOKEN": TOKEN,
     } | {name.upper(): f"{name}-secret" for name in ("alice", "mallory", "own")}
-    return serve(config, secrets, origin__endpoint=rgw.endpoint, cache__disk__capacity="64 MiB")
+    return serve(config, rgw.secrets | secrets, origin__endpoint=rgw.endpoint, cache__disk__capacity="64 MiB")
 
 
 def client(proxy, name):

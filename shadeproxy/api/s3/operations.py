@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from shadeproxy.api.s3.fields import AMZ_FIELDS
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import InvalidRequest, NotSupported
 from shadeproxy.core.types import ObjectRef
@@ -162,10 +163,10 @@ PREFLIGHT = Operation("Preflight", _READ)
 """What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
 
 # A GET or HEAD with one of these is not the plain current object: forwarded, never cached.
-_BYPASS_PARAMETERS = frozenset({"versionId", "partNumber", "x-amz-request-payer"})
+_BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
+# Servers differ in what a field of another operation does to a read: some refuse it, some ignore it.
 # What a browser may read of an answer depends on its Origin and on the bucket's CORS rules.
-_BYPASS_FIELDS = frozenset({"origin", "x-amz-request-payer", "x-amz-expected-bucket-owner"})
-_BYPASS_PREFIXES = ("response-", "x-amz-server-side-encryption-customer-")
+_BYPASS_FIELDS = AMZ_FIELDS - {"x-amz-checksum-mode", "x-amz-user-agent"} | {"origin"}
 
 
 def resolve(request: S3Request) -> Operation:
@@ -193,9 +194,13 @@ def resolve(request: S3Request) -> Operation:
 
 def bypasses(request: S3Request) -> bool:
     """Whether a GetObject or HeadObject asks for more than the plain current object."""
-    return any(
-        name in _BYPASS_PARAMETERS or name.lower().startswith(_BYPASS_PREFIXES) for name in request.query
-    ) or any(name in _BYPASS_FIELDS or name.startswith(_BYPASS_PREFIXES) for name in request.fields)
+    return not _BYPASS_FIELDS.isdisjoint(request.fields) or any(map(_bypasses, request.query))
+
+
+def _bypasses(name: str) -> bool:
+    """As ``bypasses``, of one query parameter."""
+    lowered = name.lower()
+    return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 
 
 def touched(operation: Operation, ref: ObjectRef) -> tuple[ObjectRef, ...]:

@@ -278,7 +278,27 @@ class Book:
         self._follow()
         if found > surprises:
             self._sure = self.cursor
+        elif surprises > 2 * found and self.truth.proven and self._log is None:
+            self._follow_strays()
         self._paced = 0
+
+    def _follow_strays(self) -> None:
+        """Begin the next epoch where reads that name none are its first: the rest of the last one is over."""
+        before = self.sequence.epoch_at(self._sure)
+        after = None if before is None else self.sequence.epoch_at(before.stop)
+        if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:
+            return
+        reads = self._strays.begin(self.sequence, after, self.columns.next_at, self._near_now)
+        if reads is None:
+            return
+        self.tail.left(before, self._sure)
+        self._strays.found(self.truth)
+        self.skip_to(after.start)
+        self._left_until = self._skipped_to = after.start
+        self._follow()
+        self._consume(reads)
+        self._follow()
+        self._sure = self.cursor
 
     def _keep_pace(self, now_s: float) -> None:
         """A job that reads slowly is neither silent nor pausing, though its cursor stands still."""

@@ -10,9 +10,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from shadeproxy.engine.knowledge.datasets import Ids
+from shadeproxy.engine.knowledge.sequence import Epoch, OrderSequence, Places
 from shadeproxy.engine.knowledge.truth import Truth
 
 _KEPT = 256
+_FIRST_READS = 32
+_MOST_OTHERS = 8
+_LEAST_EPOCHS = 3  # of the places looked at: in a shorter epoch chance would do
 
 
 class Strays:
@@ -34,6 +38,20 @@ class Strays:
         """What to seek, ``most`` of them; the next time is when there were twice as many."""
         self._seek_at = 2 * truth.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
+
+    def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
+        """Return the latest reads if they are the first of ``epoch``, which is the next one; else None.
+
+        ``next_at``: the place of each sample that is not over yet; ``near``: how many places are looked at.
+        """
+        if len(self._latest) < _FIRST_READS or epoch.distinct < _LEAST_EPOCHS * near:
+            return None
+        latest = np.array(list(self._latest)[-_FIRST_READS:], dtype=np.int64)
+        places = next_at[latest]
+        unread = places < epoch.start
+        places[unread] = sequence.next[places[unread]]
+        first = (places >= epoch.start) & (places < epoch.start + near)
+        return latest[first] if np.count_nonzero(first) >= _FIRST_READS - _MOST_OTHERS else None
 
     def found(self, truth: Truth) -> None:
         """The job was found by them."""

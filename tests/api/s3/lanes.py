@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from shadeproxy.api.s3 import FastLane, S3Server
+from shadeproxy.api.s3 import COMPILED, FastLane, S3Server
 from shadeproxy.api.s3.relay import ReaderProtocol, dial
 
 
@@ -16,9 +16,20 @@ class GeneralLane(FastLane):
         return None
 
 
+def _general(proxy, _folder):
+    return _listening(proxy, GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen))
+
+
+def _compiled(proxy, _folder):
+    """Known hits are answered by the compiled form."""
+    own = proxy.engine.hits
+    lane = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen, own=own)
+    assert lane.hits is not None
+    return _listening(proxy, lane)
+
+
 @asynccontextmanager
-async def _general(proxy, _folder):
-    lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+async def _listening(proxy, lane):
     runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -59,3 +70,5 @@ async def _relay(proxy, folder):
 
 
 LANES = {"general": _general, "fast": _fast, "relay": _relay}
+if COMPILED:
+    LANES["compiled"] = _compiled
