@@ -18,7 +18,7 @@ from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.config.sections import OWN_NAMESPACE
 from shadeproxy.core import interpreter
-from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
+from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.locks import suppress_full
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
@@ -180,8 +180,14 @@ async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckR
 def _change(error: OriginError | ConfigError) -> str:
     if isinstance(error, ConfigError):
         return "correct the setting"
-    if not isinstance(error, OriginAnswer):
-        return "check origin.endpoint, the network, and that the server runs"
+    if isinstance(error, OriginAnswer):
+        return _change_of(error)
+    if isinstance(error, NotS3):
+        return error.hint
+    return "check origin.endpoint, the network, and that the server runs"
+
+
+def _change_of(error: OriginAnswer) -> str:
     if error.code in _CREDENTIAL_CODES:
         return "correct [origin.credentials]; the origin does not know this key or its secret"
     if error.code == "NoSuchBucket":

@@ -137,6 +137,14 @@ class OriginAnswer(OriginError):
         self.headers = headers
 
 
+class NotS3(OriginError):
+    """What answers at the origin's endpoint is no S3 server. ``hint`` says what to change."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 class OriginUnavailable(OriginError):
     """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client.
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
 
@@ -136,6 +136,11 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
             OriginAnswer(301, "PermanentRedirect"),
             "301 PermanentRedirect",
             "check origin.endpoint and origin.region",
+        ),
+        (
+            NotS3("http://h is no S3 server: it answers", hint="set origin.endpoint to another"),
+            "http://h is no S3 server: it answers",
+            "set origin.endpoint to another",
         ),
         (ConfigError("no credentials found"), "no credentials found", "correct the setting"),
     ],
