@@ -1,28 +1,26 @@
 """What ``serve`` will need, tried one by one. Each row says what was found, and if it failed what to change.
 
-Nothing is created: a directory that does not exist is judged by its nearest parent.
+Nothing is created: a directory that does not exist is judged by its nearest parent. Beside a proxy that runs
+with the same configuration, what that proxy holds is as it should be.
 """
 
 import asyncio
 import socket
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
-from shadeproxy.app.fitting import TierSetting, judge_memory, tier_settings
+from shadeproxy.app.fitting import judge_memory, tier_settings
+from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
+from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.config.sections import OWN_NAMESPACE
 from shadeproxy.core import interpreter
 from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginError
-from shadeproxy.core.locks import suppress_full
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
-from shadeproxy.tiers.room import judge, look_at
 
 _CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
@@ -33,16 +31,6 @@ _INTERPRETED = (
     "interpreted; hits cost less CPU once a C compiler and the Python headers are there "
     "and shadeproxy is installed again"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """One thing that was tried. ``change``: what to do about a failure, or about what is worth a warning."""
-
-    name: str
-    ok: bool
-    detail: str
-    change: str = ""
 
 
 def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
@@ -56,10 +44,16 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     yield _check_memory(settings)
     for tier in tier_settings(settings):
-        yield _check_tier(tier)
-    yield _check_writable("state.path", settings.state.path)
-    yield _check_port("s3.listen", settings.s3.listen)
-    yield _check_port("control.listen", settings.control.listen)
+        yield check_tier(settings, tier)
+    yield check_writable("state.path", settings.state.path)
+    holders = find_holders(settings)
+    yield from check_holders(holders)
+    ours = {place for holder in holders for place in holder.listens_at}
+    for key, address in (("s3.listen", settings.s3.listen), ("control.listen", settings.control.listen)):
+        if key in ours:
+            yield CheckRow(key, ok=True, detail=f"{address} is taken by that process")
+        else:
+            yield _check_port(key, address)
     yield from asyncio.run(_collect(_check_origin(settings, bucket)))
 
 
@@ -113,35 +107,6 @@ def _check_memory(settings: Settings) -> CheckRow:
             "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
         )
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
-
-
-def _check_tier(tier: TierSetting) -> CheckRow:
-    name = f"{tier.key}.path"
-    if not (row := _check_writable(name, tier.path)).ok:
-        return row
-    room = look_at(tier.path)
-    verdict = judge(
-        tier.key, tier.path, room, capacity_bytes=tier.capacity_bytes, min_free_bytes=tier.min_free_bytes
-    )
-    if verdict.cause:
-        return CheckRow(name, ok=verdict.possible, detail=verdict.cause, change=verdict.remedy)
-    room_bytes = room.free_bytes + room.own_bytes - tier.min_free_bytes
-    return CheckRow(name, ok=True, detail=f"{tier.path}, {format_size(room_bytes)} free")
-
-
-def _check_writable(name: str, path: Path) -> CheckRow:
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    try:
-        with suppress_full(), tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        return CheckRow(
-            name,
-            ok=False,
-            detail=f"{path} cannot be written: {error.strerror}",
-            change=f"make it writable for this user, or set {name}",
-        )
-    return CheckRow(name, ok=True, detail=f"{path} can be written")
 
 
 def _check_port(key: str, address: Address) -> CheckRow:

@@ -9,45 +9,7 @@ import pytest
 from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
-
-EMPTY = ListPage((), truncated=False)
-
-
-class FakeOrigin:
-    def __init__(self, *, probe=None, listing=EMPTY):
-        self.outcome, self.listing, self.closed = probe, listing, False
-
-    async def probe(self):
-        if self.outcome is not None:
-            raise self.outcome
-        return "2 buckets at http://origin"
-
-    async def list_objects(self, _bucket, _prefix, **_options):
-        if isinstance(self.listing, Exception):
-            raise self.listing
-        return self.listing
-
-    async def aclose(self):
-        self.closed = True
-
-
-@pytest.fixture
-def check(shade, composition, tmp_path):
-    """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
-    setup = SimpleNamespace(origin=FakeOrigin())
-    composition.build_origin = lambda _settings: setup.origin
-
-    def run(*arguments):
-        return shade(
-            "check",
-            *("--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=1 MiB"),
-            *("--set", "cache.disk.capacity=1 MiB", "--set", "cache.disk.min_free=0"),
-            *("--set", "s3.listen=127.0.0.1:0", "--set", "control.listen=127.0.0.1:0"),
-            *arguments,
-        )
-
-    setup.run = run
-    return setup
+from tests.cli.conftest import FakeOrigin
 
 
 def failures(result):
@@ -247,6 +209,7 @@ def test_too_little_room_now_is_a_warning_as_serve_starts_with_it(check, file_sy
 
 def test_a_cache_that_is_there_counts_as_room(check, file_system, tmp_path):
     (tmp_path / "ram").mkdir()
+    (tmp_path / "ram" / "lock").touch()
     (tmp_path / "ram" / "000001.seg").write_bytes(bytes(2 * 1024**2))
     file_system(total=20, free=1)
     assert not warnings(check.run("--set", "cache.ram.capacity=3 MiB"))

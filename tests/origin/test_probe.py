@@ -9,6 +9,7 @@ from shadeproxy.origin.s3 import S3Origin
 from tests.origin.conftest import answering
 
 BUCKETS = "<Buckets><Bucket><Name>a</Name></Bucket><Bucket><Name>b</Name></Bucket></Buckets>"
+XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 PREFIXED = "<s3:Buckets><s3:Bucket><s3:Name>a</s3:Name></s3:Bucket><s3:Bucket/></s3:Buckets>"
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
@@ -44,7 +45,7 @@ def probe(new_s3_origin):
     "document",
     [
         f"<ListAllMyBucketsResult>{BUCKETS}</ListAllMyBucketsResult>",
-        f'<?xml version="1.0"?><ListAllMyBucketsResult xmlns="{NAMESPACE}">{BUCKETS}</ListAllMyBucketsResult>',
+        XML + f'<ListAllMyBucketsResult xmlns="{NAMESPACE}">{BUCKETS}</ListAllMyBucketsResult>',
         f'<s3:ListAllMyBucketsResult xmlns:s3="{NAMESPACE}">{PREFIXED}</s3:ListAllMyBucketsResult>',
     ],
 )
