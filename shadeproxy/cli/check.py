@@ -33,8 +33,8 @@ _INTERPRETED = (
 )
 
 
-def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
-    """Every check in turn; a failure does not stop the others."""
+def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
+    """Every check in turn; a failure does not stop the others. ``with_origin``: ask the origin too."""
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -54,7 +54,8 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
             yield CheckRow(key, ok=True, detail=f"{address} is taken by that process")
         else:
             yield _check_port(key, address)
-    yield from asyncio.run(_collect(_check_origin(settings, bucket)))
+    if with_origin:
+        yield from asyncio.run(_collect(_check_origin(settings, bucket)))
 
 
 def _python() -> str:
@@ -139,7 +140,24 @@ async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckR
         finally:
             await origin.aclose()
     except (OriginError, ConfigError) as error:
-        yield CheckRow(name, ok=False, detail=str(error), change=_change(error))
+        yield _failed(name, settings, error)
+
+
+def names_no_store(settings: Settings) -> bool:
+    """Return whether the settings leave the origin at its default, which is AWS S3."""
+    return settings.origin.kind == "s3" and not settings.origin.endpoint
+
+
+def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
+    """Return the row of an origin that did not answer as wanted. It names the endpoint that was tried."""
+    detail, change = str(error), _change(error)
+    tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
+    if isinstance(error, OriginError):
+        if tried.rstrip("/") not in detail:
+            detail = f"{tried}: {detail}"
+        if names_no_store(settings):
+            change += "; origin.endpoint is not set, which means AWS S3: set it where that is not meant"
+    return CheckRow(name, ok=False, detail=detail, change=change)
 
 
 def _change(error: OriginError | ConfigError) -> str:

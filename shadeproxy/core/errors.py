@@ -231,7 +231,14 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers where the command line asked."""
+    """No control listener answers where the command line asked. ``url``: where that is; ``reason``: why there
+    is no answer, "" where the message alone says it.
+    """
+
+    def __init__(self, message: str, *, url: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.url = url
+        self.reason = reason
 
 
 class ConfigError(ShadeProxyError):

@@ -48,9 +48,11 @@ def composition(monkeypatch):
     module.__path__ = [str(Path(shadeproxy.__file__).parent / "app")]
     monkeypatch.setitem(sys.modules, "shadeproxy.app", module)
     monkeypatch.setattr(shadeproxy, "app", module, raising=False)
-    monkeypatch.delitem(sys.modules, "shadeproxy.cli.check", raising=False)
+    for name in ("check", "doctor"):
+        monkeypatch.delitem(sys.modules, f"shadeproxy.cli.{name}", raising=False)
     yield module
-    sys.modules.pop("shadeproxy.cli.check", None)
+    for name in ("check", "doctor"):
+        sys.modules.pop(f"shadeproxy.cli.{name}", None)
 
 
 @pytest.fixture
