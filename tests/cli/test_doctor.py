@@ -30,8 +30,8 @@ def test_a_stopped_proxy_is_said_first_and_aws_is_not_accused(doctor, check):
     lines = doctor()
     assert lines[0] == "wrong   not running: no proxy answers at http://127.0.0.1:1 (Connection refused)"
     assert lines[1] == (
-        "        change: start it: `shadeproxy serve` with its --config and --set (its log says why it ended);"
-        " or name the control listener of another with --url"
+        "        change: start it: `shadeproxy serve` with its --config and --set (its log says why it ended)"
+        "; or name the control listener of another with --url"
     )
     assert lines[2] == (
         "warning origin not tried: origin.endpoint is not set here, which means AWS S3; whether the proxy is"
