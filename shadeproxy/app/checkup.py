@@ -22,7 +22,7 @@ from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginAnswer, OriginError
+from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
@@ -37,6 +37,8 @@ from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 _log = structlog.get_logger(__name__)
 _PROBE_S = 10.0
 _AGAIN_S = 15.0
+_REFUSES = "the origin refuses the proxy"
+_NO_SERVER = "what answers for the origin is no S3 server"
 
 
 class Checkup:
@@ -67,14 +69,15 @@ class Checkup:
         self._status = status
         self._silent_jobs = silent_jobs
         self._detached: tuple[str, ...] = ()
-        self._refused = False
+        self._refusal = ""
+        """The remark on an origin that answers, but not as it should."""
         self._told: bool | None = None
         self._broken: dict[str, str] = {}
 
     def remarks(self) -> list[str]:
         """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
-        found += ["the origin refuses the proxy"] * self._refused
+        found += [self._refusal] * bool(self._refusal)
         if self._gauge("unidentified_objects", 0.0):
             found.append("the origin sends objects without a strong ETag or a length: they are not cached")
         for tier in self._tiers:
@@ -133,7 +136,7 @@ class Checkup:
         await asyncio.to_thread(self._live.memory.look, self._live.settings)
 
     async def _watch_origin(self) -> None:
-        if self._told is None or self._refused or not self._health.answering:
+        if self._told is None or self._refusal or not self._health.answering:
             self._told = await self._look(self._told)
 
     def _look_for_directories(self) -> tuple[str, ...]:
@@ -150,17 +153,24 @@ class Checkup:
             answer = await self._origin.probe()
         except OriginAnswer as error:
             self._health.gave_up(error)
-            if not self._refused:
+            if self._refusal != _REFUSES:
                 _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy doctor`")
-            self._refused = True
+            self._refusal = _REFUSES
+            return True
+        except NotS3 as error:
+            self._health.gave_up(error)
+            if self._refusal != _NO_SERVER:
+                _log.warning("origin is no S3 server", error=str(error), hint=error.hint)
+            self._refusal = _NO_SERVER
             return True
         except OriginError as error:
             self._health.gave_up(error)
             if told is not False:
                 _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy doctor`")
+            self._refusal = ""
             return False
         self._health.answered()
-        self._refused = False
+        self._refusal = ""
         _log.info("origin answers", probe=answer)
         return True
 
@@ -180,6 +190,7 @@ class Checkup:
             endpoint=settings.origin.endpoint or settings.origin.path or "AWS S3",
             probe=probe,
             probe_error="" if error is None else mask_text(str(error)),
+            probe_hint=error.hint if isinstance(error, NotS3) else "",
             probe_code=error.code if isinstance(error, OriginAnswer) else "",
             probe_status=error.status if isinstance(error, OriginAnswer) else 0,
             health=self._health.as_json(),

@@ -38,8 +38,9 @@ class SilentJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """``probe``: how the origin answered a request just now; ``probe_error``: how it did not, and
-    ``probe_code``: with which code. ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload
-    could not change. Times are seconds, None where unknown.
+    ``probe_code``: with which code; ``probe_hint``: what to change where no S3 server answered. ``health``:
+    ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. Times are seconds, None
+    where unknown.
     """
 
     status: str
@@ -68,6 +69,7 @@ class Facts:
     memory_remedy: str = ""
     silent_jobs: tuple[SilentJob, ...] = ()
     loop_lag_p99_s: float = 0.0
+    probe_hint: str = ""
     unidentified: int = 0
 
 
@@ -109,6 +111,8 @@ def _origin(facts: Facts) -> Iterator[Finding]:
             f"the origin refuses the proxy: {facts.probe_error}",
             "give its credentials rights there, or name others (or some at all) in [origin.credentials]",
         )
+    elif facts.probe_hint:
+        yield Finding("origin is no S3 server", "wrong", facts.probe_error, facts.probe_hint)
     elif facts.probe_error:
         yield Finding(
             "origin unreachable",

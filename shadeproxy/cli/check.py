@@ -1,28 +1,26 @@
 """What ``serve`` will need, tried one by one. Each row says what was found, and if it failed what to change.
 
-Nothing is created: a directory that does not exist is judged by its nearest parent.
+Nothing is created: a directory that does not exist is judged by its nearest parent. Beside a proxy that runs
+with the same configuration, what that proxy holds is as it should be.
 """
 
 import asyncio
 import socket
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
-from shadeproxy.app.fitting import TierSetting, judge_memory, tier_settings
+from shadeproxy.app.fitting import judge_memory, tier_settings
+from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
+from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
 from shadeproxy.config.sections import OWN_NAMESPACE
 from shadeproxy.core import interpreter
-from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginError
-from shadeproxy.core.locks import suppress_full
+from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
-from shadeproxy.tiers.room import judge, look_at
 
 _CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
@@ -35,18 +33,8 @@ _INTERPRETED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """One thing that was tried. ``change``: what to do about a failure, or about what is worth a warning."""
-
-    name: str
-    ok: bool
-    detail: str
-    change: str = ""
-
-
-def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
-    """Every check in turn; a failure does not stop the others."""
+def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
+    """Every check in turn; a failure does not stop the others. ``with_origin``: ask the origin too."""
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -56,11 +44,18 @@ def run_checks(settings: Settings, bucket: str = "") -> Iterator[CheckRow]:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     yield _check_memory(settings)
     for tier in tier_settings(settings):
-        yield _check_tier(tier)
-    yield _check_writable("state.path", settings.state.path)
-    yield _check_port("s3.listen", settings.s3.listen)
-    yield _check_port("control.listen", settings.control.listen)
-    yield from asyncio.run(_collect(_check_origin(settings, bucket)))
+        yield check_tier(settings, tier)
+    yield check_writable("state.path", settings.state.path)
+    holders = find_holders(settings)
+    yield from check_holders(holders)
+    ours = {place for holder in holders for place in holder.listens_at}
+    for key, address in (("s3.listen", settings.s3.listen), ("control.listen", settings.control.listen)):
+        if key in ours:
+            yield CheckRow(key, ok=True, detail=f"{address} is taken by that process")
+        else:
+            yield _check_port(key, address)
+    if with_origin:
+        yield from asyncio.run(_collect(_check_origin(settings, bucket)))
 
 
 def _python() -> str:
@@ -115,35 +110,6 @@ def _check_memory(settings: Settings) -> CheckRow:
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
 
 
-def _check_tier(tier: TierSetting) -> CheckRow:
-    name = f"{tier.key}.path"
-    if not (row := _check_writable(name, tier.path)).ok:
-        return row
-    room = look_at(tier.path)
-    verdict = judge(
-        tier.key, tier.path, room, capacity_bytes=tier.capacity_bytes, min_free_bytes=tier.min_free_bytes
-    )
-    if verdict.cause:
-        return CheckRow(name, ok=verdict.possible, detail=verdict.cause, change=verdict.remedy)
-    room_bytes = room.free_bytes + room.own_bytes - tier.min_free_bytes
-    return CheckRow(name, ok=True, detail=f"{tier.path}, {format_size(room_bytes)} free")
-
-
-def _check_writable(name: str, path: Path) -> CheckRow:
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    try:
-        with suppress_full(), tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        return CheckRow(
-            name,
-            ok=False,
-            detail=f"{path} cannot be written: {error.strerror}",
-            change=f"make it writable for this user, or set {name}",
-        )
-    return CheckRow(name, ok=True, detail=f"{path} can be written")
-
-
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -174,14 +140,37 @@ async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckR
         finally:
             await origin.aclose()
     except (OriginError, ConfigError) as error:
-        yield CheckRow(name, ok=False, detail=str(error), change=_change(error))
+        yield _failed(name, settings, error)
+
+
+def names_no_store(settings: Settings) -> bool:
+    """Return whether the settings leave the origin at its default, which is AWS S3."""
+    return settings.origin.kind == "s3" and not settings.origin.endpoint
+
+
+def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
+    """Return the row of an origin that did not answer as wanted. It names the endpoint that was tried."""
+    detail, change = str(error), _change(error)
+    tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
+    if isinstance(error, OriginError):
+        if tried.rstrip("/") not in detail:
+            detail = f"{tried}: {detail}"
+        if names_no_store(settings):
+            change += "; origin.endpoint is not set, which means AWS S3: set it where that is not meant"
+    return CheckRow(name, ok=False, detail=detail, change=change)
 
 
 def _change(error: OriginError | ConfigError) -> str:
     if isinstance(error, ConfigError):
         return "correct the setting"
-    if not isinstance(error, OriginAnswer):
-        return "check origin.endpoint, the network, and that the server runs"
+    if isinstance(error, OriginAnswer):
+        return _change_of(error)
+    if isinstance(error, NotS3):
+        return error.hint
+    return "check origin.endpoint, the network, and that the server runs"
+
+
+def _change_of(error: OriginAnswer) -> str:
     if error.code in _CREDENTIAL_CODES:
         return "correct [origin.credentials]; the origin does not know this key or its secret"
     if error.code == "NoSuchBucket":

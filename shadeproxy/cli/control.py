@@ -59,7 +59,9 @@ class ControlClient:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
             raise NoListener(
                 f"no control listener answers at {self.url} ({reason});"
-                " start it with `shadeproxy serve`, or name another with --url"
+                " start it with `shadeproxy serve`, or name another with --url",
+                url=self.url,
+                reason=reason,
             ) from None
         finally:
             connection.close()

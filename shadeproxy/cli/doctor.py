@@ -1,14 +1,16 @@
 """``shadeproxy doctor``: what the running proxy says of itself, or why there is none to ask.
 
 The judgement is the proxy's (app/diagnosis.py), also where it runs on another machine. Without one, the
-checks of ``shadeproxy check`` are tried, and who holds the directories is found out.
+checks of ``shadeproxy check`` are tried, and who holds the directories is found out. An origin that nobody
+named is not judged.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from shadeproxy.cli.check import run_checks
+from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
+from shadeproxy.cli.directories import directories_of
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import NoListener
 from shadeproxy.core.locks import LOCK_NAME, holder_of
@@ -23,18 +25,43 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
     try:
         return {"running": True, **client.get("/v1/doctor")}
     except NoListener as error:
-        findings = [_finding("not running", str(error), "start it, or see its log for why it ended")]
+        findings = [_finding("not running", *_stopped(error))]
     if not elsewhere:
         findings += _held(settings)
-        findings += [_finding(row.name, row.detail, row.change) for row in run_checks(settings) if not row.ok]
+        findings += _checked(settings)
     return {"running": False, "healthy": False, "findings": findings, "facts": {}}
 
 
+def _stopped(error: NoListener) -> tuple[str, str]:
+    """Return what is so of a control listener that does not answer, and what to do."""
+    if not error.reason:
+        cause, _, remedy = str(error).partition("; ")
+        return cause, remedy
+    remedy = (
+        "start it: `shadeproxy serve` with its --config and --set (its log says why it ended); or name the"
+        " control listener of another with --url"
+    )
+    return f"no proxy answers at {error.url} ({error.reason})", remedy
+
+
+def _checked(settings: Settings) -> Iterator[dict[str, str]]:
+    """Yield what would keep a proxy from starting. An endpoint that nobody set accuses nobody."""
+    unnamed = names_no_store(settings)
+    for row in run_checks(settings, with_origin=not unnamed):
+        if not row.ok:
+            yield _finding(row.name, row.detail, row.change)
+    if unnamed:
+        yield _finding(
+            "origin not tried",
+            "origin.endpoint is not set here, which means AWS S3; whether the proxy is meant to read from"
+            " there is not known",
+            "name the proxy's own --config or --set; `shadeproxy check` tries AWS",
+            severity="warning",
+        )
+
+
 def _held(settings: Settings) -> Iterator[dict[str, str]]:
-    paths = {"cache.ram.path": settings.cache.ram.path, "state.path": settings.state.path}
-    if settings.cache.disk.capacity:
-        paths["cache.disk.path"] = settings.cache.disk.path
-    for setting, path in paths.items():
+    for setting, path in directories_of(settings).items():
         holder = holder_of(path / LOCK_NAME)
         if holder:
             yield _finding(
@@ -44,5 +71,5 @@ def _held(settings: Settings) -> Iterator[dict[str, str]]:
             )
 
 
-def _finding(name: str, cause: str, remedy: str) -> dict[str, str]:
-    return {"name": name, "severity": "wrong", "cause": cause, "remedy": remedy}
+def _finding(name: str, cause: str, remedy: str, *, severity: str = "wrong") -> dict[str, str]:
+    return {"name": name, "severity": severity, "cause": cause, "remedy": remedy}

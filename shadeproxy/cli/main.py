@@ -39,7 +39,8 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="S3-compatible caching proxy for training.",
+    help="S3-compatible caching proxy for training. `shadeproxy check` tries a configuration,"
+    " `shadeproxy serve` runs it, `shadeproxy doctor` says what is wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,7 +98,10 @@ def check(
     override: SetOption = None,
     bucket: Annotated[str, typer.Option(help="Also list this bucket.")] = "",
 ) -> None:
-    """Try everything that `serve` will need and say what to change."""
+    """Try everything that `serve` will need and say what to change.
+
+    Changes nothing, also beside a running proxy.
+    """
     settings = Settings.load(config, override or ())
     from shadeproxy.cli.check import run_checks  # noqa: PLC0415  imports the composition root
 
@@ -125,7 +129,10 @@ def doctor(
     url: UrlOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a running proxy what is wrong with it, why, and what to change. Exit status 1 if anything is."""
+    """Ask a running proxy what is wrong with it, or find out why none answers, and say what to change.
+
+    Exit status 1 if anything is wrong.
+    """
     client = _client(config, override, url)
     from shadeproxy.cli.doctor import examine  # noqa: PLC0415  imports the composition root
 
@@ -182,7 +189,10 @@ def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop cached pages below a prefix; the origin is not touched."""
+    """Drop cached pages below a prefix from a running proxy, or with --all everything of a stopped one.
+
+    The origin is not touched.
+    """
     from shadeproxy.cli.prefixes import body_of  # noqa: PLC0415  rich's bars take 20 ms
 
     if everything:

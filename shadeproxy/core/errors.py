@@ -137,6 +137,14 @@ class OriginAnswer(OriginError):
         self.headers = headers
 
 
+class NotS3(OriginError):
+    """What answers at the origin's endpoint is no S3 server. ``hint`` says what to change."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 class OriginUnavailable(OriginError):
     """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client.
 
@@ -223,7 +231,14 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers where the command line asked."""
+    """No control listener answers where the command line asked. ``url``: where that is; ``reason``: why there
+    is no answer, "" where the message alone says it.
+    """
+
+    def __init__(self, message: str, *, url: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.url = url
+        self.reason = reason
 
 
 class ConfigError(ShadeProxyError):

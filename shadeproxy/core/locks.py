@@ -72,6 +72,14 @@ def holder_of(path: Path) -> str:
         os.close(descriptor)
 
 
+def holders_of(path: Path) -> set[int]:
+    """Return the processes that have the lock file ``path`` open, as far as this user may see."""
+    try:
+        return _open_in(path.stat()) - {os.getpid()}
+    except OSError:
+        return set()
+
+
 def _write_pid(descriptor: int) -> None:
     """For people who look into the file. A full disk has no room for it, and locks all the same."""
     with suppress_full():

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +21,7 @@ from shadeproxy.demo.images import Photo, Photographer, held_out
 from shadeproxy.demo.messages import ExistingServer, TrainingPlan
 from shadeproxy.demo.objects import find_missing, upload, write_files
 from shadeproxy.demo.plots import write_plots
-from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy.demo.processes import scratch_directory, termination_as_interrupt
 from shadeproxy.demo.report import DataSet, Report, describe_machine, write_report
 from shadeproxy.demo.runs import CONTESTANTS, ORIGIN_DELAY, UNSCORED, Contestant, Stage, run
 from shadeproxy.demo.screen import Bar, Bars, comparison, findings
@@ -65,11 +64,11 @@ def run_demo(
         ) from None
     with (
         termination_as_interrupt(),
-        TemporaryDirectory(prefix="shadeproxy-demo-", dir=work_dir) as temporary,
+        scratch_directory("shadeproxy-demo-", work_dir) as directory,
         Bars(console, _WIDTH) as bars,
     ):
         stage, dataset = _set_up(
-            Path(temporary), bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
+            directory, bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
         )
         runs = tuple(
             run(contestant, stage, bars.add(contestant.title, epochs).show) for contestant in contestants

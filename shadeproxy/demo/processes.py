@@ -10,12 +10,14 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from shadeproxy.core.errors import ShadeProxyError
 
 _STOP_S = 10.0
 _TAIL_LINES = 15
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
@@ -38,34 +40,87 @@ class Child:
 def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
-    """Start ``command``; stop it and its descendants at the end: SIGTERM, and SIGKILL after 10 s.
+    """Start ``command``; stop it and its descendants at the end: SIGTERM, and SIGKILL after 10 s. After an
+    interrupt SIGKILL comes at once: nothing of theirs is kept.
 
     ``piped``: stdin and stdout are pipes; else there is no stdin, and stdout goes to ``log`` too.
     """
-    with log.open("wb") as file:
-        process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
-            command,
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if piped else file,
-            stderr=file,
-            env=dict(env),
-            # Its own group: Ctrl-C reaches the demo alone, which then ends everything in order.
-            start_new_session=True,
-        )
+    process = None
     try:
-        yield Child(name, process, log)
+        # A signal in between would leave a process that nobody knows.
+        with log.open("wb") as file, held():
+            process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
+                command,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else file,
+                stderr=file,
+                env=dict(env),
+                # Its own group: Ctrl-C reaches the demo alone, which then ends everything in order.
+                start_new_session=True,
+            )
+        try:
+            yield Child(name, process, log)
+        except Exception:
+            _ask_to_end(process)
+            raise
+        _ask_to_end(process)
     finally:
-        _stop(process)
+        with held():
+            if process is not None:
+                _kill(process)
+
+
+@contextmanager
+def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
+    """Make a directory below ``place`` (None: the system's), and remove it with all in it at the end."""
+    directory = TemporaryDirectory(prefix=prefix, dir=place)
+    try:
+        yield Path(directory.name)
+    finally:
+        with held():
+            directory.cleanup()
+
+
+class _Interrupts:
+    """Signals as KeyboardInterrupt, kept back while ``holders`` are at what has to be done whole."""
+
+    def __init__(self) -> None:
+        self.holders = 0
+        self.pending = False
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self.holders:
+            self.pending = True
+        else:
+            raise KeyboardInterrupt
+
+    def release(self) -> None:
+        self.holders -= 1
+        if self.pending and not self.holders:
+            self.pending = False
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Keep the signals of ``termination_as_interrupt`` back until the end of the block, which is short."""
+    _interrupts.holders += 1
+    try:
+        yield
+    finally:
+        _interrupts.release()
 
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process is left behind."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process is left behind. One that is ignored
+    stays so.
+    """
+    numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupts.handle) for number in numbers}
     try:
         yield
     finally:
@@ -73,10 +128,13 @@ def termination_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
     _signal_group(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_S)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
     # DataLoader workers notice the loss of their parent only after seconds.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()

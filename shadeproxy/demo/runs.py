@@ -1,8 +1,8 @@
 """Which trainings the demo compares, and how one of them is run: fresh servers, one process, its events."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,12 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
             scores=contestant.scores,
         )
         epochs = []
-        for event in _training(plan, directory / "train.log", stage.environment):
-            watch(event)
-            if isinstance(event, EpochDone):
-                epochs.append(_epoch(contestant, event))
+        # Closed before the servers are, and not when the last traceback that names it is forgotten.
+        with closing(_training(plan, directory / "train.log", stage.environment)) as events:
+            for event in events:
+                watch(event)
+                if isinstance(event, EpochDone):
+                    epochs.append(_epoch(contestant, event))
     return Run(contestant.name, tuple(epochs))
 
 
@@ -111,7 +113,7 @@ def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Itera
             yield proxy.control_url
 
 
-def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Iterator[Event]:
+def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Generator[Event]:
     env = plain_environment() | environment
     with running("training", _TRAIN, log=log, env=env, piped=True) as child:
         stdin, stdout = child.process.stdin, child.process.stdout

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from shadeproxy.config.layers import ENV_PREFIX
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.processes import Child, running, scratch_directory
 
 _SERVE = (sys.executable, "-m", "shadeproxy", "serve", "--config")
 _READY_S = 60.0
@@ -97,8 +96,8 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
     if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
         yield directory / "ram"
         return
-    with TemporaryDirectory(prefix=f"shadeproxy-demo-{os.getpid()}-", dir=_SHM) as path:
-        yield Path(path)
+    with scratch_directory(f"shadeproxy-demo-{os.getpid()}-", _SHM) as path:
+        yield path
 
 
 def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, Unidentified
+from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, Unidentified
 from shadeproxy.telemetry.log import mask_text
 
 CREDENTIAL_CODES = frozenset(
@@ -77,7 +77,7 @@ class OriginHealth:
 
     def gave_up(self, error: OriginError) -> None:
         """A request ended with ``error``. That something is not there, or not allowed, is an answer too."""
-        if isinstance(error, OriginAnswer | Unidentified):
+        if isinstance(error, OriginAnswer | NotS3 | Unidentified):
             self.answered()
             if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:
                 self.refusal = self._trouble(error.code, error)

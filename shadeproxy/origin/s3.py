@@ -35,6 +35,7 @@ from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
+from shadeproxy.origin.s3listed import buckets_listed
 from shadeproxy.origin.s3pages import PageGet, PageGets, Wanted
 from shadeproxy.origin.s3reads import Reads
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
@@ -195,14 +196,15 @@ class S3Origin:
         target = self._endpoint.target(ObjectRef("", ""))
         # Asked first: that there are none is no answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
+        async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
+            body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
         try:
-            body = await self._fetch(Outgoing("GET", target, headers=_OWN_HEADERS))
+            count = await buckets_listed(self._endpoint.url, head, body, now_s=self._clock.now_s())
         except OriginAnswer as answer:
             if answer.code != "AccessDenied":
                 raise
             who = "these credentials" if signed else "who signs nothing"
             return f"S3 at {self._endpoint.url} answers; {who} may not list buckets"
-        count = body.count(b"<Bucket>")
         return f"S3 at {self._endpoint.url} answers; {count} bucket{'s' * (count != 1)}"
 
     async def aclose(self) -> None:

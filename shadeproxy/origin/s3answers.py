@@ -174,6 +174,11 @@ def parse_listing(body: bytes) -> ListPage:
     return ListPage(tuple(entries), truncated=root.findtext("IsTruncated", "") == "true")
 
 
+def document_root(body: bytes) -> Element | None:
+    """Return the root of an XML document, its tags and those below it without namespaces; else None."""
+    return _parse(body)
+
+
 def error_code(body: bytes) -> str:
     """The Code of an error document; "" where it has none."""
     return _code_and_message(body)[0]

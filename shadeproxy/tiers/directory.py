@@ -198,6 +198,13 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: P
 def _prepare(path: Path, setting: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
+    refuse_foreign(path, setting)
+
+
+def refuse_foreign(path: Path, setting: str) -> None:
+    """Raise ConfigError for a directory of another user, or one with files that are no cache. Changes
+    nothing. Raises OSError.
+    """
     status = path.stat()
     if status.st_uid != os.geteuid():
         raise ConfigError(
@@ -209,11 +216,11 @@ def _prepare(path: Path, setting: str) -> None:
         raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
 
 
-def lock_directory(path: Path, setting: str) -> int:
-    """Lock a tier's directory; returns the descriptor that holds it. Raises ConfigError, OSError."""
+def lock_directory(path: Path, setting: str, *, remedy: str = "stop it or choose another directory") -> int:
+    """Lock a tier's directory; returns the descriptor that holds it. ``remedy``: what to do where another
+    process holds it. Raises ConfigError, OSError.
+    """
     try:
         return lock(path / LOCK_NAME)
     except Held as holder:
-        raise ConfigError(
-            f"{setting}: {path} is in use by {holder}; stop it or choose another directory"
-        ) from None
+        raise ConfigError(f"{setting}: {path} is in use by {holder}; {remedy}") from None

@@ -23,6 +23,10 @@ from shadeproxy.tiers.version import VERSION_NAME, read_version
 RESERVE_NAME = "reserve"
 _RESERVE_BYTES = 64 * 1024
 _LEAST_RESERVE_BYTES = 8 * 1024
+_STOP_IT = (
+    "nothing was deleted. Stop that proxy first; or drop single buckets or prefixes while it runs:"
+    " shadeproxy purge s3://BUCKET/PREFIX"
+)
 _logger = logging.getLogger(__name__)
 _NAMES = frozenset(
     {
@@ -122,7 +126,7 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     if not any((path / name).exists() for name in (LOCK_NAME, VERSION_NAME)):
         raise ConfigError(f"{setting}: {path} is no cache of this proxy; nothing was deleted")
     try:
-        descriptor = lock_directory(path, setting)
+        descriptor = lock_directory(path, setting, remedy=_STOP_IT)
     except OSError as error:
         raise ConfigError(f"{setting}: cannot lock {path}: {error.strerror}; nothing was deleted") from error
     try:

@@ -47,15 +47,21 @@ def why_unusable(version: Version | None, contents: str) -> str:
     return "" if canonical_origin(version.contents) == canonical_origin(contents) else OTHER_ORIGIN
 
 
-def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> NoReturn:
-    """Raise ConfigError for a directory that holds the cache of another origin."""
+def other_origin(path: Path, known: str, contents: str) -> tuple[str, str]:
+    """Return what is wrong with a directory that holds the cache of another origin, and what to change."""
     known = known or "an unnamed origin"
-    raise ConfigError(
-        f"{setting}: {path} is a cache of {known}, and the origin is now {contents}; nothing was changed."
-        f' Correct origin.endpoint; or, if both are one origin, set origin.name = "{known}"; or drop'
+    remedy = (
+        f'correct origin.endpoint; or, if both are one origin, set origin.name = "{known}"; or drop'
         " the cache (shadeproxy purge --all), choose another directory, or set"
         ' cache.on_other_origin = "set-aside" to keep it beside a new one'
     )
+    return f"{path} is a cache of {known}, and the origin is now {contents}", remedy
+
+
+def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> NoReturn:
+    """Raise ConfigError for a directory that holds the cache of another origin."""
+    cause, remedy = other_origin(path, known, contents)
+    raise ConfigError(f"{setting}: {cause}; nothing was changed. {remedy[0].upper()}{remedy[1:]}")
 
 
 def write_version(path: Path, contents: str) -> int:

@@ -11,9 +11,10 @@ from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
 
+NO_SERVER = NotS3("http://h is no S3 server: it answers", hint="set origin.endpoint to another")
 REFUSED = OriginAnswer(403, "AccessDenied", "no origin credentials were found")
 
 
@@ -58,6 +59,21 @@ async def no_jobs() -> tuple[()]:
             [REFUSED, None],
             [["the origin refuses the proxy"], [], []],
             ["origin refuses the proxy", "origin answers"],
+        ),
+        (
+            [NO_SERVER, NO_SERVER, REFUSED, None],
+            [["what answers for the origin is no S3 server"]] * 2 + [["the origin refuses the proxy"], []],
+            ["origin is no S3 server", "origin refuses the proxy", "origin answers"],
+        ),
+        (
+            [OriginUnavailable("down"), NO_SERVER, OriginUnavailable("down"), None],
+            [
+                ["the origin does not answer"],
+                ["what answers for the origin is no S3 server"],
+                ["the origin does not answer"],
+                [],
+            ],
+            ["origin does not answer", "origin is no S3 server", "origin does not answer", "origin answers"],
         ),
         (
             [OriginUnavailable("down"), REFUSED, None],

@@ -78,6 +78,13 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "/state/cache.db.damaged-1",
             "delete it",
         ),
+        (
+            {"probe_error": "http://origin is no S3 server: it answers", "probe_hint": "set origin.endpoint"},
+            "origin is no S3 server",
+            "wrong",
+            "http://origin is no S3 server: it answers",
+            "set origin.endpoint",
+        ),
         ({"probe_error": "refused"}, "origin unreachable", "wrong", "http://origin does not", "endpoint"),
         (
             {"probe_error": "403 SignatureDoesNotMatch", "probe_code": "SignatureDoesNotMatch"},

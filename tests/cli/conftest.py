@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -13,6 +14,9 @@ from typer.testing import CliRunner
 
 import shadeproxy
 from shadeproxy.cli.main import app
+from shadeproxy.core.types import ListPage
+
+EMPTY = ListPage((), truncated=False)
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +45,14 @@ def shade():
 def composition(monkeypatch):
     """The stand-in for ``shadeproxy.app``: set ``serve`` and ``build_origin`` on it."""
     module = ModuleType("shadeproxy.app")
+    module.__path__ = [str(Path(shadeproxy.__file__).parent / "app")]
     monkeypatch.setitem(sys.modules, "shadeproxy.app", module)
     monkeypatch.setattr(shadeproxy, "app", module, raising=False)
-    monkeypatch.delitem(sys.modules, "shadeproxy.cli.check", raising=False)
+    for name in ("check", "doctor"):
+        monkeypatch.delitem(sys.modules, f"shadeproxy.cli.{name}", raising=False)
     yield module
-    sys.modules.pop("shadeproxy.cli.check", None)
+    for name in ("check", "doctor"):
+        sys.modules.pop(f"shadeproxy.cli.{name}", None)
 
 
 @pytest.fixture
@@ -91,3 +98,40 @@ def control():
         yield noted
         server.shutdown()
         thread.join()
+
+
+class FakeOrigin:
+    def __init__(self, *, probe=None, listing=EMPTY):
+        self.outcome, self.listing, self.closed = probe, listing, False
+
+    async def probe(self):
+        if self.outcome is not None:
+            raise self.outcome
+        return "2 buckets at http://origin"
+
+    async def list_objects(self, _bucket, _prefix, **_options):
+        if isinstance(self.listing, Exception):
+            raise self.listing
+        return self.listing
+
+    async def aclose(self):
+        self.closed = True
+
+
+@pytest.fixture
+def check(shade, composition, tmp_path):
+    """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
+    setup = SimpleNamespace(origin=FakeOrigin())
+    composition.build_origin = lambda _settings: setup.origin
+
+    def run(*arguments):
+        return shade(
+            "check",
+            *("--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=1 MiB"),
+            *("--set", "cache.disk.capacity=1 MiB", "--set", "cache.disk.min_free=0"),
+            *("--set", "s3.listen=127.0.0.1:0", "--set", "control.listen=127.0.0.1:0"),
+            *arguments,
+        )
+
+    setup.run = run
+    return setup

@@ -6,48 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
-
-EMPTY = ListPage((), truncated=False)
-
-
-class FakeOrigin:
-    def __init__(self, *, probe=None, listing=EMPTY):
-        self.outcome, self.listing, self.closed = probe, listing, False
-
-    async def probe(self):
-        if self.outcome is not None:
-            raise self.outcome
-        return "2 buckets at http://origin"
-
-    async def list_objects(self, _bucket, _prefix, **_options):
-        if isinstance(self.listing, Exception):
-            raise self.listing
-        return self.listing
-
-    async def aclose(self):
-        self.closed = True
-
-
-@pytest.fixture
-def check(shade, composition, tmp_path):
-    """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
-    setup = SimpleNamespace(origin=FakeOrigin())
-    composition.build_origin = lambda _settings: setup.origin
-
-    def run(*arguments):
-        return shade(
-            "check",
-            *("--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=1 MiB"),
-            *("--set", "cache.disk.capacity=1 MiB", "--set", "cache.disk.min_free=0"),
-            *("--set", "s3.listen=127.0.0.1:0", "--set", "control.listen=127.0.0.1:0"),
-            *arguments,
-        )
-
-    setup.run = run
-    return setup
+from tests.cli.conftest import FakeOrigin
 
 
 def failures(result):
@@ -114,35 +76,40 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
     [
         (
             OriginUnavailable("connection refused"),
-            "connection refused",
+            "http://store: connection refused",
             "check origin.endpoint, the network, and",
         ),
         (
             OriginAnswer(403, "SignatureDoesNotMatch"),
-            "403 SignatureDoesNotMatch",
+            "http://store: 403 SignatureDoesNotMatch",
             "correct [origin.credentials]; the",
         ),
         (
             OriginAnswer(403, "InvalidAccessKeyId"),
-            "403 InvalidAccessKeyId",
+            "http://store: 403 InvalidAccessKeyId",
             "correct [origin.credentials]; the",
         ),
         (
             OriginAnswer(403, "AccessDenied"),
-            "403 AccessDenied",
+            "http://store: 403 AccessDenied",
             "allow these credentials to list, or name others (or some at all)",
         ),
         (
             OriginAnswer(301, "PermanentRedirect"),
-            "301 PermanentRedirect",
+            "http://store: 301 PermanentRedirect",
             "check origin.endpoint and origin.region",
+        ),
+        (
+            NotS3("http://store is no S3 server: it answers", hint="set origin.endpoint to another"),
+            "http://store is no S3 server: it answers",
+            "set origin.endpoint to another",
         ),
         (ConfigError("no credentials found"), "no credentials found", "correct the setting"),
     ],
 )
 def test_origin_failures(check, error, detail, change):
     check.origin = FakeOrigin(probe=error)
-    result = check.run()
+    result = check.run("--set", "origin.endpoint=http://store")
     assert result.exit_code == 1
     ((found, advice),) = failures(result)
     assert found == f"origin: {detail}"
@@ -151,10 +118,26 @@ def test_origin_failures(check, error, detail, change):
     assert check.origin.closed
 
 
+def test_an_endpoint_that_was_not_set_is_named_as_what_it_means(check):
+    check.origin = FakeOrigin(probe=OriginAnswer(403, "AccessDenied", "no origin credentials were found"))
+    ((found, advice),) = failures(check.run())
+    assert found == "origin: AWS S3: 403 AccessDenied: no origin credentials were found"
+    assert advice.endswith("; origin.endpoint is not set, which means AWS S3: set it where that is not meant")
+
+
+def test_an_error_that_names_the_endpoint_names_it_once(check):
+    check.origin = FakeOrigin(probe=OriginUnavailable("the origin http://store cannot be reached: refused"))
+    ((found, _),) = failures(check.run("--set", "origin.endpoint=http://store"))
+    assert found == "origin: the origin http://store cannot be reached: refused"
+
+
 def test_bucket(check):
     check.origin = FakeOrigin(listing=OriginAnswer(404, "NoSuchBucket"))
-    expected = ("bucket b: 404 NoSuchBucket", "create the bucket at the origin, or name another")
-    assert failures(check.run("--bucket", "b")) == [expected]
+    expected = (
+        "bucket b: http://store: 404 NoSuchBucket",
+        "create the bucket at the origin, or name another",
+    )
+    assert failures(check.run("--bucket", "b", "--set", "origin.endpoint=http://store")) == [expected]
     check.origin = FakeOrigin(listing=ListPage((ListEntry("k", 1, '"e"'),), truncated=True))
     assert "bucket b: can be listed" in check.run("--bucket", "b").stdout
 
@@ -242,6 +225,7 @@ def test_too_little_room_now_is_a_warning_as_serve_starts_with_it(check, file_sy
 
 def test_a_cache_that_is_there_counts_as_room(check, file_system, tmp_path):
     (tmp_path / "ram").mkdir()
+    (tmp_path / "ram" / "lock").touch()
     (tmp_path / "ram" / "000001.seg").write_bytes(bytes(2 * 1024**2))
     file_system(total=20, free=1)
     assert not warnings(check.run("--set", "cache.ram.capacity=3 MiB"))

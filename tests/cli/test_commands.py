@@ -22,6 +22,16 @@ def test_help_lists_the_commands_that_exist(shade):
         assert command in result.stdout
 
 
+def test_help_says_how_to_begin_and_which_proxy_a_command_is_for(shade):
+    def words(*arguments):
+        return " ".join(shade(*arguments, "--help").stdout.replace("│", " ").split())
+
+    assert "`shadeproxy check` tries a configuration, `shadeproxy serve` runs it" in words()
+    assert "below a prefix from a running proxy, or with --all everything of a stopped one" in words("purge")
+    assert "Changes nothing, also beside a running proxy" in words("check")
+    assert "or find out why none answers" in words("doctor")
+
+
 def test_config_prints_the_effective_settings_and_their_places(shade, tmp_path, monkeypatch):
     path = tmp_path / "c.toml"
     path.write_text('[policy]\nname = "lru"\n')

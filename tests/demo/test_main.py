@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,31 +118,67 @@ def test_a_report_directory_that_cannot_be_made_is_named(tmp_path, console):
     )
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path):
-    work = tmp_path / "work"
+def descendants(pid: int) -> set[int]:
+    """Processes below ``pid``."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found, below = set(), {pid}
+    while below:
+        below = {child for child, parent in parents.items() if parent in below} - found
+        found |= below
+    return found
+
+
+PHASES = {
+    "making photographs": "*",
+    "storing them": "*/objects/digits/train/0/*",
+    "starting a server": "*/direct/origin/config.toml",
+    "starting a training": "*/direct/train.log",
+}
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("making photographs", signal.SIGTERM),
+        ("storing them", signal.SIGINT),
+        ("starting a server", signal.SIGTERM),
+        ("starting a training", signal.SIGINT),
+        ("training", signal.SIGTERM),
+    ],
+)
+def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
+    work, said = tmp_path / "work", tmp_path / "log"
     work.mkdir()
     script = (
         "import sys; from pathlib import Path; from shadeproxy.demo.main import run_demo;"
         "run_demo(Path(sys.argv[1]), objects=3000, work_dir=Path(sys.argv[2]))"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "reports"), str(work)]
-    with (tmp_path / "log").open("wb") as log:
+    with said.open("wb") as log:
         demo = subprocess.Popen(command, stdout=log, stderr=log)
+    reached = partial(work.glob, PHASES.get(phase, PHASES["starting a training"]))
     try:
         deadline = time.monotonic() + 60
-        while not list(work.glob("*/direct/train.log")):
-            assert demo.poll() is None, (tmp_path / "log").read_text()
+        # The loaders' workers are children of the training, which is one of the demo.
+        while not list(reached()) or (phase == "training" and len(descendants(demo.pid)) < 4):
+            assert demo.poll() is None, said.read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
+        children = descendants(demo.pid)
         caches = Path("/dev/shm")
         mine = f"shadeproxy-demo-{demo.pid}-*"
-        assert list(caches.glob(mine)) or not caches.is_dir(), (
+        assert list(caches.glob(mine)) or "start" not in phase or not caches.is_dir(), (
             "the pattern is that of the directories it makes"
         )
-        demo.send_signal(signal.SIGINT)
+        demo.send_signal(number)
+        demo.send_signal(number)  # impatience changes nothing
         assert demo.wait(30) != 0
     finally:
         demo.kill()
+    assert not [child for child in children if Path(f"/proc/{child}/exe").exists()], "zombies have no exe"
     assert processes_below(work) == []
     assert list(work.iterdir()) == []
     assert not list(caches.glob(mine))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import running, termination_as_interrupt
+from shadeproxy.demo.processes import held, running, scratch_directory, termination_as_interrupt
 from shadeproxy.demo.servers import serving
 
 _FAMILY = """
@@ -48,7 +48,52 @@ def test_an_interrupt_ends_them_too(tmp_path):
     children = []
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert children[0].process.returncode == -signal.SIGTERM
+    # All is thrown away: a process is not asked to end first, and not waited for.
+    assert children[0].process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_waits_until_what_is_begun_is_begun_and_what_is_removed_is_gone(tmp_path, number):
+    done = []
+    with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
+        with scratch_directory("demo-", tmp_path) as directory, held():
+            for _ in range(3):
+                os.kill(os.getpid(), number)
+            done.append(directory)
+        done.append("never")
+    assert done == [directory]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_while_a_directory_is_removed_does_not_leave_half_of_it(tmp_path, monkeypatch):
+    removed = []
+
+    def interrupted(path, *arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        removed.append(path)
+        real(path, *arguments, **options)
+
+    real = os.unlink
+    with (
+        pytest.raises(KeyboardInterrupt),
+        termination_as_interrupt(),
+        scratch_directory("demo-", tmp_path) as directory,
+    ):
+        for number in range(9):
+            (directory / str(number)).touch()
+        monkeypatch.setattr(os, "unlink", interrupted)
+    assert len(removed) == 9
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with termination_as_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_failure_shows_the_end_of_the_log(tmp_path):

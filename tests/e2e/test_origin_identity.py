@@ -95,7 +95,11 @@ def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, ot
     purge = [sys.executable, "-m", "shadeproxy", "purge", "--all", *second.arguments]
     refused = subprocess.run(purge, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-    assert "is in use by process" in refused.stderr
+    path, pid = other_origin["cache__ram__path"], second.process.pid
+    assert refused.stderr == (
+        f"error: cache.ram.path: {path} is in use by process {pid}; nothing was deleted. Stop that proxy"
+        " first; or drop single buckets or prefixes while it runs: shadeproxy purge s3://BUCKET/PREFIX\n"
+    )
     second.stop()
     only_looked = subprocess.run([*purge, "--dry-run"], capture_output=True, text=True, check=True)
     assert "would drop" in only_looked.stdout
@@ -105,6 +109,21 @@ def test_a_cache_is_dropped_by_purge_all_but_not_under_a_running_proxy(serve, ot
     assert "dropped" in subprocess.run(purge, capture_output=True, text=True, check=True).stdout
     second.start_whole()
     assert read(second.client(), "00000")[1] == "origin"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_check_beside_a_running_proxy_of_the_same_configuration_is_well(
+    serve, bucket_directory, other_origin, workers
+):
+    proxy = serve(**other_origin | {"origin__path": str(bucket_directory)}, s3__workers=workers)
+    places = [f"s3.listen={urlsplit(proxy.s3).netloc}", f"control.listen={urlsplit(proxy.control).netloc}"]
+    command = [sys.executable, "-m", "shadeproxy", "check", *proxy.arguments]
+    command += [item for place in places for item in ("--set", place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"running proxy: process {proxy.process.pid} holds cache.ram.path" in done.stdout
+    assert "and listens at s3.listen and control.listen: this configuration is in use" in done.stdout
+    assert read(proxy.client(), "00000")[0] == OBJECT
 
 
 def test_a_proxy_whose_origin_is_itself_says_so(serve):

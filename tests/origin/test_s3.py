@@ -347,29 +347,6 @@ async def test_an_s3_server_of_our_own_cannot_do_everything():
                 pass
 
 
-@pytest.mark.parametrize(
-    ("buckets", "anonymous", "said"),
-    [
-        (1, False, "answers; 1 bucket"),
-        (2, True, "answers; 2 buckets"),
-        (0, False, "answers; these credentials may not list buckets"),
-        (0, True, "answers; who signs nothing may not list buckets"),
-    ],
-)
-async def test_probe_counts_buckets_or_says_who_may_not(against, buckets, anonymous, said):
-    listed = "<Bucket><Name>b</Name></Bucket>" * buckets
-    document = f"<R>{listed}</R>" if listed else "<Error><Code>AccessDenied</Code></Error>"
-    status = "200 OK" if listed else "403 Forbidden"
-
-    async def check(signing):
-        anonymously = S3Origin(signing._endpoint.url, credentials={SHARED: AnonymousCredentials()})
-        origin = anonymously if anonymous else signing
-        assert (await origin.probe()).endswith(said)
-        await anonymously.aclose()
-
-    await against(check, f"HTTP/1.1 {status}\r\nContent-Length: {len(document)}\r\n\r\n{document}")
-
-
 async def test_probe_says_when_there_are_no_credentials_at_all(monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

@@ -52,6 +52,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
     # The status and code of this one come from the error itself.
     errors.OriginAnswer: Row(500, "InternalError"),
+    errors.NotS3: Row(503, "ServiceUnavailable", 1),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.OutcomeUnknown: Row(500, "InternalError"),
     errors.OriginThrottled: Row(503, "SlowDown", 1),

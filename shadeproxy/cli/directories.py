@@ -1,0 +1,146 @@
+"""The directories of a configuration as a start would find them: room, owner, origin, and who holds them.
+
+Law: nothing is created, changed or kept locked. A proxy that starts meanwhile waits for a look at its lock.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shadeproxy.app.fitting import TierSetting, tier_settings
+from shadeproxy.app.origins import origin_name
+from shadeproxy.cli.rows import CheckRow
+from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.listeners import listens
+from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_full
+from shadeproxy.core.units import format_size
+from shadeproxy.tiers.directory import refuse_foreign
+from shadeproxy.tiers.room import judge, look_at
+from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version, why_unusable
+
+
+class Holder(NamedTuple):
+    """A process that holds directories. ``listens_at``: the configured addresses where it listens."""
+
+    described: str
+    directories: dict[str, Path]
+    listens_at: tuple[str, ...]
+
+
+def directories_of(settings: Settings) -> dict[str, Path]:
+    """Return the directories that a proxy locks, by the setting that names each."""
+    tiers = {f"{tier.key}.path": tier.path for tier in tier_settings(settings)}
+    return tiers | {"state.path": settings.state.path}
+
+
+def find_holders(settings: Settings) -> list[Holder]:
+    """Return who holds the directories of a configuration now."""
+    listeners = {"s3.listen": settings.s3.listen.port, "control.listen": settings.control.listen.port}
+    found: dict[str, Holder] = {}
+    for setting, path in directories_of(settings).items():
+        described = holder_of(path / LOCK_NAME)
+        if not described:
+            continue
+        if described not in found:
+            pids = holders_of(path / LOCK_NAME)
+            places = [
+                name for name, port in listeners.items() if port and any(listens(pid, port) for pid in pids)
+            ]
+            found[described] = Holder(described, {}, tuple(places))
+        found[described].directories[setting] = path
+    return list(found.values())
+
+
+def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
+    """Yield a row for a proxy that runs with this configuration, and one for each directory of another."""
+    for holder in holders:
+        if holder.listens_at:
+            yield CheckRow(
+                "running proxy",
+                ok=True,
+                detail=f"{holder.described} holds {_listed(holder.directories)}, and listens at"
+                f" {_listed(holder.listens_at)}: this configuration is in use",
+            )
+            continue
+        for setting, path in holder.directories.items():
+            yield CheckRow(
+                f"{setting} is held",
+                ok=True,
+                detail=f"{holder.described} holds {path}, and does not listen at s3.listen or control.listen",
+                change="it may be starting or ending; a proxy of another configuration has to be stopped"
+                " first, or choose another directory",
+            )
+
+
+def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
+    """Return the row of a tier's directory: what a start would refuse it for, or warn of."""
+    name = f"{tier.key}.path"
+    if not (row := check_writable(name, tier.path)).ok:
+        return row
+    found = _contents(settings, name, tier.path) if tier.path.is_dir() else None
+    if found is not None and not found.ok:
+        return found
+    room = look_at(tier.path)
+    verdict = judge(
+        tier.key, tier.path, room, capacity_bytes=tier.capacity_bytes, min_free_bytes=tier.min_free_bytes
+    )
+    if verdict.cause and (found is None or not verdict.possible):
+        return CheckRow(name, ok=verdict.possible, detail=verdict.cause, change=verdict.remedy)
+    room_bytes = room.free_bytes + room.own_bytes - tier.min_free_bytes
+    return found or CheckRow(name, ok=True, detail=f"{tier.path}, {format_size(room_bytes)} free")
+
+
+def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
+    """Return what is wrong with what lies in a directory; None for an empty one and for a cache of ours."""
+    try:
+        refuse_foreign(path, name)
+        version = read_version(path)
+    except ConfigError as error:
+        cause, _, remedy = str(error).removeprefix(f"{name}: ").rpartition("; ")
+        return CheckRow(name, ok=False, detail=cause, change=remedy)
+    except OSError as error:
+        return CheckRow(
+            name,
+            ok=False,
+            detail=f"{path} cannot be read: {error.strerror}",
+            change=f"make it readable for this user, or set {name}",
+        )
+    wanted = origin_name(settings)
+    reason = why_unusable(version, wanted)
+    if version is None or not reason:
+        return None
+    if reason == OTHER_ORIGIN and settings.cache.on_other_origin != "set-aside":
+        cause, remedy = other_origin(path, version.contents, wanted)
+        return CheckRow(name, ok=False, detail=cause, change=remedy)
+    what = "a cache of another format"
+    if reason == OTHER_ORIGIN:
+        what = f"the cache of another origin ({version.contents})"
+    return CheckRow(
+        name,
+        ok=True,
+        detail=f"{path} has {what}: a start renames it, and begins an empty one",
+        change="delete it (shadeproxy purge --all) where nobody needs it, or choose another directory",
+    )
+
+
+def check_writable(name: str, path: Path) -> CheckRow:
+    """Return the row of a directory that a start makes, or writes to."""
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    try:
+        with suppress_full(), tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return CheckRow(
+            name,
+            ok=False,
+            detail=f"{path} cannot be written: {error.strerror}",
+            change=f"make it writable for this user, or set {name}",
+        )
+    return CheckRow(name, ok=True, detail=f"{path} can be written")
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

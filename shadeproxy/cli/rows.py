@@ -1,0 +1,13 @@
+"""The rows of ``shadeproxy check``."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One thing that was tried. ``change``: what to do about a failure, or about what is worth a warning."""
+
+    name: str
+    ok: bool
+    detail: str
+    change: str = ""

@@ -1,0 +1,159 @@
+"""check: whose directories the configuration names, as a start would find them; nothing is changed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.core.locks import lock
+from shadeproxy.tiers.version import VERSION_NAME, write_version
+
+HERE = ("--set", "origin.endpoint=http://origin:7480")
+
+
+def rows(result, mark):
+    """(name: detail, what to change) of the rows with this mark."""
+    lines = [*result.stdout.splitlines(), ""]
+    return [
+        (line.removeprefix(mark).strip(), lines[number + 1].strip().removeprefix("change: "))
+        for number, line in enumerate(lines)
+        if line.startswith(mark)
+    ]
+
+
+def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.fixture
+def ram(tmp_path):
+    """A directory of the RAM tier with a cache of http://origin:7480."""
+    path = tmp_path / "ram"
+    path.mkdir(mode=0o700)
+    (path / "lock").touch()
+    write_version(path, "s3 http://origin:7480")
+    return path
+
+
+@pytest.fixture
+def hold():
+    """``hold(directory, ...)``: another process locks them, and listens at a port, which is returned."""
+    code = (
+        "import os, socket, sys; from pathlib import Path; from shadeproxy.core.locks import lock\n"
+        "kept = [lock(Path(path) / 'lock') for path in sys.argv[1:]]\n"
+        "listener = socket.create_server(('127.0.0.1', 0)); print(listener.getsockname()[1], flush=True)\n"
+        "os.read(0, 1)"
+    )
+    children = []
+
+    def hold(*directories: Path) -> tuple[int, int]:
+        command = [sys.executable, "-c", code, *map(str, directories)]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        return child.pid, int(child.stdout.readline())
+
+    yield hold
+    for child in children:
+        child.communicate("\n", timeout=30)
+
+
+def test_the_cache_of_this_origin_is_well_in_any_spelling(check, ram, tmp_path):
+    before = snapshot(tmp_path)
+    result = check.run("--set", "origin.endpoint=http://ORIGIN:7480/")
+    assert result.exit_code == 0, result.stdout
+    assert not rows(result, "warning")
+    assert snapshot(tmp_path) == before
+
+
+def test_the_cache_of_another_origin_fails_with_the_text_of_serve(check, ram, tmp_path):
+    before = snapshot(tmp_path)
+    result = check.run("--set", "origin.endpoint=http://other:7480")
+    assert result.exit_code == 1
+    ((found, advice),) = rows(result, "failed")
+    assert found == (
+        f"cache.ram.path: {ram} is a cache of s3 http://origin:7480, and the origin is now"
+        " s3 http://other:7480"
+    )
+    assert advice == (
+        'correct origin.endpoint; or, if both are one origin, set origin.name = "s3 http://origin:7480"; or'
+        " drop the cache (shadeproxy purge --all), choose another directory, or set"
+        ' cache.on_other_origin = "set-aside" to keep it beside a new one'
+    )
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("version", "what"),
+    [
+        (None, "the cache of another origin (s3 http://origin:7480)"),
+        ({"format": 999, "store": "00"}, "a cache of another format"),
+    ],
+)
+def test_a_cache_that_a_start_would_set_aside_is_a_warning(check, ram, tmp_path, version, what):
+    if version is not None:
+        (ram / VERSION_NAME).write_text(json.dumps(version))
+    before = snapshot(tmp_path)
+    result = check.run("--set", "cache.on_other_origin=set-aside")
+    assert result.exit_code == 0, result.stdout
+    assert rows(result, "warning") == [
+        (
+            f"cache.ram.path: {ram} has {what}: a start renames it, and begins an empty one",
+            "delete it (shadeproxy purge --all) where nobody needs it, or choose another directory",
+        )
+    ]
+    assert snapshot(tmp_path) == before
+
+
+def test_a_directory_with_files_that_are_no_cache_fails(check, tmp_path):
+    (tmp_path / "ram").mkdir()
+    (tmp_path / "ram" / "thesis.txt").write_text("")
+    assert rows(check.run(), "failed") == [
+        (f"cache.ram.path: {tmp_path / 'ram'} has files that are not a cache", "choose an empty directory")
+    ]
+
+
+def test_directories_held_by_a_proxy_of_this_configuration_are_information(check, ram, tmp_path, hold):
+    (tmp_path / "state").mkdir()
+    pid, port = hold(ram, tmp_path / "state")
+    before = snapshot(tmp_path)
+    listen = ("--set", f"s3.listen=127.0.0.1:{port}", "--set", f"state.path={tmp_path / 'state'}")
+    result = check.run(*HERE, *listen)
+    assert result.exit_code == 0, result.stdout
+    assert (
+        f"ok      running proxy: process {pid} holds cache.ram.path and state.path, and listens at s3.listen:"
+        " this configuration is in use\n"
+    ) in result.stdout
+    assert f"ok      s3.listen: 127.0.0.1:{port} is taken by that process\n" in result.stdout
+    assert not rows(result, "warning")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_directory_held_by_a_process_that_listens_elsewhere_is_a_warning(check, ram, hold):
+    pid, _ = hold(ram)
+    result = check.run(*HERE)
+    assert result.exit_code == 0, result.stdout
+    ((found, advice),) = rows(result, "warning")
+    assert found == (
+        f"cache.ram.path is held: process {pid} holds {ram}, and does not listen at s3.listen or"
+        " control.listen"
+    )
+    assert advice == (
+        "it may be starting or ending; a proxy of another configuration has to be stopped first, or choose"
+        " another directory"
+    )
+
+
+def test_a_port_that_somebody_else_took_still_fails_beside_a_held_directory(check, ram, hold, taken_port):
+    hold(ram)
+    result = check.run(*HERE, "--set", f"s3.listen=127.0.0.1:{taken_port}")
+    assert result.exit_code == 1
+    assert "s3.listen: 127.0.0.1" in rows(result, "failed")[0][0]
+
+
+def test_a_check_does_not_keep_a_proxy_from_its_directory(check, ram):
+    assert check.run(*HERE).exit_code == 0
+    os.close(lock(ram / "lock"))

@@ -1,0 +1,71 @@
+"""doctor beside a proxy that is stopped: it says so first, and judges nothing that it cannot see."""
+
+import json
+
+import pytest
+
+from shadeproxy.core.errors import OriginAnswer
+from tests.cli.conftest import FakeOrigin
+
+
+@pytest.fixture
+def doctor(shade, check, tmp_path):
+    """``doctor(...)``: its findings, and what the origin was asked."""
+
+    def run(*arguments):
+        result = shade(
+            "doctor",
+            *("--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=1 MiB"),
+            *("--set", "s3.listen=127.0.0.1:0", "--set", "control.listen=127.0.0.1:1"),
+            *arguments,
+        )
+        assert result.exit_code == 1
+        return result.stdout.splitlines()
+
+    return run
+
+
+def test_a_stopped_proxy_is_said_first_and_aws_is_not_accused(doctor, check):
+    check.origin = FakeOrigin(probe=OriginAnswer(403, "AccessDenied", "no origin credentials"))
+    lines = doctor()
+    assert lines[0] == "wrong   not running: no proxy answers at http://127.0.0.1:1 (Connection refused)"
+    assert lines[1] == (
+        "        change: start it: `shadeproxy serve` with its --config and --set (its log says why it ended)"
+        "; or name the control listener of another with --url"
+    )
+    assert lines[2] == (
+        "warning origin not tried: origin.endpoint is not set here, which means AWS S3; whether the proxy is"
+        " meant to read from there is not known"
+    )
+    assert lines[3] == (
+        "        change: name the proxy's own --config or --set; `shadeproxy check` tries AWS"
+    )
+    assert len(lines) == 4
+    assert not check.origin.closed, "it was not even opened"
+
+
+def test_an_endpoint_that_was_given_is_tried_and_named(doctor, check):
+    check.origin = FakeOrigin(probe=OriginAnswer(403, "SignatureDoesNotMatch"))
+    lines = doctor("--set", "origin.endpoint=http://store:7480")
+    assert lines[0].startswith("wrong   not running: ")
+    assert lines[2:] == [
+        "wrong   origin: http://store:7480: 403 SignatureDoesNotMatch",
+        "        change: correct [origin.credentials]; the origin does not know this key or its secret",
+    ]
+
+
+def test_a_proxy_elsewhere_is_judged_by_nothing_here(doctor, check):
+    lines = doctor("--url", "http://127.0.0.1:2", "--set", "origin.endpoint=http://store:7480")
+    assert len(lines) == 2
+    assert lines[0].startswith("wrong   not running: no proxy answers at http://127.0.0.1:2 (")
+    assert not check.origin.closed
+
+
+def test_the_report_for_machines_says_the_same(shade, check):
+    result = shade(
+        "doctor", "--json", "--set", "control.listen=127.0.0.1:1", "--set", "s3.listen=127.0.0.1:0"
+    )
+    report = json.loads(result.stdout)
+    assert (report["running"], report["healthy"]) == (False, False)
+    assert report["findings"][0]["name"] == "not running"
+    assert [one["severity"] for one in report["findings"] if one["name"] == "origin not tried"] == ["warning"]
