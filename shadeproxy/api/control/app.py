@@ -54,10 +54,7 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Check the manifest that a job's call refers to.
-
-    Raises UnknownName, and Conflict if its ids belong to another manifest than the job's.
-    """
+    """Raise UnknownName, or Conflict if a job's call has ids of another manifest than the job."""
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:
         return

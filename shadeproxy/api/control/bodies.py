@@ -289,10 +289,8 @@ def require_type(request: web.Request, *types: str) -> str:
 async def read_pieces(
     request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, at most ``limit`` bytes.
-
-    A body with a Content-Encoding among ``encodings`` is not unpacked. Raises BodyTooLarge,
-    UnsupportedMediaType.
+    """Yield the body as it arrives, at most ``limit`` bytes. A body with a Content-Encoding among
+    ``encodings`` is not unpacked. Raises BodyTooLarge, UnsupportedMediaType.
     """
     seen = 0
     coding = request.headers.get("Content-Encoding", "identity").strip().lower()

@@ -45,9 +45,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode like ``decode``, on any thread, with the fields of ``columns`` as arrays where possible.
-
-    A field that was decoded in slices is empty in the body. Raises as ``decode``.
+    """Decode like ``decode``, on any thread, with the fields of ``columns`` as arrays where possible. A field
+    that was decoded in slices is empty in the body. Raises as ``decode``.
     """
     rest, arrays = data, dict[str, NDArray[Any]]()
     try:

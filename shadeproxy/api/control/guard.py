@@ -20,10 +20,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
-    """Check the token and the calling page.
-
-    Raises AuthError (no token, or a wrong one) and AccessDenied (a foreign web page).
-    """
+    """Raise AuthError for no token or a wrong one, AccessDenied for a foreign web page."""
     # Not request.host: without the field it would call the resolver, on the event loop.
     host = request.headers.get("Host", "")
     if token is not None:

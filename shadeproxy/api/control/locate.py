@@ -48,7 +48,7 @@ _PAD, _NOBODY = bytes(7), bytes(64)
 MOST_RECORDS = 1 << 17
 """Limit of one answer, 14 MiB: an item has a record for each of its pages, and pages may be small."""
 
-# Of the 65,536 files that a record can name: one item may add as many as it has pages.
+# A record can name 65,536 files, and one item may add as many as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024
@@ -126,9 +126,8 @@ class _Places:
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None
     ) -> NDArray[np.void]:
-        """Return the records of items, in order of position; "not here now" for absent ones.
-
-        ``asked``: the dataset and ids of the items, whose tickets are remembered.
+        """Return the records of items, in order of position; "not here now" for absent ones. ``asked``: the
+        dataset and ids of the items, whose page handles are remembered.
         """
         rows: list[Row] = []
         engine, clock = self._reader.context.engine, self._reader.context.clock
@@ -143,7 +142,7 @@ class _Places:
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> Resident | None:
-        """Add the records of an item; return the ticket that located it, if one did."""
+        """Add the records of an item; return the page handle that located it, if one did."""
         before, ticket = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
             ticket = self._add_by_ticket(rows, index, sample, now_s)

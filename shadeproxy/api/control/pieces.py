@@ -59,9 +59,8 @@ class PieceReader:
         return None if meta is None else (request, meta)
 
     def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
-        """Return a sample's bytes if a page read before holds them; None leaves it to ``hit``.
-
-        ``now_s``: Unix time. Raises RangeNotSatisfiable.
+        """Return a sample's bytes if a page read before holds them; None leaves it to ``hit``. ``now_s``:
+        Unix time. Raises RangeNotSatisfiable.
         """
         ref, offset, length = sample
         engine = self.context.engine
@@ -85,10 +84,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether ``open`` now would save a wait later.
-
-        That is so unless ``hit`` or a refusal will answer, or the piece is known to be longer than
-        ``most_bytes``.
+        """Return whether ``open`` now would save a wait later. That is so unless ``hit`` or a refusal will
+        answer, or the piece is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:

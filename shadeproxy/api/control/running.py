@@ -95,10 +95,7 @@ class Operations:
         return list(self._known.values())
 
     async def cancel(self, operation_id: str) -> Operation:
-        """Cancel an operation and return once it is over. Raises UnknownName.
-
-        An operation that ended before stays as it is.
-        """
+        """Cancel an operation and wait for its end; an ended one is unchanged. Raises UnknownName."""
         operation = self.find(operation_id)
         await self._stop([operation])
         return operation
