@@ -1,7 +1,7 @@
-"""Messages between the coordinator (the owner of the cache) and a worker, over a socket pair.
+"""Messages between the coordinator, which owns the cache, and a worker, over a socket pair.
 
 Coordinator to worker: first the ``Opening``, then new ``Terms`` after each change, and an empty frame to end
-in order. Worker to coordinator: its reads, and an empty frame once it uses the latest terms. Law: a closed
+in order. Worker to coordinator: its reads, and an empty frame once it uses the latest settings. Law: a closed
 channel means that the other process is gone.
 """
 

@@ -1,7 +1,7 @@
 """Collect facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
-Also the remarks of ``/readyz``, from memory alone, and the watch over an origin that stopped answering, which
-keeps those remarks current.
+Also the warnings of ``/readyz``, from memory alone, and the watch over an origin that stopped answering,
+which keeps those warnings current.
 """
 
 import asyncio
@@ -108,7 +108,6 @@ class Checkup:
 
     async def watch(self) -> None:
         """Probe the origin once, and again while it does not answer or refuses the proxy, until cancelled.
-
         Also check that the proxy's directories still exist and that its memory suffices.
         """
         looks = {
@@ -146,10 +145,7 @@ class Checkup:
         return gone
 
     async def _look(self, told: bool | None) -> bool:
-        """Probe the origin and log its state when it changes. Cached objects are served in any case.
-
-        ``told``: the last logged state. Return whether the origin answered, even with an error.
-        """
+        """Probe the origin; log a change of its state. Return whether it answered, even with an error."""
         try:
             answer = await self._origin.probe()
         except OriginAnswer as error:

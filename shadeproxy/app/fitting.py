@@ -130,7 +130,7 @@ class MemoryWatch:
         return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
 
     def remarks(self) -> list[str]:
-        """Return the remarks of ``/readyz`` about memory. They name no path."""
+        """Return the warnings of ``/readyz`` about memory. They name no path."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]
         return ["the new settings need more memory than there is to start with"] * (not self.told.possible)

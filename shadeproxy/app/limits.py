@@ -52,10 +52,9 @@ class _FreezeSurvivors:
 
 
 def client_connections(*, origin_connections: int, segments: int) -> int:
-    """Return how many clients may connect beside the proxy's own descriptors.
-
-    The proxy needs ``origin_connections`` for each pool to the origin and two for each of ``segments`` files.
-    The clients get at least a quarter of the limit.
+    """Return how many clients may connect beside the proxy's own descriptors. The proxy needs
+    ``origin_connections`` for each pool to the origin and two for each of ``segments`` files. The clients get
+    at least a quarter of the limit.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

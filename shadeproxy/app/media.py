@@ -21,7 +21,7 @@ _DISK_READERS = 8
 
 
 class Media:
-    """The tiers, fastest first. The disk tier has one writer thread (its writes have an order) and readers.
+    """The tiers, fastest first. The disk tier has one thread for ordered writes and several for reads.
 
     ``calls``: replacements for the kernel's calls on segments, by the name of a tier.
     """

@@ -76,9 +76,7 @@ _RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
-    """A proxy built from settings. ``start`` it on a running loop, ``stop`` it once. ``calls``: see
-    ``Media``.
-    """
+    """A proxy. ``start`` it on a running loop, ``stop`` it once. ``calls``: see ``Media``."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None

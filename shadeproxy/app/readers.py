@@ -59,7 +59,7 @@ _CONFIRM_S = 5.0
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Link:
-    """A worker. A future in ``unconfirmed`` is done when the worker uses the terms sent with it, or ends."""
+    """A worker. A future in ``unconfirmed`` is done when the worker uses its settings, or ends."""
 
     channel: Channel
     process: asyncio.subprocess.Process
@@ -67,9 +67,7 @@ class _Link:
 
 
 class Readers:
-    """All workers but the coordinator, which accept from ``listener`` too. ``noted`` is called with their
-    reads.
-    """
+    """All workers but the coordinator. They accept from ``listener`` too; ``noted`` gets their reads."""
 
     def __init__(
         self,
@@ -100,9 +98,7 @@ class Readers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, relay: S3Server) -> None:
-        """Start the workers, which serve within about a second. ``relay`` serves the requests that they pass
-        on.
-        """
+        """Start the workers, which serve within about a second. ``relay`` serves requests they pass on."""
         self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
         await self._relay.setup()
         link = socket.socket(socket.AF_UNIX)
@@ -116,9 +112,8 @@ class Readers:
         return self._opening.terms
 
     async def adopt(self, terms: Terms) -> None:
-        """Send new terms and return when no worker uses other ones.
-
-        A worker that does not confirm in time is killed and replaced.
+        """Send new settings and return when no worker uses others. A worker that does not confirm in time is
+        killed and replaced.
         """
         self._opening = self._opening._replace(terms=terms)
         asked: dict[asyncio.Future[None], _Link] = {}

@@ -1,6 +1,6 @@
 """The settings that serving processes use and that may change at run time.
 
-Law: a process uses one set of terms at a time. Other settings stay as they were at the start, and the mixture
+Law: a process uses one set of them at a time. Other settings stay as they were at the start, and the mixture
 of both must be a configuration with which ``serve`` would have started.
 """
 
@@ -29,7 +29,7 @@ class Terms(NamedTuple):
 
 
 def build_terms(settings: Settings) -> Terms:
-    """Build the terms; reads secrets (blocking). Raises ConfigError."""
+    """Build the reloadable settings; reads secrets (blocking). Raises ConfigError."""
     telemetry = settings.telemetry
     return Terms(
         build_clients(settings),

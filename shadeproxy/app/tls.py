@@ -42,10 +42,9 @@ class ServerTls:
         return True
 
     def adopt(self) -> None:
-        """Use the files that ``changed`` found for new connections. Raises ConfigError.
-
-        Call it on the thread that accepts connections: OpenSSL does not guard a context that one thread
-        changes while another copies it.
+        """Use the files that ``changed`` found for new connections. Raises ConfigError. Call it on the thread
+        that accepts connections: OpenSSL does not guard a context that one thread changes while another
+        copies it.
         """
         try:
             self.context.load_cert_chain(self._cert, self._key)
