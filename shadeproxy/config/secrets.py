@@ -22,10 +22,7 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table`` unless it holds a literal secret.
-
-    Raises ValueError that says what to write ``instead``.
-    """
+    """Return ``table``. Raises ValueError for a literal secret, with what to write ``instead``."""
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
         raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")

@@ -158,9 +158,8 @@ class Settings(BaseSettings):
         return self
 
     def namespace_of(self, client: Client) -> str:
-        """Return the namespace of a client's bucket names.
-
-        Two clients without a configured namespace share one only if they have the same key at the origin.
+        """Return the namespace of a client's bucket names. Two clients without a configured namespace share
+        one only if they have the same key at the origin.
         """
         if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
             return OWN
