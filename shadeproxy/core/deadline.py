@@ -18,10 +18,8 @@ T = TypeVar("T")
 
 
 class ReadBounds(NamedTuple):
-    """Limits of one read from the origin.
-
-    ``first_byte_s``: time until the first byte of an answer. After that, the reader may wait ``window_s``;
-    each further second of waiting must bring ``least_bytes_per_s``.
+    """Limits of one read from the origin. ``first_byte_s``: time until the first byte of an answer. After
+    that, the reader may wait ``window_s``; each further second of waiting must bring ``least_bytes_per_s``.
     """
 
     first_byte_s: float = 25.0

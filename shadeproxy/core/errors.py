@@ -161,9 +161,7 @@ class OriginThrottled(OriginUnavailable):
 
 
 class DeadlineExceeded(OriginError):
-    """A request's time budget ended before the first byte came. The client gets 503 SlowDown before it gives
-    up.
-    """
+    """The time budget ended before the first byte: 503 SlowDown, before the client gives up."""
 
 
 class BodyCutShort(OriginError):

@@ -44,7 +44,7 @@ def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
         # Resolve links: mountinfo lists mount points without links.
         place = Path(os.path.realpath(path))
         mounts = [mount for mount in _mounts(proc) if place.is_relative_to(mount.point)]
-    # Of two mounts on one point, the later one is on top.
+    # The later of two mounts on one point is on top.
     nearest = max(mounts, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in mounts if nearest is not None and mount.point == nearest.point]
     return bool(last) and last[-1].kind in {"tmpfs", "ramfs"}

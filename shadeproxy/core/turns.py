@@ -48,9 +48,7 @@ class Turns(Generic[Waiter]):
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
-        """Remove a waiter that gave up. Raises KeyError if its client has no waiters, ValueError if it is
-        missing.
-        """
+        """Remove a waiter. Raises KeyError if its client has none, ValueError if this one is missing."""
         queue = self._queues[client]
         queue.remove(waiter)
         if not queue:
@@ -61,10 +59,9 @@ class Turns(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``.
-
-    After a timeout or a cancellation ``withdraw`` takes the waiter off its queue. If it was cancelled in the
-    same turn of the loop in which it was granted, ``give`` gives the grant back instead.
+    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``. After a timeout or a
+    cancellation ``withdraw`` takes the waiter off its queue. If it was cancelled in the same turn of the loop
+    in which it was granted, ``give`` gives the grant back instead.
     """
     try:
         # Not wait_for: in the turn of the grant it may time out or swallow a cancellation.

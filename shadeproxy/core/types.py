@@ -114,10 +114,9 @@ class ObjectMeta:
 
     @property
     def identified(self) -> bool:
-        """True if a strong entity tag names this version and its length is known.
-
-        Only then may it be cached, or assembled from several answers. A weak entity tag does not identify
-        bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
+        """True if a strong entity tag names this version and its length is known. Only then may it be cached,
+        or assembled from several answers. A weak entity tag does not identify bytes (RFC 9110 section 8.8.3),
+        and neither does a malformed one.
         """
         return self.size >= 0 and _STRONG_ETAG.fullmatch(self.etag) is not None
 
