@@ -281,7 +281,7 @@ class StateStore:
                     try:
                         values[key] = unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
-                        # KeyError: diskcache cannot see the row, which has another form or an expiry time.
+                        # KeyError: diskcache hides the row, which has another form or counts as expired.
                         self._refuse(key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(
