@@ -41,7 +41,7 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     frames = FrameWriter(request, request_id)
     await frames.start()
     whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # The fetches inherit both variables: their client, and the request id that the origin is sent.
+    # The fetches inherit both variables: their client, and the request id for the origin.
     inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
     REQUEST_ID.reset(inside)

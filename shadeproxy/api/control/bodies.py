@@ -215,7 +215,7 @@ class PageSummary(msgspec.Struct):
 
 
 Freshness = Literal["fresh", "stale", "check"]
-""""fresh": answered from the cache; "stale": answered during a check; "check": checked before the answer."""
+"""Answered from the cache ("fresh"), answered during a check ("stale"), or checked first ("check")."""
 
 
 class ObjectSummary(msgspec.Struct):
