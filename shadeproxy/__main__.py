@@ -1,4 +1,4 @@
-"""``python -m shadeproxy``."""
+"""Run the command line: ``python -m shadeproxy``."""
 
 from shadeproxy.cli.main import run
 

@@ -1,1 +1,1 @@
-"""The listeners: HTTP in, engine calls out. Nothing below this package knows HTTP requests."""
+"""The listeners: they turn HTTP requests into engine calls. No package below this one knows HTTP requests."""

@@ -1,10 +1,10 @@
-"""Requests that a web page makes its reader's browser send: by which names they come, and from which sites.
+"""Recognise requests that a web page makes its reader's browser send.
 
-A listener that asks for no proof of a name is protected by its address alone, and a browser on the same
-machine reaches that address for every page that it shows. Two marks tell such requests apart: the name in
-``Host``, which a page that leads its own name to this machine (DNS rebinding) cannot choose, and the fields
-with which browsers say whose page it was. Nothing here knows an operation.
-Sources: RFC 6761 section 6.3 (localhost), Fetch standard (Origin), Fetch Metadata (Sec-Fetch-Site).
+A listener without authentication is protected by its address alone, and a browser on the same machine reaches
+that address for every page that it shows. Two marks tell such requests apart. A page that points its own name
+at this machine (DNS rebinding) cannot choose the name in ``Host``. And browsers send fields that name the
+page's site. Nothing here knows an operation. Sources: RFC 6761 section 6.3 (localhost), Fetch standard
+(Origin), Fetch Metadata (Sec-Fetch-Site).
 """
 
 import re
@@ -25,12 +25,12 @@ def host_name(field: str) -> str:
 
 
 def shown_host(field: str) -> str:
-    """Return a ``Host`` field as an error may quote it."""
+    """Return a ``Host`` field in the form in which an error may quote it."""
     return repr(field if len(field) <= _MOST_SHOWN else f"{field[:_MOST_SHOWN]}...")
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether ``name``, as of ``host_name``, is a loopback name or address on every machine."""
+    """Return whether ``name``, from ``host_name``, is a loopback name or address on every machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = address_of(name)
@@ -40,7 +40,7 @@ def is_loopback(name: str) -> bool:
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address that ``name`` is; None for other names."""
+    """Parse ``name`` as an IP address; None if it is none."""
     try:
         return ip_address(name)
     except ValueError:
@@ -48,8 +48,8 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def site_of(fields: Mapping[str, str], host: str) -> str | None:
-    """Return the origin of the page that ``fields``, by lower-case name, tell of: "" if it is not named, None
-    for no page, or a page of ``host`` itself.
+    """Return the origin of the web page that sent ``fields`` (lower-case names). "" if the page is not named;
+    None if no page sent them, or a page of ``host`` itself.
     """
     origin = fields.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -58,7 +58,7 @@ def site_of(fields: Mapping[str, str], host: str) -> str | None:
 
 
 class KnownHosts:
-    """Names by which a listener may be called: those of this machine, ``domains``, and names below them."""
+    """Names that a listener accepts: those of this machine, ``domains``, and names below them."""
 
     def __init__(self, domains: Iterable[str] = ()) -> None:
         self._domains = tuple(name for domain in domains if (name := domain.lower().strip(".")))

@@ -1,7 +1,7 @@
-"""Connections whose listener tells in its own form of error what aiohttp refuses before there is a request.
+"""Connections whose listener words the errors that aiohttp raises before there is a request.
 
-Law: nothing is answered here but bytes that are no HTTP; an answer that has begun is cut, not followed by
-another one.
+Law: only bytes that are no HTTP are answered here. An answer that has begun is cut off, not followed by
+another.
 """
 
 from aiohttp import web
@@ -13,7 +13,7 @@ class RefusingHandler(web.RequestHandler):
     __slots__ = ()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
-        """The answer to what is no HTTP, of which aiohttp says ``reason``."""
+        """Return the answer to bytes that are no HTTP; ``reason`` is aiohttp's text."""
         raise NotImplementedError
 
     def handle_error(
@@ -23,7 +23,7 @@ class RefusingHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What aiohttp asks for when parsing fails (400); what it serves raises nothing."""
+        """Answer for aiohttp when parsing fails (400); the handlers that it serves raise nothing."""
         if request.writer.output_size > 0 or status != 400:
             raise ConnectionResetError(message or "the connection cannot go on") from exc
         return self.refuse_malformed(request, message or "")

@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows the configuration and every part at once."""
+"""The composition root: the only package that knows the configuration and every part."""
 
 from shadeproxy.app.origins import build_origin
 from shadeproxy.app.serve import serve

@@ -1,4 +1,4 @@
-"""The engine as the control listener sees it, and what requests leave behind in statistics and logs."""
+"""The engine behind the control listener's ``CacheAdmin``, and the statistics and logs of requests."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class EngineAdmin:
     """Implements api/control ``CacheAdmin``."""
 
     def __init__(self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: int) -> None:
-        """``fetches``: of ``Warm``."""
+        """Take over the parts. ``fetches``: the limit of parallel fetches of ``Warm``."""
         self._engine = engine
         self._pins = pins
         self._clock = clock
@@ -54,7 +54,7 @@ class EngineAdmin:
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
         refs, more = await self._engine.cache.listing.under(*place, start_after=start_after, limit=limit)
         found = [(ref, await self.inspect(ref)) for ref in refs]
-        # What left meanwhile may be known still.
+        # An object whose pages were evicted meanwhile may still be known; leave it out.
         objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
         return CachedListing(objects, more, refs[-1].key if more else None)
 
@@ -106,7 +106,7 @@ class EngineAdmin:
 
 
 class Observer:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may be changed."""
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may change at any time."""
 
     def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats

@@ -1,8 +1,8 @@
-"""What the owner of the cache and a reader process tell each other, over a socket pair.
+"""Messages between the coordinator, which owns the cache, and a worker, over a socket pair.
 
-Owner to reader: first the ``Opening``, then new ``Terms`` whenever they change, and, to end in order, an
-empty frame. Reader to owner: what it read; an empty frame once it goes by the terms that it got last.
-Law: whoever finds the channel closed knows that the other one is gone.
+Coordinator to worker: first the ``Opening``, then new ``Terms`` after each change, and an empty frame to end
+in order. Worker to coordinator: its reads, and an empty frame once it uses the latest settings. Law: a closed
+channel means that the other process is gone.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ CONFIRMED = b""
 
 
 class Opening(NamedTuple):
-    """What a reader process starts with. ``share`` and ``listener`` are descriptors that it inherits;
-    ``relay`` is where the owner takes connections of readers.
+    """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits; ``relay``
+    is the address where the coordinator accepts connections of workers.
     """
 
     settings: Settings
@@ -42,7 +42,7 @@ class Opening(NamedTuple):
 
 
 class Channel(asyncio.Protocol):
-    """One end. ``heard``: of each frame; ``lost``: when the other one is gone."""
+    """One end of the channel. ``heard`` is called with each frame, ``lost`` when the other end is gone."""
 
     def __init__(self, heard: Callable[[bytes], None], lost: Callable[[], None]) -> None:
         self._heard = heard
@@ -54,13 +54,13 @@ class Channel(asyncio.Protocol):
     async def open(
         cls, end: socket.socket, heard: Callable[[bytes], None], lost: Callable[[], None]
     ) -> "Channel":
-        """Speak and listen through ``end`` on the running loop."""
+        """Open a channel on the socket ``end``, on the running loop."""
         channel = cls(heard, lost)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         return channel
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own kind, which is no subclass.
+        # uvloop's own transport class, which is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -78,7 +78,7 @@ class Channel(asyncio.Protocol):
             self._heard(frame)
 
     def say(self, frame: bytes) -> bool:
-        """Send a frame; False when the other one is gone, or so much behind that it is left out."""
+        """Send a frame. Return False if the other end is gone, or so far behind that the frame is dropped."""
         transport = self._transport
         if transport is None or transport.get_write_buffer_size() > _MOST_WAITING_BYTES:
             return False
@@ -86,50 +86,50 @@ class Channel(asyncio.Protocol):
         return True
 
     def leave(self) -> None:
-        """Close in order: nobody is lost."""
+        """Close in order, without calling ``lost``."""
         self._lost = nothing
         self.close()
 
     def close(self) -> None:
-        """Say nothing more; what was said still arrives."""
+        """Send nothing more; frames already sent still arrive."""
         if self._transport is not None:
             self._transport.close()
 
 
 def nothing() -> None:
-    """For who need not be told."""
+    """Do nothing: a callback for channels whose end needs no reaction."""
 
 
 def pack_opening(opening: Opening) -> bytes:
-    """For ``unpack_opening`` in a process of the same program."""
+    """Pack for ``unpack_opening`` in a process of the same program."""
     return pickle.dumps(opening)
 
 
 def unpack_opening(frame: bytes) -> Opening:
-    """The first frame. It comes from the process that started this one."""
+    """Unpack the first frame. It comes from the process that started this one."""
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening
 
 
 def pack_terms(terms: Terms) -> bytes:
-    """For ``unpack_terms`` in a process of the same program. Holds secrets: for the channel alone."""
+    """Pack for ``unpack_terms`` in a process of the same program. Holds secrets: only for the channel."""
     return pickle.dumps(terms)
 
 
 def unpack_terms(frame: bytes) -> Terms:
-    """A frame of the owner. It comes from the process that started this one."""
+    """Unpack a frame of the coordinator. It comes from the process that started this one."""
     terms = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(terms, Terms)
     return terms
 
 
 def pack_reads(uses: Uses, kinds: list[Kind]) -> bytes:
-    """Raises UnicodeEncodeError for a job whose name is no text."""
+    """Pack read records. Raises UnicodeEncodeError for a job whose name is not valid text."""
     return msgspec.msgpack.encode((uses.tobytes(), kinds))
 
 
 def unpack_reads(frame: bytes) -> tuple[Uses, list[Kind]]:
-    """What ``pack_reads`` packed."""
+    """Unpack the records of ``pack_reads``."""
     uses, kinds = _DECODER.decode(frame)
     return np.frombuffer(uses, USE), kinds

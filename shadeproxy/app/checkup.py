@@ -1,7 +1,7 @@
-"""A running proxy looked at: one request to the origin, and what the machine says, for ``diagnose``.
+"""Collect facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
-Also what ``/readyz`` remarks, from memory alone, and the look at an origin that stopped answering, so that
-what is said of it does not grow old where nobody reads.
+Also the warnings of ``/readyz``, from memory alone, and the watch over an origin that stopped answering,
+which keeps those warnings current.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _NO_SERVER = "what answers for the origin is no S3 server"
 
 
 class Checkup:
-    """Of one proxy. ``status``: what ``/readyz`` says."""
+    """The checks of one proxy. ``status`` returns the status of ``/readyz``."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Checkup:
         self._broken: dict[str, str] = {}
 
     def remarks(self) -> list[str]:
-        """What a ready proxy cannot do now. Names no path and no host: anybody may ask."""
+        """Return what a ready proxy cannot do now. Names no path and no host, because anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
         found += [self._refusal] * bool(self._refusal)
         if self._gauge("unidentified_objects", 0.0):
@@ -100,7 +100,7 @@ class Checkup:
         return without if gauge is None else gauge()
 
     async def report(self) -> dict[str, Any]:
-        """The answer of ``GET /v1/doctor``."""
+        """Return the answer of ``GET /v1/doctor``."""
         facts = await self._facts()
         findings = diagnose(facts)
         return {
@@ -110,8 +110,8 @@ class Checkup:
         }
 
     async def watch(self) -> None:
-        """Ask the origin once, and again while it does not answer or refuses us, until cancelled; and see
-        whether our directories are still there.
+        """Probe the origin once, and again while it does not answer or refuses the proxy, until cancelled.
+        Also check that the proxy's directories still exist and that its memory suffices.
         """
         looks = {
             "directories": self._watch_directories,
@@ -140,7 +140,7 @@ class Checkup:
             self._told = await self._look(self._told)
 
     def _look_for_directories(self) -> tuple[str, ...]:
-        """Which were deleted or replaced; said once each."""
+        """Return the directories that were deleted or replaced; log each once."""
         gone = tuple(f"tier {tier.name}" for tier in self._tiers if tier.is_detached())
         gone += ("the control state",) * self._state.is_detached()
         for name in set(gone) - set(self._detached):
@@ -148,7 +148,7 @@ class Checkup:
         return gone
 
     async def _look(self, told: bool | None) -> bool:
-        """Say what every miss would run into, once; what is cached is served all the same."""
+        """Probe the origin; log a change of its state. Return whether it answered, even with an error."""
         try:
             answer = await self._origin.probe()
         except OriginAnswer as error:
@@ -263,9 +263,9 @@ class Checkup:
 
 
 def _room(path: Path) -> tuple[Room, str]:
-    """The room of a file system, and why that cannot be told."""
+    """Return the room of a file system, and the reason if it cannot be read."""
     try:
-        # The parent has room too, but not that of a directory which is gone.
+        # A deleted directory has no room of its own, although its parent still has.
         path.stat()
         return look_at(path), ""
     except OSError as error:
@@ -273,12 +273,12 @@ def _room(path: Path) -> tuple[Room, str]:
 
 
 def _beside(path: Path, reason: str) -> tuple[str, ...]:
-    """Directories that starts renamed for ``reason``."""
+    """Return the directories that earlier starts renamed for ``reason``."""
     return _like(path.with_name(f"{path.name}.{reason}-*"))
 
 
 def _like(pattern: Path) -> tuple[str, ...]:
-    """Paths of this form, but for the journals of databases."""
+    """Return the paths that match the pattern, without the journals of databases."""
     found = pattern.parent.glob(pattern.name)
     return tuple(sorted(str(path) for path in found if not path.name.endswith(("-wal", "-shm"))))
 

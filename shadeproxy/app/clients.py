@@ -1,4 +1,4 @@
-"""From ``[auth]`` to who may talk to the S3 listener, and with whose rights."""
+"""Build the clients of the S3 listener, and their rights, from ``[auth]``."""
 
 from shadeproxy.api.s3.auth.clients import ClientKey, Right
 from shadeproxy.app.origins import upstream_of
@@ -8,7 +8,7 @@ from shadeproxy.core.types import OWN, SHARED, Upstream
 
 
 def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
-    """Raises ConfigError when a secret cannot be read."""
+    """Build the clients. Raises ConfigError when a secret cannot be read."""
     return tuple(
         ClientKey(
             client.access_key,
@@ -23,7 +23,7 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """With whose credentials the proxy reads for itself in each namespace: those of its first client."""
+    """Map each namespace to the credentials with which the proxy itself reads there: its first client's."""
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:
         if not client.upstream.is_shared:
@@ -32,7 +32,7 @@ def build_upstreams(settings: Settings) -> dict[str, Upstream]:
 
 
 def has_own_upstreams(settings: Settings) -> bool:
-    """Whether some client has origin rights of its own, so that hits must be authorised one by one."""
+    """Return whether a client has origin rights of its own, so that each hit must be authorised."""
     return any(not client.upstream.is_shared for client in settings.auth.clients)
 
 

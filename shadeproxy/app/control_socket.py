@@ -1,7 +1,7 @@
-"""The Unix socket of the control listener: opened for its owner alone, and gone when the proxy is.
+"""The Unix socket of the control listener: only its owner may open it, and it is removed with the proxy.
 
-Laws: it is never open to others, not even for a moment; what a dead process left is replaced, what a living
-one listens on is refused, and nothing but a socket is ever removed.
+Laws: it is never open to others, not even for a moment. The socket of a dead process is replaced; one on
+which a living process listens is an error. Only sockets are ever removed.
 """
 
 import errno
@@ -25,11 +25,12 @@ class ControlSocket:
     """A socket bound to ``path``, not listening yet."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError."""
+        """Bind the socket. Raises ConfigError."""
         self.path = path.absolute()
         _make_way(self.path)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Of the whole process: a file that another thread makes meanwhile is at worst more private.
+        # The umask applies to the whole process: a file that another thread makes meanwhile is at worst more
+        # private.
         mask = os.umask(0o177)
         try:
             self.socket.bind(str(self.path))
@@ -44,14 +45,14 @@ class ControlSocket:
             os.umask(mask)
 
     def remove(self) -> None:
-        """Delete the file, unless it is another process's by now. Whoever listens closes the socket."""
+        """Delete the file, unless it belongs to another process by now. The listener closes the socket."""
         with suppress(OSError):
             if _identity(self.path) == self._identity:
                 self.path.unlink()
 
 
 def open_control_socket(settings: Settings) -> ControlSocket | None:
-    """The socket that the settings ask for; None when there is to be none. Raises ConfigError."""
+    """Open the socket of the settings; None if they want none. Raises ConfigError."""
     wanted = settings.control.socket
     if wanted == NO_SOCKET:
         return None
@@ -69,12 +70,12 @@ def open_control_socket(settings: Settings) -> ControlSocket | None:
 
 
 def _make_way(path: Path) -> None:
-    """Remove what a dead process left at ``path``. Raises ConfigError when something else is there."""
+    """Remove the socket that a dead process left at ``path``. Raises ConfigError for anything else."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # A living listener with a full queue says "again" instead of making us wait.
+            # Without blocking, a living listener with a full queue answers "again" instead of making us wait.
             probe.setblocking(False)
             answer = probe.connect_ex(str(path))
         if answer == errno.ECONNREFUSED:
@@ -92,6 +93,6 @@ def _make_way(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Which file it is; the time of its making too, because inode numbers are soon used again."""
+    """Identify the file. Its time of change is included, because inode numbers are soon reused."""
     status = path.lstat()
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,7 +1,7 @@
-"""What is wrong with a proxy, from what was found out about it. Pure: facts in, findings out.
+"""Diagnose a proxy from facts about it. Pure: facts in, findings out.
 
-Rule: a finding says what is, why that matters, and what to change; what cannot be seen here (a slow network,
-say) is told as what to look at. Nothing is found that is only unusual.
+Rule: a finding says what is wrong, why that matters, and what to change. Causes that the proxy cannot see (a
+slow network, say) are named as things to look at. Unusual facts alone are no finding.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ _MUCH_OF_THE_CACHE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SilentJob:
-    """A job that stopped reading what it announced. ``share``: of the cache, what lies there of its data set;
-    ``left_s``: until its order lapses, 0 when it has.
+    """A job that stopped reading its announced order. ``share``: the part of the cache that its data set
+    holds; ``left_s``: seconds until its order lapses, 0 if it has.
     """
 
     name: str
@@ -37,8 +37,8 @@ class SilentJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """``probe``: how the origin answered a request just now; ``probe_error``: how it did not, and
-    ``probe_code``: with which code; ``probe_hint``: what to change where no S3 server answered. ``health``:
+    """Facts about a proxy. ``probe``: the origin's answer to a request just now, or ``probe_error`` and
+    ``probe_code``: its failure, and ``probe_hint``: what to change where no S3 server answered. ``health``:
     ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. Times are seconds, None
     where unknown.
     """
@@ -74,7 +74,7 @@ class Facts:
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """All that is wrong, the worst first."""
+    """Return all findings, the worst first."""
     findings = [
         *_origin(facts),
         *_clock(facts),

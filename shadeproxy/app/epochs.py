@@ -1,5 +1,6 @@
-"""When a job begins an epoch, what is cached of its data set is checked, by listing it: a thousand objects a
-request, and no read of the epoch has to ask for its own (design 3).
+"""Revalidate the cached objects of a data set by listing it when a job begins an epoch.
+
+One request checks a thousand objects, so no read of the epoch has to check its own (design 3).
 """
 
 from shadeproxy.engine.engine import Engine
@@ -7,11 +8,11 @@ from shadeproxy.engine.knowledge.jobs import Job
 from shadeproxy.engine.knowledge.knowledge import Knowledge
 
 _LISTED_AT_ONCE = 1000
-_MOST_OTHERS = 2  # times as many objects as the data set has may share its prefix
+_MOST_OTHERS = 2  # objects that share the prefix, as a multiple of the data set's own
 
 
 def check_data_sets_by_epoch(knowledge: Knowledge, engine: Engine) -> None:
-    """Do so from now on."""
+    """Check a job's data set at the start of each of its epochs, from now on."""
 
     def check(job: Job) -> None:
         dataset = knowledge.datasets.get(job.dataset or "")

@@ -1,6 +1,7 @@
-"""Check that the settings fit the machine: tiers on their file systems, and all of it in memory.
+"""Check that the settings fit the machine: tiers on their file systems, and everything in memory.
 
-The one judgement of ``check``, ``serve`` and ``doctor``. Settings that end in an OOM kill are refused.
+``check``, ``serve`` and ``doctor`` all judge by this module. Settings that would end in an OOM kill are
+refused.
 """
 
 import os
@@ -22,11 +23,11 @@ from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, re
 _log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
-"""Memory of a process beside tiers and reads under way: 64 MiB when it starts, and the index of its pages."""
+"""Memory of a process beside tiers and reads under way: 64 MiB at its start, and the index of its pages."""
 
 
 class TierSetting(NamedTuple):
-    """A tier as configured. ``key``: its table in the configuration."""
+    """A tier of the configuration. ``key``: its table there."""
 
     key: str
     path: Path
@@ -43,8 +44,8 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Return whether tiers in memory, caches set aside there, reads under way and the processes fit below
-    ``limit``.
+    """Judge whether the proxy fits below ``limit``: tiers in memory, caches set aside there, reads under way
+    and the processes.
     """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)
@@ -66,12 +67,12 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
-    """Return the advice. ``left_bytes``: for tiers and set-aside caches; ``excess_bytes``: beyond that."""
+    """Return the advice. ``left_bytes``: room for tiers and caches set aside; ``excess_bytes``: lacking."""
     delete, enough = "", sum(aside.values()) >= excess_bytes
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
     if enough:
-        left_bytes -= sum(aside.values())  # the alternative is to keep them
+        left_bytes -= sum(aside.values())  # the advice offers to delete or to keep them; compute the latter
     left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
     if not tiers or left_bytes < _MIB:
         return f"{delete}lower cache.inflight or s3.workers, or raise the limit"
@@ -79,7 +80,7 @@ def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, e
 
 
 def _aside(settings: Settings) -> dict[Path, int]:
-    """Bytes of memory in directories that starts set aside, and that one with these settings would."""
+    """Return memory bytes of directories that earlier starts set aside or that this start would."""
     found: dict[Path, int] = {}
     for tier in tier_settings(settings):
         with suppress(OSError):
@@ -91,7 +92,7 @@ def _aside(settings: Settings) -> dict[Path, int]:
 
 
 def _would_move_aside(settings: Settings, path: Path) -> bool:
-    """Return whether a start would set the cache at ``path`` aside, and not refuse it."""
+    """Return whether a start would set the cache at ``path`` aside rather than refuse it."""
     reason = why_unusable(read_version(path), origin_name(settings))
     return reason == INCOMPATIBLE or (
         reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
@@ -108,14 +109,14 @@ def _held_bytes(path: Path) -> int:
 
 
 def require_memory(settings: Settings) -> None:
-    """Raise ConfigError for settings that need more memory than there may be (blocking, tiny)."""
+    """Raise ConfigError if the settings need more memory than the limit (blocking, tiny)."""
     verdict = judge_memory(settings, memory_limit())
     if not verdict.possible:
         raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
 
 
 class MemoryWatch:
-    """Watches that a running proxy fits, and would after a restart with the settings that were read last."""
+    """Watches whether a running proxy fits, and whether it would after a restart with the latest settings."""
 
     def __init__(self) -> None:
         self._now = self._after_restart = Verdict(possible=True)
@@ -123,19 +124,19 @@ class MemoryWatch:
 
     @property
     def told(self) -> Verdict:
-        """The verdict to act on first."""
+        """The more urgent of the two verdicts."""
         if not self._now.possible or self._after_restart.possible:
             return self._now
         return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
 
     def remarks(self) -> list[str]:
-        """Return the remarks of ``/readyz`` on it. They name no path."""
+        """Return the warnings of ``/readyz`` about memory. They name no path."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]
         return ["the new settings need more memory than there is to start with"] * (not self.told.possible)
 
     def look(self, settings: Settings) -> None:
-        """Read the limits, which change while the proxy runs (blocking, tiny); what is wrong is said once."""
+        """Read the limits, which change while the proxy runs (blocking, tiny). Log each problem once."""
         limit = memory_limit()
         before, self._now = self._now, judge_memory(settings, limit)
         if before.possible:
@@ -146,7 +147,7 @@ class MemoryWatch:
                 _say("too little memory for a restart", self._after_restart)
 
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
-        """``wanted`` was read, and ``settings`` are in force of it: look, and say what is wrong again."""
+        """Look after a reload and log problems again. ``wanted`` was read; ``settings`` are in force."""
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted
         self.look(settings)

@@ -1,7 +1,7 @@
-"""Mark a cache directory whose objects were granted to clients with upstreams of their own.
+"""Mark a cache directory that holds objects read for clients with upstreams of their own.
 
-Law: a mark in the state stands from before the first read for such a client. A proxy that starts without such
-clients and finds it checks each object with its own credentials before that answers from the cache.
+Law: the mark is in the state before the first read for such a client. A proxy that starts without such
+clients and finds the mark checks each object with its own credentials before it answers from the cache.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ class Grants:
         self._state = state
 
     async def take_over(self, settings: Settings, cache: PageCache) -> None:
-        """Make the mark, or do what an earlier one asks for, before anything is answered."""
+        """Make the mark, or act on an earlier one, before the first request is answered."""
         found = await asyncio.to_thread(self._state.load_all, _KIND)
         if has_own_upstreams(settings):
             self.note(settings)
-            with suppress(StateError):  # said by the store, and tried again
+            with suppress(StateError):  # the store logs it and tries again
                 await self._state.flush()
         elif found:
             cache.distrust_all()
             self._state.delete(_KIND, _NAME)
 
     def note(self, settings: Settings) -> None:
-        """Make the mark where ``settings`` have clients with upstreams of their own."""
+        """Make the mark if ``settings`` have clients with upstreams of their own."""
         if has_own_upstreams(settings):
             self._state.put(_KIND, _NAME, b"1")

@@ -1,11 +1,11 @@
-"""Say why the process dies when a file of the cache is truncated under it (SIGBUS, mmap(2)).
+"""Write why the process dies when a file of the cache is truncated under it (SIGBUS, mmap(2)).
 
-The kernel answers a read of a mapping beyond the end of its file with a signal that ends the process, and no
-code that runs then can give the reader its bytes. So the line says what happened and who can have done it.
-The next start reads from the origin what is lost.
+A read of a mapping beyond the end of its file ends the process by a signal, and no code that runs then can
+give the reader its bytes. So one line says what happened and what may have caused it. The next start reads
+the lost bytes from the origin.
 
-Law: nothing happens here but writing that line. The handler gives way to the one before it, which shows where
-every thread was (faulthandler), and ends the process.
+Law: the handler only writes that line. Then it gives way to the previous handler, which shows the stack of
+every thread (faulthandler) and ends the process.
 """
 
 import ctypes
@@ -20,13 +20,14 @@ from shadeproxy.tiers.segment import SUFFIX
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _keeps: list[Any] = []
-"""A handler that the collector took would be called all the same."""
+"""Keeps the handler alive: the kernel would call it even after it was garbage-collected."""
 
 
 def explain_bus_errors() -> None:
-    """From now on a bus error writes its cause to stderr before it ends the process."""
+    """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Not signal.signal: its handlers run between two instructions of the interpreter, which never come.
+    # Not signal.signal: its handlers run only between two instructions of the interpreter, never reached
+    # here.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -62,12 +63,12 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        # Deleted files keep their bytes for who has them open.
+        # A deleted file keeps its bytes for processes that have it open.
         return sys.maxsize
 
 
 def _mapped_segments() -> dict[Path, int]:
-    """Path and mapped length of every segment in this process (proc(5), maps)."""
+    """Return path and mapped length of every segment in this process (proc(5), maps)."""
     found: dict[Path, int] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, _, _, *path = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""What a process may have, and how often it looks for waste: set at the start of every process."""
+"""Limits of descriptors and the garbage collector's schedule, set at the start of every process."""
 
 import gc
 import resource
@@ -6,28 +6,28 @@ import time
 from collections.abc import Mapping
 
 _OTHERS = 64
-"""Descriptors beside tiers, origin and clients: libraries, logs, state, the control listener."""
+"""Descriptors for everything but tiers, origin and clients: libraries, logs, state, the control listener."""
 _ORIGIN_POOLS = 4
-"""Of pages, of heads and listings, of reads that are forwarded, and of changes."""
+"""Connection pools: pages; heads and listings; forwarded reads; changes."""
 _OF_CLIENT = 2
-"""A connection, and what sends files to it (api/s3/sender.py)."""
+"""Descriptors of a client: its connection, and the one that sends files to it (api/s3/sender.py)."""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0
 
 
 def raise_descriptor_limit() -> None:
-    """Segments and connections are descriptors; the soft limit is often 1,024."""
+    """Raise the soft limit, often 1,024, to the hard one: each segment and connection needs a descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def collect_less() -> None:
-    """Look for cycles among what is new only, and hold the loop for a few milliseconds each time.
+    """Make the collector look at new objects only, a few milliseconds at a time.
 
-    Nothing that a read leaves waits for the collector (tests/app/test_collector.py). What outlived a full
-    collection, metadata of objects above all, is left out of the next ones: walking 65,000 known objects held
-    the loop for 150 ms. Once in ``_EVERYTHING_S`` everything is looked at.
+    No memory of a read waits for the collector (tests/app/test_collector.py). Survivors of a full collection,
+    mostly metadata of objects, are left out of the next ones: walking 65,000 known objects held the loop for
+    150 ms. Once in ``_EVERYTHING_S`` everything is examined.
     """
     gc.collect()
     gc.freeze()
@@ -36,7 +36,7 @@ def collect_less() -> None:
 
 
 class _FreezeSurvivors:
-    """Called by the collector before and after it looks."""
+    """Freezes survivors. The collector calls it before and after each collection."""
 
     def __init__(self) -> None:
         self._everything_s = time.monotonic() + _EVERYTHING_S
@@ -52,8 +52,9 @@ class _FreezeSurvivors:
 
 
 def client_connections(*, origin_connections: int, segments: int) -> int:
-    """How many clients may connect so that the proxy's own descriptors are left: ``origin_connections`` of
-    each pool to the origin, two for each of ``segments`` files. The clients have a quarter of it at least.
+    """Return how many clients may connect beside the proxy's own descriptors. The proxy needs
+    ``origin_connections`` for each pool to the origin and two for each of ``segments`` files. The clients get
+    at least a quarter of the limit.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

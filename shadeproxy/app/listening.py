@@ -1,4 +1,4 @@
-"""Opening listeners: an address that is taken is told in the words of the setting that names it."""
+"""Open listeners. An error for a taken address names the setting to change."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ async def listen(
     *,
     bound: socket.socket | None = None,
 ) -> str:
-    """Open a listener; where it listens. Raises ShadeProxyError when the address is taken."""
+    """Open a listener and return its address. Raises ShadeProxyError when the address is taken."""
     await runner.setup()
     site: web.BaseSite
     if bound is None:
@@ -38,7 +38,7 @@ async def listen(
 
 
 def bind(key: str, address: Address) -> socket.socket:
-    """A socket that several processes can accept from. Raises ShadeProxyError when the address is taken."""
+    """Return a socket that several processes can accept from. Raises ShadeProxyError if it is taken."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
@@ -54,5 +54,5 @@ def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio's own text repeats the address.
+    # asyncio's own error text repeats the address.
     return os.strerror(error.errno) if error.errno else str(error)

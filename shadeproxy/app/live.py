@@ -1,8 +1,8 @@
-"""The settings of a running proxy: read again and put in force, all that can change at once or nothing.
+"""The settings of a running proxy. A reload applies every change that needs no restart, or none.
 
-Laws: whatever can fail is done before anything changes; putting in force is one step of the event loop, so
-no request is judged half by the old and half by the new; what anybody remembers of the old is dropped in the
-same step; the reload is over when no process goes by the old ones any more.
+Laws: everything that can fail happens before the first change. Applying is one step of the event loop, so no
+request is judged half by the old and half by the new settings. Memories based on the old settings are dropped
+in the same step. The reload ends when no process uses the old settings any more.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What goes by settings that can change. ``providers``: the dict that the origin signs with."""
+    """The parts whose settings can change. ``providers``: the dict with which the origin signs."""
 
     authenticator: Authenticator
     rules: Rules
@@ -54,7 +54,7 @@ class Parts:
 
 
 class _Prepared:
-    """New settings with everything that they refer to, read (blocking). Raises ConfigError."""
+    """New settings with everything that they refer to already read (blocking). Raises ConfigError."""
 
     def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
         self.wanted = load()
@@ -65,23 +65,23 @@ class _Prepared:
 
 
 class Live:
-    """Of one proxy, which gives it its parts as it opens them. ``reload`` is called by one task."""
+    """The reloadable settings of one proxy, which sets ``parts`` on its start. One task calls ``reload``."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.parts: Parts | None = None
         self.readers: Readers | None = None
         self.upstreams = build_upstreams(settings)
-        """With whose credentials the proxy reads in each namespace; changes with the settings."""
+        """The upstream with which the proxy reads in each namespace; changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
-        """Settings that the last reload could not change."""
+        """Changed settings that the last reload could not apply."""
         self.reload_error = ""
-        """Why the last reload changed nothing, if it did not."""
+        """The error of the last reload, or ""."""
         self.memory = MemoryWatch()
         self._clock = clock
 
     async def reload(self, load: Callable[[], Settings]) -> None:
-        """Put in force what ``load`` answers; what cannot be is said in the log, and nothing changed."""
+        """Apply the settings that ``load`` returns. On an error, log it and change nothing."""
         try:
             new = await asyncio.to_thread(_Prepared, self.settings, load, self._clock)
         except ConfigError as error:
@@ -102,7 +102,7 @@ class Live:
         _log.info("configuration reloaded")
 
     def _look_at_memory(self, new: _Prepared) -> None:
-        """Too little of it is said, and undoes nothing."""
+        """Check the memory limits. A shortage is logged and undoes nothing."""
         try:
             self.memory.reloaded(self.settings, new.wanted)
         except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
@@ -113,7 +113,7 @@ class Live:
         return self.settings.telemetry.log_level
 
     async def set_log_level(self, level: Level) -> None:
-        """Until the next reload or restart. Raises Conflict."""
+        """Set the level until the next reload or restart. Raises Conflict."""
         telemetry = self.settings.telemetry.model_copy(update={"log_level": level})
         try:
             settings, _ = merge(self.settings, self.settings.model_copy(update={"telemetry": telemetry}))
@@ -146,7 +146,7 @@ class Live:
         self._log_as(settings)
 
     def _log_as(self, settings: Settings) -> None:
-        """Takes ``settings`` over; the lane forgets what it knows."""
+        """Apply the logging of ``settings`` and keep them; the lane drops its memory."""
         self.settings = settings
         telemetry, parts = settings.telemetry, self.parts
         assert parts is not None, "a proxy that serves has its parts"
@@ -157,20 +157,20 @@ class Live:
 
 
 def is_verbose(settings: Settings) -> bool:
-    """Whether each request is logged for debugging."""
+    """Return whether each request is logged for debugging."""
     return settings.telemetry.log_level == "debug"
 
 
 def remembers(settings: Settings) -> bool:
-    """Whether the lane may remember: what is remembered is not reported one by one."""
+    """Return whether the lane may remember requests: remembered ones are not reported one by one."""
     return not (settings.telemetry.access_log or is_verbose(settings))
 
 
 def make_verdicts(settings: Settings) -> Verdicts | None:
-    """Given when clients have origin credentials of their own."""
+    """Return a store of verdicts if clients have origin credentials of their own, else None."""
     return Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None
 
 
 def reads_allowed(settings: Settings) -> bool:
-    """Whether callers of the control listener may read with the proxy's rights."""
+    """Return whether callers of the control listener may read with the proxy's rights."""
     return settings.auth.anonymous or bool(settings.control.token)

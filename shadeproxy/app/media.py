@@ -1,4 +1,4 @@
-"""From ``[cache]`` to the tiers, and the threads that do the disk tier's I/O."""
+"""Build the tiers from ``[cache]``, and the threads for the disk tier's I/O."""
 
 import asyncio
 import grp
@@ -21,16 +21,16 @@ _DISK_READERS = 8
 
 
 class Media:
-    """The tiers, fastest first. The disk tier has one writer thread (its I/O has an order) and readers.
+    """The tiers, fastest first. The disk tier has one thread for ordered writes and several for reads.
 
-    ``calls``: by the name of a tier, how its segments are read and written where not by the kernel's calls.
+    ``calls``: replacements for the kernel's calls on segments, by the name of a tier.
     """
 
     def __init__(self, settings: Settings, calls: Mapping[str, Calls] | None = None) -> None:
         calls = calls or {}
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
-        # Buckets and keys alone do not tell two origins apart.
+        # The directory records its origin: buckets and keys alone do not tell two origins apart.
         contents, set_aside = origin_name(settings), cache.on_other_origin == "set-aside"
         group_id = _group_id(cache.group)
         ram = SegmentStore(
@@ -81,12 +81,12 @@ def _tombstones(settings: Settings) -> Path:
     """Return the directory of the tombstones: in memory, where no disk fails, else the state's."""
     ram = settings.cache.ram.path
     there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)
-    # Made by the tier that owns it, which is opened first.
+    # The RAM tier creates the directory; it is opened first.
     return ram if is_tmpfs(there) else settings.state.path
 
 
 def _group_id(name: str) -> int | None:
-    """Raises ConfigError."""
+    """Return the id of the group. Raises ConfigError."""
     if not name:
         return None
     try:
@@ -106,7 +106,7 @@ def _runner(pool: Executor) -> RunIO:
 
 
 def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
-    """What the statistics show of a tier whenever somebody looks."""
+    """Return a function that reads the current statistics of a tier."""
     members = cache.residents.members[index]
     return lambda: TierGauges(
         tier.used_bytes,

@@ -1,4 +1,4 @@
-"""From ``[origin]`` and ``[[auth.clients]]`` to an Origin with its wrappers."""
+"""Build an Origin with its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
 
 from pathlib import Path
 
@@ -31,12 +31,12 @@ Providers = dict[Upstream, CredentialProvider]
 
 
 def upstream_of(access_key: str) -> Upstream:
-    """The name of the origin credentials of a client that has its own."""
+    """Return the name of the origin credentials of a client that has its own."""
     return Upstream(f"client:{access_key}")
 
 
 def origin_name(settings: Settings) -> str:
-    """Which origin this is, as far as the objects in it go: what a cache directory is a cache of."""
+    """Return the name that identifies the origin's objects, which a cache directory records."""
     section = settings.origin
     if section.name:
         return section.name
@@ -46,7 +46,7 @@ def origin_name(settings: Settings) -> str:
 
 
 def read_bounds(settings: Settings) -> ReadBounds:
-    """Return the bounds of waiting for the origin in reads."""
+    """Return the limits for waiting on the origin in reads."""
     timeouts = settings.origin.timeouts
     return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
 
@@ -59,10 +59,10 @@ def build_origin(
     health: OriginHealth | None = None,
     instance: str = "",
 ) -> Origin:
-    """The origin of the settings, limited, retried, verified and bounded. ``providers``: may be changed while
-    it is used. ``health``: is told how it fares. ``instance``: see S3Origin.
+    """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
 
-    Raises ConfigError.
+    ``providers`` may change while it is used. ``health`` records its successes and failures. ``instance``:
+    see S3Origin.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)
@@ -96,7 +96,7 @@ def build_origin(
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:
-    """Whose credentials requests are signed with. Raises ConfigError when a secret cannot be read."""
+    """Build the credentials that sign requests, by upstream. Raises ConfigError for an unreadable secret."""
     providers = {SHARED: _shared(settings, clock)}
     for client in settings.auth.clients:
         own = client.upstream.resolve()

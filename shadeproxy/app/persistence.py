@@ -1,7 +1,7 @@
-"""Durable control state: what is known of datasets, jobs and scores, written behind, read at start.
+"""Durable control state: datasets, jobs and scores, written in the background, read at start.
 
-Law: what was noted stays noted until the state store has it, whether the export fails or is cancelled; one
-failure stops neither the others nor what comes later.
+Law: a noted change stays noted until the state store has it, even if the export fails or is cancelled. One
+failure stops neither other items nor later changes.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ Item = tuple[str, str]
 
 
 class Persistence:
-    """Collects what changed and hands it to the state store about once a second."""
+    """Collects changes and hands them to the state store about once a second."""
 
     def __init__(self, state: StateStore, pool: Executor, clock: Clock) -> None:
         self._state = state
         self._pool = pool
         self._clock = clock
-        # A fresh object for every note: who exports sees by it whether his blob is still the newest.
+        # Each note is a new object, so an export can tell whether its blob is still the newest.
         self._dirty: dict[Item, object] = {}
         self._failing: set[Item] = set()
         self._task: asyncio.Task[None] | None = None
 
     def note(self, kind: str, name: str) -> None:
-        """(kind, name) changed or went away."""
+        """Note that (kind, name) changed or was removed."""
         self._dirty[kind, name] = object()
 
     def restore(self, knowledge: Knowledge) -> None:
-        """Take back what was stored (blocking). What cannot be read is logged and left out."""
+        """Restore the stored state (blocking). Unreadable items are logged and left out."""
         for kind in KINDS:
             for name, blob in self._state.load_all(kind).items():
                 try:
@@ -52,7 +52,7 @@ class Persistence:
         self._task = asyncio.create_task(self._work(knowledge), name="persistence")
 
     async def flush(self, knowledge: Knowledge) -> None:
-        """Everything noted so far is durable, or the log says what is not."""
+        """Make every noted change durable; log the ones that fail."""
         await self._collect(knowledge)
         try:
             await self._state.flush()
@@ -60,7 +60,7 @@ class Persistence:
             _log.error("control state could not be written", error=str(error))
 
     async def stop(self, knowledge: Knowledge) -> None:
-        """``flush``, and collect no more."""
+        """Stop collecting, and flush."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -87,9 +87,10 @@ class Persistence:
                 blob = await self._export(knowledge, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
-                # Else it changed during the export, or somebody else handed it over: this blob may be old.
+                # Otherwise it changed during the export or was handed over by another task: this blob may be
+                # old.
             except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
-                # It is tried again with every round: said once, not every second.
+                # It is tried again in every round: log it once, not every second.
                 if item not in self._failing:
                     _log.exception("control state is not saved, will try again", kind=item[0], name=item[1])
                 self._failing.add(item)
@@ -99,7 +100,7 @@ class Persistence:
     async def _export(self, knowledge: Knowledge, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
             return knowledge.export(kind, name)
-        # Millions of keys, or ids, to pack.
+        # In a thread: millions of keys or ids to pack.
         return await asyncio.get_running_loop().run_in_executor(self._pool, knowledge.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:

@@ -1,7 +1,7 @@
-"""Pins of a running proxy: those of calls in the control state, all of them carried over to what is cached.
+"""Pins of a running proxy: those of calls are kept in the control state; all are applied to the cache.
 
-Laws: a pin counts from the moment of its call and is durable before the call is answered; what is cached is
-gone over in the background after a start and a reload, and before a call is answered.
+Laws: a pin counts from the moment of its call and is durable before the call is answered. Cached pages are
+updated in the background after a start and a reload, and before a call is answered.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
-# Of a pin in another namespace than the proxy's own, for a proxy that knows none to leave out.
+# For a pin outside the proxy's own namespace: an older proxy without namespaces leaves it out.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -37,7 +37,7 @@ class _StoredPin(msgspec.Struct):
 
 
 class DurablePins:
-    """``pins`` with a memory. ``follow`` says how what is cached learns of them."""
+    """Pins of calls that survive a restart. ``follow`` sets the function that applies pins to the cache."""
 
     def __init__(self, pins: Pins, state: StateStore, clock: Clock) -> None:
         self.pins = pins
@@ -47,7 +47,7 @@ class DurablePins:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
-        """Take back what was stored (blocking). What cannot be read is logged and left out."""
+        """Restore the stored pins (blocking). Unreadable ones are logged and left out."""
         for name, blob in self._state.load_all(_KIND).items():
             try:
                 stored = msgspec.msgpack.decode(blob, type=_StoredPin)
@@ -62,10 +62,10 @@ class DurablePins:
     # ------------------------------------------------------------------ calls
 
     async def pin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Raises Conflict when there are too many, StateError when it cannot be saved."""
+        """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            await self._state.flush()  # another caller may be waiting for it, or was told that it failed
+            await self._state.flush()  # another caller may still wait for that save, or saw it fail
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -80,7 +80,7 @@ class DurablePins:
         await self._state.flush()
 
     async def unpin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Raises UnknownName, Conflict; StateError when it cannot be saved."""
+        """Remove a pin. Raises UnknownName, Conflict; StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
             await self._state.flush()  # as above
@@ -90,7 +90,7 @@ class DurablePins:
         await self._state.flush()
 
     def require(self, place: Prefix) -> None:
-        """Raises UnknownName or Conflict unless a call pinned exactly that."""
+        """Raise UnknownName or Conflict unless a call pinned exactly this prefix."""
         if place in self.pins:
             return
         uri, rule = _uri(place), self.pins.rule_over(place.bucket, place.prefix)
@@ -111,17 +111,17 @@ class DurablePins:
     # ------------------------------------------------------------------ what is cached
 
     def follow(self, renew: _Renew) -> None:
-        """Call ``renew`` in the background now, and whenever rules change."""
+        """Call ``renew`` in the background now, and after each change of the rules."""
         self._renew = renew
         self._spawn()
 
     def rules_changed(self) -> None:
-        """Other rules are in force."""
+        """Apply pins again after a change of the rules."""
         self.pins.changed()
         self._spawn()
 
     async def aclose(self) -> None:
-        """End what runs in the background."""
+        """Cancel the background tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -140,7 +140,7 @@ class DurablePins:
 
 
 def describe(place: int, rule: Rule) -> str:
-    """A rule as its author finds it."""
+    """Describe a rule in the form in which it stands in the configuration."""
     return f'rules[{place}] (bucket = "{rule.bucket}", prefix = "{rule.prefix}")'
 
 
@@ -151,6 +151,6 @@ def _uri(place: Prefix) -> str:
 
 def _name(place: Prefix) -> str:
     if place.namespace:
-        # No bucket begins like that.
+        # No bucket name begins like this.
         return msgspec.json.encode(place).decode()
     return f"{place.bucket}/{place.prefix}"

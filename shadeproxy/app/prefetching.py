@@ -1,4 +1,4 @@
-"""From ``[prefetch]`` to a running Prefetcher."""
+"""Start a Prefetcher from ``[prefetch]``."""
 
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
@@ -12,7 +12,7 @@ from shadeproxy.telemetry.stats import Stats
 def start_prefetching(
     settings: Settings, engine: Engine, orders: Orders, *, clock: Clock, stats: Stats
 ) -> Prefetcher:
-    """Fetch ahead from now on; close it before the engine."""
+    """Start prefetching and return the prefetcher. Close it before the engine."""
     limits = Limits(
         ahead_bytes=settings.prefetch.ahead,
         fetches=prefetch_slots(settings.origin.max_connections),

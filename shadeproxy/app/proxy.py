@@ -1,8 +1,8 @@
-"""One running proxy: everything that is opened, in order, and closed in the reverse order.
+"""One running proxy: opens every part in order, and closes them in reverse order.
 
-Start: tiers and state are opened, then the listeners; what the tiers hold is taken in meanwhile. Stop: not
-ready (the control listener says so until the end), no new S3 connections, requests under way end while the
-state is flushed, then the control listener and everything else close (design section 7).
+Start: open tiers and state, then the listeners; recovery of the tiers runs meanwhile. Stop: report "draining"
+on the control listener, refuse new S3 connections, let requests under way end while the state is flushed,
+then close the control listener and everything else (design section 7).
 """
 
 import asyncio
@@ -68,15 +68,15 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 _DRAIN_S = 30.0
 _CONTROL_DRAIN_S = 5.0
-# Handlers that were told to end get so long; aiohttp waits for it twice.
+# Time for handlers that were cancelled; aiohttp waits for it twice.
 _ABORT_S = 0.1
 _CONTROL_THREADS = 4
-# The reader process closes what it does not need: from this side an end could cross a request.
+# The worker closes idle relay connections: closed from this side, one could cross a request.
 _RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
-    """Build with settings, ``start`` on a running loop, ``stop`` once. ``calls``: see ``Media``."""
+    """A proxy. ``start`` it on a running loop, ``stop`` it once. ``calls``: see ``Media``."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None
@@ -95,9 +95,7 @@ class Proxy:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Open everything. Raises ConfigError, or ShadeProxyError for a port that is taken; nothing stays
-        open then.
-        """
+        """Open everything. Raises ConfigError, or ShadeProxyError for a taken port; then all is closed."""
         try:
             await self._start()
         except BaseException:
@@ -135,7 +133,7 @@ class Proxy:
         self.stats.origin_health = health.as_json
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
-            await origin.probe()  # a path that is not there is a setting to correct, not weather
+            await origin.probe()  # a missing path is a wrong setting, not an outage
         engine = await self._open_engine(knowledge, origin, rules, pins)
         await (grants := Grants(state)).take_over(settings, engine.cache)
         observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
@@ -258,7 +256,7 @@ class Proxy:
         return door
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
-        """The control listener on a Unix socket too; its path. Raises ConfigError."""
+        """Open the control listener on a Unix socket too; return its path. Raises ConfigError."""
         opened = await asyncio.to_thread(open_control_socket, self.settings)
         if opened is None:
             return None
@@ -271,7 +269,7 @@ class Proxy:
         return opened.path
 
     async def _start_readers(self, engine: Engine, terms: Terms, relay: S3Server, observer: Observer) -> None:
-        """Processes that accept beside this one, and pass on to ``relay`` what is no hit."""
+        """Start the workers, which accept connections too and relay everything but hits to ``relay``."""
         assert self._share is not None, "made for more than one worker"
         assert self._listener is not None, "bound before readers start"
 
@@ -294,7 +292,7 @@ class Proxy:
     async def _drain_s3(
         self, runner: web.ServerRunner, persistence: Persistence, knowledge: Knowledge
     ) -> None:
-        # State first of all: who waits for our end may lose patience and kill.
+        # Flush the state first: a supervisor may lose patience and kill this process.
         readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
         await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
 
@@ -380,7 +378,7 @@ class Proxy:
 
 
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
-    """Accept no more, close idle connections, let requests end for ``limit_s``, then end them."""
+    """Accept no more, close idle connections, wait ``limit_s`` for requests, then cut them off."""
     try:
         # aiohttp waits for its shutdown_timeout twice for each connection.
         async with asyncio.timeout(limit_s):

@@ -1,7 +1,8 @@
-"""A reader process, started by ``readers.py`` alone.
+"""A worker: a process that serves requests, started by ``readers.py`` alone.
 
-It answers hits and relays everything else. Without its owner it ends at once: what is cached may be written
-over by the next one. Signals are the owner's to hear; it says when to end.
+It answers hits and relays everything else to the coordinator. If the coordinator is gone it ends at once,
+because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells it
+when to end.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _BACKLOG = 1024
 
 
 class ReaderProcess:
-    """Serves what ``opening`` says until the owner ends it or is gone."""
+    """Serves by ``opening`` until the coordinator ends it or is gone."""
 
     def __init__(self, opening: Opening) -> None:
         settings, clock = opening.settings, SystemClock()
@@ -75,7 +76,7 @@ class ReaderProcess:
         self._fast = FastLane(self._reader, gate, clock=clock, jobs=_Nobody())
 
     async def run(self, end: socket.socket) -> None:
-        """Accept connections until told to end, then let the open ones finish."""
+        """Accept connections until the coordinator ends it, then let the open ones finish."""
         self._channel = await Channel.open(end, self._hear, self._die)
         listener = socket.socket(fileno=self._opening.listener)
         if self._over.is_set():
@@ -95,7 +96,7 @@ class ReaderProcess:
     def _protocol(self) -> ReaderProtocol:
         connection = ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
         if self._over.is_set():
-            # Accepted in the turn of the loop in which the server was closed.
+            # Accepted in the same turn of the loop in which the server was closed.
             connection.end()
         return connection
 
@@ -136,11 +137,11 @@ class ReaderProcess:
         try:
             self._channel.say(pack_reads(uses, kinds))
         except UnicodeEncodeError:
-            return  # somebody's job is no text: those 50 ms are not counted
+            return  # a job's name is not valid text: those 50 ms are not counted
 
 
 class _Nobody:
-    """Hits are counted by the owner, from what the reader notes; nothing else ends here."""
+    """An observer that ignores everything: the coordinator counts hits from the worker's access log."""
 
     def on_job(self, job: JobContext) -> None: ...
 
@@ -148,7 +149,7 @@ class _Nobody:
 
 
 def main() -> None:
-    """Serve; the argument is the descriptor of the channel."""
+    """Serve. The argument is the descriptor of the channel."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
@@ -172,5 +173,5 @@ def _first_frame(end: socket.socket) -> bytes:
 def _exactly(end: socket.socket, length: int) -> bytes:
     data = end.recv(length, socket.MSG_WAITALL)
     if len(data) < length:
-        sys.exit(1)  # the owner is gone already
+        sys.exit(1)  # the coordinator is gone already
     return data

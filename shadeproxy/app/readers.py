@@ -1,8 +1,8 @@
-"""The reader processes of a proxy: started, watched, started again, ended in order.
+"""The workers of a proxy: started, watched, restarted, ended in order.
 
-Laws: a reader never outlives its engine unnoticed: it ends when its channel closes, and it inherits the locks
-of the cache directories, so that the next engine cannot start there before the last reader is gone. What dies
-with a reader is its connections and the counts of its last 50 ms.
+Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
+coordinator cannot start there before the last worker is gone. A dying worker loses only its connections and
+the counts of its last 50 ms.
 """
 
 import asyncio
@@ -46,20 +46,20 @@ if os.getppid() != int(sys.argv[2]):
 from shadeproxy.app.reader import main
 main()
 """
-"""What a reader process runs. Until it hears its channel, which takes as long as its imports, it has no other
-way to learn that its owner died; clients would wait on a listener that nobody serves. Later it ignores the
+"""The program of a worker. While it imports it does not yet hear its channel, and only this signal tells it
+that the coordinator died; otherwise clients would wait on a listener that is not served. Later it ignores the
 signal.
 """
 _RESTART_S = 1.0
 _BACKLOG = 1024
-# Its connections are gone by then.
+# Relayed connections are gone by then.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Link:
-    """A reader process. ``unconfirmed``: done when it goes by terms that it was told, or is gone."""
+    """A worker. A future in ``unconfirmed`` is done when the worker uses its settings, or ends."""
 
     channel: Channel
     process: asyncio.subprocess.Process
@@ -67,7 +67,7 @@ class _Link:
 
 
 class Readers:
-    """All workers but this one accept from ``listener`` too. ``noted``: is told what they read."""
+    """All workers but the coordinator. They accept from ``listener`` too; ``noted`` gets their reads."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Readers:
         noted: Callable[[Uses, list[Kind]], None],
     ) -> None:
         self._count = settings.s3.workers - 1
-        # Of no file system, and gone with the process.
+        # An abstract socket: it is in no file system and ends with the process.
         relay = f"\0shadeproxy-{secrets.token_hex(16)}"
         claims, tiers = [], []
         for medium in media:
@@ -98,7 +98,7 @@ class Readers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, relay: S3Server) -> None:
-        """Start them; they serve within a second or so. ``relay`` gets what they pass on."""
+        """Start the workers, which serve within about a second. ``relay`` serves requests they pass on."""
         self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
         await self._relay.setup()
         link = socket.socket(socket.AF_UNIX)
@@ -108,12 +108,12 @@ class Readers:
 
     @property
     def terms(self) -> Terms:
-        """What readers go by."""
+        """The reloadable settings that workers use."""
         return self._opening.terms
 
     async def adopt(self, terms: Terms) -> None:
-        """Return when no reader goes by other terms than these: one that does not confirm that in time is
-        ended, and another one started.
+        """Send new settings and return when no worker uses others. A worker that does not confirm in time is
+        killed and replaced.
         """
         self._opening = self._opening._replace(terms=terms)
         asked: dict[asyncio.Future[None], _Link] = {}
@@ -131,11 +131,11 @@ class Readers:
             await asyncio.gather(*asked)
 
     async def stop(self, limit_s: float) -> None:
-        """Let them finish what they do, and end those that have not after ``limit_s``."""
+        """Let the workers finish, and kill those that still run after ``limit_s``."""
         self._stopping = True
         for link in self._links:
             link.channel.say(END)
-        # Connections that were given to us and idle are ours to end; without the first call the second waits.
+        # Idle relayed connections are closed here; without pre_shutdown, shutdown would wait for them.
         server = None if self._relay is None else self._relay.server
         if server is not None:
             server.pre_shutdown()
@@ -194,5 +194,5 @@ class Readers:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # it may have ended, and nobody was told yet
+    with suppress(ProcessLookupError):  # it may have ended without our knowing yet
         process.kill()

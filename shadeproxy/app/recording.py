@@ -1,4 +1,4 @@
-"""``[telemetry] trace``: the demand reads of a running proxy as a file for ``shadeproxy simulate``."""
+"""``[telemetry] trace``: writes the demand reads of a running proxy to a file for ``shadeproxy simulate``."""
 
 import asyncio
 from pathlib import Path
@@ -12,14 +12,14 @@ from shadeproxy.telemetry.recording import Recording, write
 _log = structlog.get_logger(__name__)
 MOST_READS = 10_000_000
 _EVERY_S = 60.0
-_GROWTH = 1.25  # packing takes longer the more there is, so it is done less often
+_GROWTH = 1.25  # packing time grows with the recording, so write it less often
 
 
 class Recorder:
-    """Writes ``reads`` to ``path`` now and then, and at the end; a failure is a log line."""
+    """Writes ``reads`` to ``path`` from time to time and at the end. A failure is only logged."""
 
     def __init__(self, path: Path, clock: Clock, *, most_reads: int = MOST_READS) -> None:
-        """Raises ConfigError when the directory is not there (blocking)."""
+        """Prepare a recording. Raises ConfigError if the directory does not exist (blocking)."""
         if not path.parent.is_dir():
             raise ConfigError(
                 f"telemetry.trace: there is no directory {path.parent}; make it, or name another"
@@ -34,7 +34,7 @@ class Recorder:
         self._task = asyncio.create_task(self._work(), name="recording")
 
     async def stop(self) -> None:
-        """Write what is left."""
+        """Stop, and write the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

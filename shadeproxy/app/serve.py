@@ -25,8 +25,8 @@ def serve(
     *,
     calls: Mapping[str, Calls] | None = None,
 ) -> None:
-    """Run until told to stop; requests under way are finished. ``load`` reads the settings again, from where
-    they came from. ``calls``: see ``Media``. Raises ConfigError before it listens.
+    """Run until SIGTERM or SIGINT; requests under way are finished. Raises ConfigError before it listens.
+    ``load`` reads the settings again, from the same sources. ``calls``: see ``Media``.
     """
     telemetry = settings.telemetry
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")

@@ -1,4 +1,4 @@
-"""Jobs that announced what they read and fell silent, and how much of the cache lies there for them."""
+"""Find jobs that announced an order and fell silent, and their share of the cache."""
 
 import asyncio
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.knowledge.datasets import Dataset
 from shadeproxy.engine.knowledge.orders import Orders
 
-_LEAST_S = 20.0  # less is a checkpoint
+_LEAST_S = 20.0  # a shorter pause may be a checkpoint
 
 
 class _Pages(NamedTuple):
-    """Every readable page's object hash and record length."""
+    """Object hash and record length of every readable page."""
 
     object_hash: NDArray[np.uint64]
     record_bytes: NDArray[np.int64]
@@ -31,7 +31,7 @@ class SilentJobs:
         self._clock = clock
 
     async def look(self) -> tuple[SilentJob, ...]:
-        """Those that have been silent for long, and have not ended."""
+        """Return the jobs that have been silent for long and have not ended."""
         now_s = self._clock.now_s()
         self._orders.tick(now_s)
         silent = [

@@ -1,7 +1,7 @@
-"""What every serving process goes by and what may change while it runs; and which settings that is.
+"""The settings that serving processes use and that may change at run time.
 
-Law: a process goes by one set of terms at a time. What cannot change stays as it was at the start, and the
-mixture of both must be a configuration that ``serve`` would have started with.
+Law: a process uses one set of them at a time. Other settings stay as they were at the start, and the mixture
+of both must be a configuration with which ``serve`` would have started.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from shadeproxy.engine.rules import Rule
 
 
 class Terms(NamedTuple):
-    """Reader processes get it through their channel."""
+    """The reloadable settings of a worker, sent through its channel."""
 
     clients: tuple[ClientKey, ...]
     anonymous: bool
@@ -29,7 +29,7 @@ class Terms(NamedTuple):
 
 
 def build_terms(settings: Settings) -> Terms:
-    """Reads secrets (blocking). Raises ConfigError."""
+    """Build the reloadable settings; reads secrets (blocking). Raises ConfigError."""
     telemetry = settings.telemetry
     return Terms(
         build_clients(settings),
@@ -41,9 +41,9 @@ def build_terms(settings: Settings) -> Terms:
 
 
 def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
-    """``current`` with all of ``wanted`` that can change at run time, and the keys that cannot.
+    """Return ``current`` with all reloadable settings of ``wanted``, and the keys that cannot change.
 
-    Raises ConfigError when the two do not go together: an anonymous proxy, say, that still listens where
+    Raises ConfigError when the two do not fit together: an anonymous proxy, say, that still listens where
     other machines reach it.
     """
     live: dict[str, Any] = {

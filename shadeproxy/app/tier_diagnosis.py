@@ -21,10 +21,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """``limit_bytes``: what it may hold now. ``file_system_bytes``, ``free_bytes``: of what it lies on.
-    ``detached``: its directory was deleted or replaced. ``aside``: directories that earlier starts could not
-    use. ``set_aside``: caches of other origins. ``owed_erasures``: old pages that could not be erased.
-    ``refused_writes``: why some are refused, or "".
+    """Facts about a tier. ``limit_bytes``: the bytes that it may hold now. ``file_system_bytes``,
+    ``free_bytes``: of its file system. ``detached``: its directory was deleted or replaced. ``aside``:
+    directories that earlier starts could not use. ``set_aside``: caches of other origins. ``owed_erasures``:
+    old pages that could not be erased. ``refused_writes``: why some writes are refused, or "".
     """
 
     name: str
@@ -46,7 +46,7 @@ class TierFacts:
 
 
 def tier_findings(tier: TierFacts) -> Iterator[Finding]:
-    """Yield what is wrong with one tier."""
+    """Yield the findings of one tier."""
     where = f"cache.{tier.name}"
     if tier.disabled_reason:
         yield Finding(
@@ -128,7 +128,7 @@ def _room(tier: TierFacts, where: str) -> Iterator[Finding]:
 
 
 def aside_finding(what: str, paths: tuple[str, ...]) -> Finding:
-    """Return the finding of directories that a start renamed because it could not use them."""
+    """Return the finding for directories that a start renamed because it could not use them."""
     return Finding(
         f"{what} moved aside",
         "warning",

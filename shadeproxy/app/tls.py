@@ -1,8 +1,8 @@
 """The certificate of the S3 listener, read again when its files change.
 
-Renewal tools replace the files under a running server. New connections get the new certificate, those that
-stand keep theirs. Files that do not fit each other (they are replaced one after the other) change nothing:
-the certificate that served so far goes on serving, and the next look tries again.
+Renewal tools replace the files under a running server. New connections get the new certificate, existing ones
+keep theirs. While the files do not match (they are replaced one after the other), the old certificate stays
+in use, and the next look tries again.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class ServerTls:
-    """``context`` is one object for the life of the listener.
+    """The TLS context of the listener: ``context`` is one object for its whole life.
 
-    Making one reads the files. Raises ConfigError for those that cannot be used.
+    Making it reads the files. Raises ConfigError for unusable ones.
     """
 
     def __init__(self, cert: str, key: str) -> None:
@@ -32,18 +32,19 @@ class ServerTls:
         self.context = self._load()
 
     def changed(self) -> bool:
-        """Whether there are new files that can be used. Blocks. Raises ConfigError for what cannot."""
+        """Return whether there are new, usable files. Blocks. Raises ConfigError for unusable ones."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        # Into a context of its own: a pair that does not fit would leave half of it in the live one.
+        # Load into a separate context: a pair that does not match would leave half of it in the live one.
         self._load()
         self._found = stamp
         return True
 
     def adopt(self) -> None:
-        """Show what ``changed`` found to new connections. To be called where connections are accepted:
-        OpenSSL does not guard a context that one thread changes and another one copies. Raises ConfigError.
+        """Use the files that ``changed`` found for new connections. Raises ConfigError. Call it on the thread
+        that accepts connections: OpenSSL does not guard a context that one thread changes while another
+        copies it.
         """
         try:
             self.context.load_cert_chain(self._cert, self._key)
@@ -52,7 +53,7 @@ class ServerTls:
         self._seen = self._found
 
     async def watch(self, clock: Clock) -> None:
-        """Look every two seconds, until cancelled."""
+        """Look for new files every two seconds, until cancelled."""
         told = ""
         while True:
             await clock.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Configuration: read once by the composition root and the command line, by nobody else."""
+"""Configuration: only the composition root and the command line read it, once."""
 
 from shadeproxy.config.settings import Settings
 

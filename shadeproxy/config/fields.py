@@ -1,7 +1,7 @@
-"""The scalar types of the configuration: how a value is written, and what it is inside.
+"""The scalar types of the configuration: their written form and their value in the program.
 
-A parser here raises ValueError that says what to write instead; ``explain`` adds the key and its origin.
-Every type writes itself back exactly, so that ``shadeproxy config`` prints a file that can be used.
+A parser raises ValueError that says how to write the value; ``explain`` adds key and place. Every type writes
+itself back exactly, so the output of ``shadeproxy config`` is a usable file.
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener binds. ``host`` without brackets; port 0 lets the system choose."""
+    """Address of a listener. ``host`` has no brackets; port 0 lets the system choose."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return whether only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -45,7 +45,7 @@ class Address:
 
 
 def parse_address(value: Any) -> Address:
-    """An Address of "host:port" or "[ipv6]:port". Raises ValueError."""
+    """Parse "host:port" or "[ipv6]:port". Raises ValueError."""
     if isinstance(value, Address):
         return value
     host, colon, port = str(value).rpartition(":")
@@ -56,7 +56,7 @@ def parse_address(value: Any) -> Address:
 
 
 def write_size(size_bytes: int) -> str:
-    """``size_bytes`` in the largest unit that divides it, so that nothing is rounded."""
+    """Write ``size_bytes`` in the largest unit that divides it, so that nothing is rounded."""
     step = 0
     while size_bytes and size_bytes % 1024 == 0 and step < len(_UNITS) - 1:
         size_bytes, step = size_bytes // 1024, step + 1
@@ -64,7 +64,7 @@ def write_size(size_bytes: int) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """``seconds`` as "2 h", "5 min", "2 s" or "250 ms", exactly."""
+    """Write ``seconds`` as "2 h", "5 min", "2 s" or "250 ms", exactly."""
     for unit, factor in (("h", 3600), ("min", 60)):
         if seconds and seconds % factor == 0:
             return f"{seconds / factor:g} {unit}"
@@ -103,7 +103,7 @@ def _url(value: str) -> str:
 
 
 def path_or(default: Callable[[], Path]) -> BeforeValidator:
-    """Turns "" into the default directory and expands a leading "~"."""
+    """Return a validator that turns "" into the default directory and expands a leading "~"."""
 
     def resolve(value: Any) -> Any:
         if value is None or value == "":

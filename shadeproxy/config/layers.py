@@ -1,7 +1,7 @@
-"""Where values come from: the file, the environment, the command line, in rising order of precedence.
+"""The sources of values: the file, the environment, the command line, in rising order of precedence.
 
-Each layer is a nested dict of raw values; ``merge`` lays them over each other and remembers which layer
-a value came from, for error texts and ``shadeproxy config``. Nothing is validated here.
+Each layer is a nested dict of raw values. ``merge`` combines them and remembers the place of each value, for
+error texts and ``shadeproxy config``. Nothing is validated here.
 """
 
 import os
@@ -22,14 +22,14 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values and how to name their place: "{key}" stands for the dotted key."""
+    """Raw values and a template that names their place: "{key}" stands for the dotted key."""
 
     place: str
     values: dict[str, Any]
 
 
 def read_file(path: Path) -> Layer:
-    """The values of a TOML file. Raises ConfigError."""
+    """Read the values of a TOML file. Raises ConfigError."""
     try:
         return Layer(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -45,10 +45,10 @@ def read_file(path: Path) -> Layer:
 
 
 def read_environment(settings: type[BaseSettings]) -> Layer:
-    """The values of SHADEPROXY__SECTION__KEY variables; lists and tables are JSON."""
+    """Read the values of SHADEPROXY__SECTION__KEY variables. Lists and tables are JSON."""
     values = dict(_Environment(settings)())
     for name in os.environ:
-        # A section that the model does not have is not looked for; it must not pass unnoticed.
+        # pydantic ignores unknown sections; add them here so that they are reported.
         if name.upper().startswith(ENV_PREFIX):
             section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
             if section not in settings.model_fields:
@@ -57,7 +57,7 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
 
 
 def read_overrides(overrides: Iterable[str]) -> Layer:
-    """The values of ``section.key=value`` arguments; the value is TOML, or else text. Raises ConfigError."""
+    """Parse ``section.key=value`` arguments. The value is TOML, or else text. Raises ConfigError."""
     values: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, text = override.partition("=")
@@ -75,7 +75,7 @@ def read_overrides(overrides: Iterable[str]) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
-    """All layers over each other, the last one on top; and the place of every leaf by its key."""
+    """Combine the layers, the last one on top; return the values and the place of every leaf by its key."""
     merged: dict[str, Any] = {}
     places: dict[Key, str] = {}
     for layer in layers:
@@ -100,7 +100,7 @@ def _lay(below: dict[str, Any], above: dict[str, Any], at: Key, place: str, plac
 
 
 class _Environment(EnvSettingsSource):
-    """Text that is not JSON stays text, so that validation can name the key it does not fit."""
+    """Keeps text that is not JSON as text, so that validation can name the key."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:

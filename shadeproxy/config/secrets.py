@@ -1,7 +1,7 @@
 """Secrets by reference: an environment variable, a file, or the AWS chain; never a literal in the file.
 
-A reference is read only when it is needed (``serve``, ``check``), so that ``shadeproxy config`` works
-without the secrets and cannot show them. Errors name the reference, never the value.
+A reference is read only when it is needed (``serve``, ``check``), so ``shadeproxy config`` works without the
+secrets and cannot show them. Errors name the reference, never the value.
 """
 
 import configparser
@@ -22,7 +22,7 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """``table`` when it holds no literal secret; raises ValueError that says what to write ``instead``."""
+    """Return ``table``. Raises ValueError for a literal secret, with what to write ``instead``."""
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
         raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")
@@ -30,14 +30,14 @@ def refuse_literals(table: Any, *, instead: str) -> Any:
 
 
 def read_secret(what: str, *, env: str = "", file: str = "") -> str:
-    """The secret that ``env`` or ``file`` refers to, without surrounding white space.
+    """Return the secret that ``env`` or ``file`` refers to, without surrounding white space.
 
     Raises ConfigError that names ``what`` and the reference.
     """
     secret, place = _read(what, env, file)
     try:
         secret.encode()
-    except UnicodeEncodeError:  # how Python keeps bytes of the environment that are none
+    except UnicodeEncodeError:  # Python keeps undecodable bytes of the environment as surrogates
         raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(
@@ -47,7 +47,7 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
-    """What stands there, stripped, and the place in words. Raises ConfigError."""
+    """Return the text, stripped, and its place in words. Raises ConfigError."""
     if env:
         text, place = os.environ.get(env), f"the environment variable {env}"
         if text is None:
@@ -65,7 +65,7 @@ def _read(what: str, env: str, file: str) -> tuple[str, str]:
 
 
 class UpstreamCredentials(Section):
-    """Whose rights a client has at the origin: "shared" (the proxy's own), or a table."""
+    """A client's rights at the origin: "shared" (those of the proxy), or a table of credentials."""
 
     access_key: str = ""
     secret_env: str = ""
@@ -96,7 +96,7 @@ class UpstreamCredentials(Section):
         return not self.access_key
 
     def resolve(self) -> Credentials | None:
-        """The credentials; None for "shared". Raises ConfigError."""
+        """Return the credentials; None for "shared". Raises ConfigError."""
         if self.is_shared:
             return None
         what = f"upstream credentials of {self.access_key}"
@@ -132,10 +132,10 @@ class OriginCredentials(Section):
         return self
 
     def resolve(self) -> Credentials | None:
-        """Credentials from the environment names or the file; None: anonymous, a profile, or the chain.
+        """Read the credentials from the environment names or the file; None for the other sources.
 
-        ``file`` has the format of ``~/.aws/credentials``; ``profile`` picks its section ("default").
-        Raises ConfigError.
+        The others are anonymous, a profile, and the chain. ``file`` has the format of ``~/.aws/credentials``;
+        ``profile`` picks its section ("default"). Raises ConfigError.
         """
         what = "origin.credentials"
         if self.access_key_env:
@@ -149,8 +149,8 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """A client's secret: exactly one of an environment variable and a file. The session token of a temporary
-    key: at most one.
+    """A client's secret: exactly one of an environment variable and a file. A temporary key also has a
+    session token, from at most one of both.
     """
 
     access_key: str
@@ -182,11 +182,11 @@ class SecretReference(Section):
         return self
 
     def secret(self) -> str:
-        """The secret key. Raises ConfigError."""
+        """Return the secret key. Raises ConfigError."""
         return read_secret(f"auth.clients {self.access_key}", env=self.secret_env, file=self.secret_file)
 
     def session_token(self) -> str | None:
-        """What must come with a temporary key. Raises ConfigError."""
+        """Return the session token that must come with a temporary key, or None. Raises ConfigError."""
         if not self.session_token_env and not self.session_token_file:
             return None
         what = f"session token of auth.clients {self.access_key}"
@@ -201,7 +201,7 @@ def _read_credentials_file(file: str, profile: str) -> Credentials:
         section = parser[profile]
         access_key, secret_key = section["aws_access_key_id"], section["aws_secret_access_key"]
     except (configparser.Error, KeyError):
-        # The parser's own text quotes the line, which may be the secret.
+        # The parser's own error text quotes the line, which may be the secret.
         raise ConfigError(
             f"origin.credentials.file: {file} needs a section [{profile}] with aws_access_key_id and"
             " aws_secret_access_key, as in ~/.aws/credentials"

@@ -95,7 +95,7 @@ class ControlListener(Section):
         return value
 
     def resolve_token(self) -> str | None:
-        """The bearer token; None when none is asked for. Raises ConfigError."""
+        """Return the bearer token; None if the listener has none. Raises ConfigError."""
         if not self.token:
             return None
         kind, _, name = self.token.partition(":")
@@ -156,7 +156,7 @@ class OriginSection(Section):
 
 
 OWN_NAMESPACE = "shared"
-"""How the namespace of the proxy's own credentials is written."""
+"""Name of the namespace of the proxy's own credentials."""
 _NAME = re.compile(NAME_PATTERN)
 
 

@@ -1,4 +1,4 @@
-"""The whole configuration, checked as a whole. ``Settings.load`` raises ConfigError and nothing else."""
+"""The whole configuration, validated as a whole. ``Settings.load`` raises only ConfigError."""
 
 import platform
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from shadeproxy.core.types import OWN
 
 
 class Settings(BaseSettings):
-    """What ``config.toml`` describes. ``Settings()`` is the defaults alone, whatever the environment."""
+    """The content of ``config.toml``. ``Settings()`` holds the defaults alone and ignores the environment."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
@@ -51,9 +51,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Iterable[str] = ()) -> Self:
-        """Flags over environment over file over defaults. ``overrides``: "section.key=value".
+        """Load flags over environment over file over defaults. ``overrides``: "section.key=value".
 
-        Raises ConfigError: a line for each error, with the place, the key and what to write.
+        Raises ConfigError with one line for each error: the place, the key and what to write.
         """
         files = [read_file(path)] if path is not None else []
         values, places = merge([*files, read_environment(cls), read_overrides(overrides)])
@@ -73,7 +73,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is passed in: ``load`` reads the layers itself, to know where a value came from."""
+        """Return only the passed values: ``load`` reads the layers itself, to know each value's place."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
@@ -158,24 +158,24 @@ class Settings(BaseSettings):
         return self
 
     def namespace_of(self, client: Client) -> str:
-        """In which a client's names of buckets are meant. Without a name for it two clients share one only
-        where they have the same key at the origin.
+        """Return the namespace of a client's bucket names. Two clients without a configured namespace share
+        one only if they have the same key at the origin.
         """
         if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
             return OWN
         return client.namespace or f"key:{client.upstream.access_key}"
 
     def masked(self) -> dict[str, Any]:
-        """The effective values as TOML types. Secrets are references here, so none can be shown."""
+        """Return the effective values as TOML types. Secrets are references, so none can be shown."""
         return self.model_dump(mode="json")
 
     def note(self, key: Key) -> str:
-        """``place``, and the meaning of what is decided by other settings."""
+        """Return ``place``, and the meaning of a value that other settings decide."""
         meaning = ""
         if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
             meaning = f'here "{"account" if self.origin.names_by_account else "global"}"'
         return "; ".join(filter(None, (meaning, self.place(key))))
 
     def place(self, key: Key) -> str:
-        """Where the value of ``key`` was written: a file, a variable, a flag; "" for a default."""
+        """Return the place of the value of ``key``: a file, a variable, a flag; "" for a default."""
         return self._places.get(key, "")

@@ -1,4 +1,4 @@
-"""Writing settings as TOML: the few shapes that settings have, with a note where a value is not a default."""
+"""Write settings as TOML: the few shapes that settings have, with a note after a value."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -8,9 +8,9 @@ from shadeproxy.config.layers import Key
 
 
 def write_toml(values: Mapping[str, Any], note: Callable[[Key], str] = lambda _: "") -> str:
-    """``values`` (tables, lists of tables, strings, numbers, booleans, lists) as a TOML document.
+    """Return ``values`` (tables, lists of tables, strings, numbers, booleans, lists) as a TOML document.
 
-    ``note(key)``: a remark for the end of that key's line, or "".
+    ``note(key)`` returns a remark for the end of that key's line, or "".
     """
     return "\n".join(_table(values, (), note)).lstrip("\n") + "\n"
 
@@ -45,5 +45,5 @@ def _value(value: Any) -> str:
         return f"{{ {', '.join(f'{name} = {_value(inner)}' for name, inner in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
-    # JSON's strings, numbers and booleans are TOML's.
+    # Strings, numbers and booleans of JSON are valid TOML.
     return json.dumps(value, ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""The vocabulary: values, errors and pure functions that every layer shares. No I/O lives here."""
+"""Values, errors and pure functions that every layer shares. Nothing here does I/O."""

@@ -18,7 +18,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    # The functions themselves: a request asks several times, and a method around them costs as much again.
+    # The functions themselves: a request reads the clock several times, and a wrapper would double the cost.
     now_s = staticmethod(time.time)
     monotonic_s = staticmethod(time.monotonic)
 
@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: ``advance`` steps it, ``sleep`` steps it and yields once."""
+    """A clock for tests, which moves only by ``advance`` and ``sleep``. ``sleep`` also yields once."""
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:
         self._now_s = now_s

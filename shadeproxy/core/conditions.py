@@ -24,11 +24,11 @@ class Conditions:
     if_range: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether any field could change the status (If-Range only decides about the range)."""
+        """Return whether a field could change the status. If-Range only decides about the range."""
         return any((self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since))
 
     def evaluate(self, meta: ObjectMeta) -> Verdict:
-        """What the conditions say of ``meta``. Dates that cannot be parsed are ignored, as the RFC asks."""
+        """Evaluate the conditions against ``meta``. Unreadable dates are ignored, as the RFC asks."""
         if self.if_match is not None:
             if not _matches(self.if_match, meta.etag, weak=False):
                 return Verdict.FAILED
@@ -46,7 +46,7 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Whether a Range is to be honoured (RFC 9110 section 13.1.5): True without If-Range."""
+        """Return whether to honour a Range (RFC 9110 section 13.1.5): always, unless an If-Range fails."""
         if self.if_range is None:
             return True
         value = self.if_range.strip()
@@ -62,7 +62,7 @@ def _matches(field: str, etag: str, *, weak: bool) -> bool:
     for raw in field.split(","):
         candidate = raw.strip()
         is_weak = candidate.startswith("W/")
-        # S3 accepts entity tags without their quotes, and so do its clients' tests.
+        # S3 accepts entity tags without their quotes, and the tests of S3 clients rely on that.
         tag = candidate.removeprefix("W/").strip('"')
         if tag == etag.removeprefix("W/").strip('"') and (weak or not (is_weak or etag.startswith("W/"))):
             return True

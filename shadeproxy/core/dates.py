@@ -1,7 +1,7 @@
-"""Dates of HTTP fields (RFC 9110 section 5.6.7), as they come from anyone: what is none is None.
+"""Dates of HTTP fields (RFC 9110 section 5.6.7).
 
-The one place that calls the standard library's parser, which raises four kinds of errors for dates that no
-calendar has.
+Only this module calls the standard library's parser, which raises four kinds of errors for impossible dates.
+Anybody may send such a field, so an unreadable date becomes None.
 """
 
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_http_date(field: str | None) -> datetime | None:
-    """The moment that ``field`` names, aware (UTC where it names no zone); None when it names none."""
+    """Parse a date field into an aware datetime (UTC if it names no zone); return None if it is no date."""
     if not field:
         return None
     try:

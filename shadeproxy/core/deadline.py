@@ -1,8 +1,9 @@
-"""One time budget for a request that reads the origin, and the least rate of the body behind it.
+"""The time budget of a request that reads the origin, and the minimum rate of the body after it.
 
-A ``Deadline`` is made once, where a request comes in, and found through ``DEADLINE`` by whoever waits on its
-behalf: for a slot, for memory, for a try, between tries. A task inherits the variable from who started it, so
-work that outlives the request, or is shared with others, clears it and is bounded for itself (docs/adr/0023).
+A ``Deadline`` is made once, when a request arrives. Code that waits for the request (for a slot, for memory,
+for an attempt, between attempts) finds it in the context variable ``DEADLINE``. A task inherits the variable
+from its creator, so work that outlives the request, or is shared, clears it and sets limits of its own
+(docs/adr/0023).
 """
 
 import asyncio
@@ -17,8 +18,8 @@ T = TypeVar("T")
 
 
 class ReadBounds(NamedTuple):
-    """``first_byte_s``: until the first byte of an answer. From then on each second of waiting, past the
-    first ``window_s``, must be worth ``least_bytes_per_s``.
+    """Limits of one read from the origin. ``first_byte_s``: time until the first byte of an answer. After
+    that, the reader may wait ``window_s``; each further second of waiting must bring ``least_bytes_per_s``.
     """
 
     first_byte_s: float = 25.0
@@ -41,27 +42,27 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it; negative once it has passed."""
+        """Seconds until the deadline; negative once it has passed."""
         return self.at_s - self._clock.monotonic_s()
 
     @property
     def arriving_left_s(self) -> float:
-        """Seconds for an answer that is held until more of it is here: ``left_s`` and a window."""
+        """Seconds for an answer that waits until more of it has arrived: ``left_s`` plus one window."""
         return self.left_s + self._bounds.window_s
 
     def renewed(self) -> "Deadline":
-        """The same budget from now on: for the next part of an answer that has begun."""
+        """Return a deadline with the same budget from now on, for the next part of an answer."""
         return Deadline(self._clock, self._bounds)
 
     def exceeded(self) -> DeadlineExceeded:
-        """The error of a request that had no byte in time."""
+        """Return the error of a request that got no byte in time."""
         return DeadlineExceeded(
             f"the origin has given no byte of the answer within {self._bounds.first_byte_s:g} s, waiting for"
             " a connection and for memory included; retry later, or raise origin.timeouts.first_byte"
         )
 
     async def bound(self, work: Awaitable[T], *, arriving: bool = False) -> T:
-        """The result of ``work``, which is cancelled when time is up. Raises DeadlineExceeded.
+        """Return the result of ``work``, or cancel it when time is up. Raises DeadlineExceeded.
 
         ``arriving``: the result is a whole answer, not only its first byte.
         """
@@ -76,12 +77,12 @@ class Deadline:
 
 
 DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
-"""Of the request that is being served; None where no client waits."""
+"""The deadline of the request that is being served; None where no client waits."""
 
 
 class Pace:
-    """The seconds that a reader may still wait for a body. Only waiting counts: a slow reader does not make
-    its origin slow.
+    """The minimum rate of one body. Only waiting for the origin counts, so a slow client does not make its
+    origin look slow.
     """
 
     __slots__ = ("_bounds", "left_s")
@@ -92,15 +93,15 @@ class Pace:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds that are left; None where no rate is asked for."""
+        """Seconds of waiting that are left; None where no minimum rate is set."""
         return self.left_s if self._bounds.least_bytes_per_s else None
 
     def restart(self) -> None:
-        """Another body begins."""
+        """Start again with a full window, for another body."""
         self.left_s = self._bounds.window_s
 
     def note(self, waited_s: float, size_bytes: int) -> bool:
-        """Take in that ``size_bytes`` came after ``waited_s``; False: that is too slow."""
+        """Record that ``size_bytes`` arrived after ``waited_s``; return False if that is too slow."""
         rate, window_s = self._bounds.least_bytes_per_s, self._bounds.window_s
         if not rate:
             return True

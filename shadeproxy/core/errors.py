@@ -1,8 +1,8 @@
 """Every error that ShadeProxy raises on purpose, as one small tree.
 
-A class here says *whose fault it is and who may see it*; nothing here knows HTTP. The S3 and control
-listeners each hold one table from these classes to answers, and a test walks this tree and fails on a
-class without a row. Foreign exceptions are translated into these where they enter (origin, tiers, state).
+A class says *whose fault the error is and who may see it*; nothing here knows HTTP. The S3 and control
+listeners each hold one table from these classes to answers; a test fails if a class has no row. Foreign
+exceptions are translated into these classes where they enter (origin, tiers, state).
 """
 
 from typing import ClassVar
@@ -36,11 +36,11 @@ class BodyTooLarge(RequestError):
 
 
 class BodyMismatch(RequestError):
-    """The body is not the one that was promised: wrong hash, checksum or length."""
+    """The body has another hash, checksum or length than the request promised."""
 
 
 class PayloadMismatch(BodyMismatch):
-    """The body does not have the SHA-256 that the request was signed with."""
+    """The body does not have the SHA-256 that was signed with the request."""
 
 
 class BodyIncomplete(BodyMismatch):
@@ -48,7 +48,7 @@ class BodyIncomplete(BodyMismatch):
 
 
 class ClientTooSlow(RequestError):
-    """The client keeps what waits for its body waiting for too long."""
+    """The client sent its body too slowly, for too long, to code that waits for it."""
 
 
 class MissingLength(RequestError):
@@ -56,19 +56,19 @@ class MissingLength(RequestError):
 
 
 class OriginIsProxy(RequestError):
-    """A request of this proxy to its origin came back to it: the origin's endpoint names the proxy."""
+    """The proxy received its own request to the origin: the endpoint of its origin names the proxy itself."""
 
 
 class NotSupported(RequestError):
-    """An S3 operation or option that the proxy or this origin cannot do (501, never silence)."""
+    """An S3 operation or option that the proxy or this origin lacks: answered 501, never ignored."""
 
 
 class UnknownName(RequestError):
-    """A dataset, job or operation that the control side does not know."""
+    """The control API does not know this dataset, job or operation."""
 
 
 class Conflict(RequestError):
-    """The request contradicts what is registered already."""
+    """The request contradicts what is already registered."""
 
 
 class RangeNotSatisfiable(RequestError):
@@ -80,11 +80,11 @@ class RangeNotSatisfiable(RequestError):
 
 
 class AuthError(RequestError):
-    """The client is not who it says, or may not do this."""
+    """The client is not the one that it claims to be, or may not do this."""
 
 
 class AccessDenied(AuthError):
-    """Authenticated or anonymous, but without the right."""
+    """The client, authenticated or anonymous, lacks the right."""
 
 
 class UnknownAccessKey(AuthError):
@@ -92,15 +92,15 @@ class UnknownAccessKey(AuthError):
 
 
 class SignatureMismatch(AuthError):
-    """The signature that was computed is not the one that was sent."""
+    """The computed signature differs from the one in the request."""
 
 
 class ClockSkew(AuthError):
-    """The request was signed more than 15 minutes from now."""
+    """The time of the signature is more than 15 minutes away from now."""
 
 
 class RequestExpired(AuthError):
-    """A presigned URL past its expiry, or an expired session token."""
+    """A presigned URL or a session token has expired."""
 
 
 class MalformedAuth(AuthError):
@@ -115,16 +115,16 @@ class MalformedQueryAuth(AuthError):
 
 
 class OriginError(ShadeProxyError):
-    """The origin did not give what was asked. ``retryable``: the same request may succeed later."""
+    """The origin did not give the answer asked for. ``retryable``: the same request may succeed later."""
 
     retryable: ClassVar[bool] = False
 
 
 class OriginAnswer(OriginError):
-    """The origin answered with an error of its own; it is final and goes to the client as it is.
+    """The origin answered with an error of its own. It is final and is passed on unchanged.
 
-    ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body).
-    ``headers`` holds what the client may see of the origin's headers.
+    ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body). ``headers``
+    holds those headers of the origin that the client may see.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class NotS3(OriginError):
 
 
 class OriginUnavailable(OriginError):
-    """Refused, reset, timed out, or a 5xx answer: worth a retry, then a 503 for the client.
+    """The origin refused, reset, timed out or answered 5xx: retried, then a 503 for the client.
 
-    ``retry_after_s``: what the origin asked for in Retry-After, None where it did not.
+    ``retry_after_s``: the origin's Retry-After; None where it sent none.
     """
 
     retryable: ClassVar[bool] = True
@@ -159,7 +159,7 @@ class OriginUnavailable(OriginError):
 
 
 class OutcomeUnknown(OriginUnavailable):
-    """A change was sent to the origin, which did not answer: it may have been carried out."""
+    """The origin did not answer a request that changes something: the change may have been made."""
 
     retryable: ClassVar[bool] = False
 
@@ -169,22 +169,22 @@ class OriginThrottled(OriginUnavailable):
 
 
 class DeadlineExceeded(OriginError):
-    """A request's time budget ended before its first byte came: 503 SlowDown, before its client gives up."""
+    """The time budget ended before the first byte: 503 SlowDown, before the client gives up."""
 
 
 class BodyCutShort(OriginError):
-    """The origin ended a body before its announced length; what came is never published."""
+    """The origin ended a body before its announced length. The bytes that came are never published."""
 
     retryable: ClassVar[bool] = True
 
 
 class BodyDamaged(OriginError):
-    """The body is not the one that the origin's own checksum is of; what came is never published."""
+    """The body does not match the origin's own checksum. The bytes that came are never published."""
 
 
 class Unidentified(OriginError):
-    """The origin does not say which version its answer is of, by a strong ETag, or how long that is: the
-    object can be passed on, and never cached. Listeners forward the read instead; see engine/unidentified.py.
+    """The origin's answer has no strong ETag or no length, so its version is unknown and it cannot be cached.
+    Listeners forward the read instead; see engine/unidentified.py.
     """
 
     def __init__(self, name: object) -> None:
@@ -199,19 +199,19 @@ class ObjectChanged(OriginError):
 
 
 class TierError(ShadeProxyError):
-    """A tier could not store or return a page. Never leaves the engine: it becomes a miss."""
+    """A tier could not store or return a page. Never leaves the engine, which treats it as a miss."""
 
 
 class TierFull(TierError):
-    """No room, and nothing may be freed."""
+    """The tier has no room and may not free any."""
 
 
 class WriteRefused(ShadeProxyError):
-    """Nothing was written: a tier could answer the old version after a restart, and nothing prevents it."""
+    """Nothing was written, because a tier could return the old version after a restart."""
 
 
 class PeerError(ShadeProxyError):
-    """A peer proxy failed. Never leaves the engine: it becomes a miss."""
+    """A peer proxy failed. Never leaves the engine, which treats it as a miss."""
 
 
 class StateError(ShadeProxyError):
@@ -219,7 +219,7 @@ class StateError(ShadeProxyError):
 
 
 class Overloaded(ShadeProxyError):
-    """The memory ledger or a queue is full: come back after ``retry_after_s``."""
+    """The memory ledger or a queue is full. The client may retry after ``retry_after_s``."""
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -227,12 +227,12 @@ class Overloaded(ShadeProxyError):
 
 
 class ShuttingDown(ShadeProxyError):
-    """The proxy drains and takes no new work."""
+    """The proxy is shutting down and accepts no new work."""
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers where the command line asked. ``url``: where that is; ``reason``: why there
-    is no answer, "" where the message alone says it.
+    """No control listener answers at ``url``, where the command line asked. ``reason``: the cause, "" where the
+    message alone says it.
     """
 
     def __init__(self, message: str, *, url: str = "", reason: str = "") -> None:
@@ -242,4 +242,4 @@ class NoListener(ShadeProxyError):
 
 
 class ConfigError(ShadeProxyError):
-    """The configuration cannot be used; the text names the key and what to change."""
+    """The configuration cannot be used. The text names the key and says how to change it."""

@@ -1,7 +1,7 @@
-"""Numbers that stand for names: of an object, of a version, and the group that a key belongs to.
+"""Hashes that stand for names: of an object, of a version; and the group of a key.
 
-Columns hold these instead of keys: 8 bytes instead of about 100, and comparable a thousand at a time.
-The definitions are durable (datasets and catalogues are stored with them): never change them.
+Columns hold these instead of keys: 8 bytes instead of about 100, and a thousand are compared at a time. The
+definitions are durable, because datasets and catalogues are stored with them: never change them.
 """
 
 from functools import lru_cache
@@ -15,10 +15,10 @@ GroupName = tuple[str, str, str]
 
 
 def object_hash(ref: ObjectRef) -> int:
-    """xxh3-64 of bucket, NUL, key in UTF-8, as an unsigned 64-bit integer.
+    """Hash bucket, NUL and key in UTF-8 with xxh3-64 into an unsigned 64-bit integer.
 
-    A key that came from the wire as no valid UTF-8 keeps its octets (surrogateescape). The namespace is the
-    seed, 0 for the proxy's own: no name of one namespace can spell a name of another.
+    A key that is not valid UTF-8 on the wire keeps its octets (surrogateescape). The namespace is the seed, 0
+    for the proxy's own, so equal names in two namespaces have different hashes.
     """
     bucket, key, namespace = ref
     name = f"{bucket}\0{key}".encode("utf-8", "surrogateescape")
@@ -29,16 +29,16 @@ def object_hash(ref: ObjectRef) -> int:
 
 @lru_cache(maxsize=1024)
 def _seed(namespace: str) -> int:
-    """Never 0, which is the seed of the proxy's own namespace."""
+    """Return the seed of a namespace: never 0, which belongs to the proxy's own namespace."""
     return xxhash.xxh3_64_intdigest(namespace.encode("utf-8", "surrogateescape")) or 1
 
 
 def etag_hash(etag: str) -> int:
-    """xxh3-64 of an entity tag with its quotes, as an unsigned 64-bit integer."""
+    """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer."""
     return xxhash.xxh3_64_intdigest(etag.encode())
 
 
 def group_name(ref: ObjectRef) -> GroupName:
-    """The prefix group of an object: data sets are laid out in such prefixes."""
+    """Return the prefix group of an object. Data sets are usually laid out in such prefixes."""
     head, slash, _ = ref.key.partition("/")
     return ref.bucket, head + slash if slash else "", ref.namespace

@@ -1,9 +1,9 @@
-"""How the running Python was built, as far as it says so itself.
+"""How the running Python was built, as far as it shows.
 
-CPython built with ``--enable-optimizations`` is compiled a second time with what a training run showed
-(profile-guided optimisation). Rule: only what is certain is said. Distributions call ``make profile-opt``
-without that option, and take the flags out of what ``sysconfig`` tells (Debian and conda both do), so that
-the option's absence alone proves nothing.
+CPython built with ``--enable-optimizations`` is compiled a second time with the profile of a training run
+(profile-guided optimisation). Rule: report only what is certain. Distributions call ``make profile-opt``
+without that option and remove the flags from ``sysconfig`` (Debian and conda both do), so a missing option
+alone proves nothing.
 """
 
 import platform
@@ -18,16 +18,16 @@ _DISTRIBUTION = "/usr"
 
 
 def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None = None) -> bool | None:
-    """Whether it was built with profile-guided optimisation; None: it cannot be told.
+    """Return whether Python was built with profile-guided optimisation; None if unknown.
 
-    ``variables``, ``prefix``: of the running Python, where they are not given.
+    ``variables`` and ``prefix`` default to those of the running Python.
     """
     known = sysconfig.get_config_vars() if variables is None else variables
     options = str(known.get("CONFIG_ARGS") or "")
     flags = " ".join(str(known.get(name) or "") for name in _FLAGS)
     if "--enable-optimizations" in options or any(flag in flags for flag in _PROFILE_USED):
         return True
-    # configure always sets this one: where it is empty, flags were taken out.
+    # configure always sets this variable: if it is empty, flags were removed.
     told = options and str(known.get("PGO_PROF_USE_FLAG") or "").strip()
     distributed = (sys.base_prefix if prefix is None else prefix) == _DISTRIBUTION
     if not told or distributed or "--with-lto" in options:
@@ -36,6 +36,6 @@ def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None 
 
 
 def version() -> str:
-    """As "3.11.7", and how it was built where that is certain: "3.11.7 (optimised build)"."""
+    """Return the version, "3.11.7", and the build if it is certain: "3.11.7 (optimised build)"."""
     build = {True: " (optimised build)", False: " (built without --enable-optimizations)", None: ""}
     return f"{platform.python_version()}{build[is_optimised()]}"

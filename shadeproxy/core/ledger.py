@@ -1,8 +1,8 @@
-"""One ledger of bytes for fills in flight and queued writes (design 6.8).
+"""One budget of bytes for fills in flight and queued writes (design 6.8).
 
-Rules: nothing is allocated before it is taken; what is taken is given back exactly once, whatever path
-the task leaves by; DEMAND may use the whole budget, PREFETCH only what leaves a reserve for DEMAND; clients
-take turns, and nobody overtakes whose turn it is.
+Rules: take bytes before allocating them, and give them back exactly once, on every path out of the task.
+DEMAND may use the whole budget, PREFETCH only what leaves a reserve for DEMAND. Clients take turns, and no
+task overtakes the client whose turn it is.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from shadeproxy.core.turns import Turns, granted
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
-# Bytes wanted, and a future that is done when they were granted; it leaves the queue in that moment.
+# Bytes wanted, and a future that is done once they are granted. The grant also removes the entry.
 _Waiter = tuple[int, asyncio.Future[None]]
 
 
 class Ledger:
-    """Byte budget with a queue for DEMAND, in turns (turns.py). Single event loop; not thread-safe."""
+    """Byte budget with a fair queue for DEMAND (turns.py). Single event loop; not thread-safe."""
 
     def __init__(self, capacity_bytes: int, *, max_wait_s: float = 10.0) -> None:
         self.capacity_bytes = capacity_bytes
@@ -29,14 +29,14 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """Tasks that wait for bytes now."""
+        """Number of tasks that wait for bytes now."""
         return self._waiting.count
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
-        """Reserve ``size_bytes``; DEMAND waits its turn, PREFETCH is refused at once.
+        """Reserve ``size_bytes``. DEMAND waits for its turn, PREFETCH is refused at once.
 
-        Raises Overloaded when the budget stays exhausted for ``max_wait_s``, or for PREFETCH beyond
-        half the budget. A request larger than the whole budget is served alone.
+        Raises Overloaded when the budget stays exhausted for ``max_wait_s``, or for PREFETCH beyond half the
+        budget. A request larger than the whole budget is served alone.
         """
         wanted = min(size_bytes, self.capacity_bytes)
         if intent is not Intent.DEMAND:
@@ -55,21 +55,21 @@ class Ledger:
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def try_take(self, size_bytes: int) -> bool:
-        """Reserve ``size_bytes`` now, unless somebody waits or the budget does not hold them."""
+        """Reserve ``size_bytes`` now; return False if a task waits or the budget is too small."""
         if self._waiting.count or self.taken_bytes + size_bytes > self.capacity_bytes:
             return False
         self.taken_bytes += size_bytes
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Return bytes taken before and wake who waits for them."""
+        """Give back bytes and wake the tasks that now fit."""
         self.taken_bytes -= size_bytes
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         self._grant()
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # Who waited behind it may fit into what is free.
+        # A waiter behind this one may fit into the free bytes.
         self._grant()
 
     def _grant(self) -> None:

@@ -1,7 +1,7 @@
-"""The lock file of a directory: one process holds the directory, and another one is told which.
+"""The lock file of a directory: one process holds the directory, and a second one learns which.
 
-A lock belongs to the open file, which worker processes inherit. So the process that took it may be dead
-while a worker of it, stopped or hanging, holds it still. Holders are found by their open files.
+A lock belongs to the open file, which workers inherit. So the process that took it may be dead while one of
+its workers, stopped or hanging, still holds it. Holders are found by their open files.
 """
 
 import errno
@@ -14,20 +14,20 @@ from time import sleep
 
 LOCK_NAME = "lock"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a medium without room."""
+"""Error numbers of a full medium."""
 _TRIES = 20
 _PAUSE_S = 0.01
-"""Far longer than it takes to ask."""
+"""Pause between attempts: far longer than ``holder_of`` keeps the lock."""
 _PROCESSES = Path("/proc")
 _STOPPED = frozenset({"T", "t"})
 
 
 class Held(Exception):
-    """Another process holds the lock. ``str``: "process 4711", and if it is stopped, that it is."""
+    """Another process holds the lock. ``str``: "process 4711", with a remark if that process is stopped."""
 
 
 def lock(path: Path) -> int:
-    """Lock the file ``path``, made if need be; returns the descriptor that holds it. Raises Held, OSError."""
+    """Lock the file ``path``, made if need be; return the descriptor that holds it. Raises Held, OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(descriptor)
@@ -43,7 +43,7 @@ def lock(path: Path) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Raises BlockingIOError. A process that only asks, see ``holder_of``, is waited for."""
+    """Take the lock. Raises BlockingIOError, but first waits for processes that only ask (``holder_of``)."""
     for _ in range(_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def _take(descriptor: int) -> None:
 
 
 def holder_of(path: Path) -> str:
-    """Return who holds the lock file ``path``, as ``Held`` says it; "" for a free one. Changes nothing."""
+    """Describe the holder of the lock file ``path`` as ``Held`` does; "" if it is free. Changes nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -81,7 +81,7 @@ def holders_of(path: Path) -> set[int]:
 
 
 def _write_pid(descriptor: int) -> None:
-    """For people who look into the file. A full disk has no room for it, and locks all the same."""
+    """Write the process id, for people who look into the file. On a full disk the lock holds without it."""
     with suppress_full():
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -89,7 +89,7 @@ def _write_pid(descriptor: int) -> None:
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """Go on behind a block that met a medium without room. Other errors leave it."""
+    """Ignore the error of a full medium in the block. Other errors are raised."""
     try:
         yield
     except OSError as error:
@@ -101,13 +101,13 @@ def _holder(descriptor: int) -> str:
     found = _open_in(os.fstat(descriptor)) - {os.getpid()}
     written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not found or written in map(str, found):
-        # Nothing to see in another user's /proc, or in that of another container.
+        # The holder is invisible in another user's /proc, or in that of another container.
         return _described(written) if written.isdecimal() else "an unknown process"
     return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
 
 
 def _open_in(status: os.stat_result) -> set[int]:
-    """Processes that have the file open, as far as this user may see."""
+    """Return the processes that have the file open, as far as this user may see."""
     found = set()
     for process in _PROCESSES.iterdir():
         if process.name.isdecimal():
@@ -119,7 +119,7 @@ def _open_in(status: os.stat_result) -> set[int]:
 
 def _described(pid: str) -> str:
     with suppress(OSError, IndexError):
-        # The name of the program before it may hold anything (proc(5)).
+        # The program's name comes before the state and may hold any character (proc(5)).
         state = (_PROCESSES / pid / "stat").read_text().rpartition(")")[2].split()[0]
         if state in _STOPPED:
             return f"process {pid}, which is stopped (kill -CONT {pid}, or kill -KILL {pid})"

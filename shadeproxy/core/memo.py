@@ -1,7 +1,8 @@
-"""A bounded memory that forgets what was not asked for lately, at the cost of a dict.
+"""A bounded cache that forgets entries not used lately, at the cost of a dict.
 
-Two generations: what is found in the old one moves to the young one; when the young one is full it becomes
-the old one, and what was old and not asked for is gone. So between ``capacity`` and twice as much is kept.
+It keeps two generations. An entry found in the old one moves to the young one. A full young generation
+becomes the old one, and the previous old one is dropped. So between ``capacity`` and twice as many entries
+are kept.
 """
 
 from typing import Generic, TypeVar
@@ -11,21 +12,21 @@ Value = TypeVar("Value")
 
 
 class Memo(Generic[Key, Value]):
-    """At most ``2 * capacity`` entries."""
+    """A cache of at most ``2 * capacity`` entries."""
 
     __slots__ = ("_capacity", "_old", "young")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self.young: dict[Key, Value] = {}
-        """What was put or asked for lately; to be looked into, not to be changed."""
+        """Entries put or used lately. Callers may read it, never change it."""
         self._old: dict[Key, Value] = {}
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
     def get(self, key: Key) -> Value | None:
-        """What was put under ``key``, if it is remembered."""
+        """Return the value of ``key``, or None if it is not kept."""
         value = self.young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
@@ -34,7 +35,7 @@ class Memo(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Remember ``value``."""
+        """Keep ``value`` under ``key``."""
         if len(self.young) >= self._capacity:
             self._old = self.young
             self.young = {}

@@ -1,7 +1,7 @@
 """The memory that this process may use: of the machine, and of its control groups (v1 and v2).
 
-Source: cgroups(7), "Memory" in the kernel's cgroup-v2 documentation, memory.txt for version 1. The limit of a
-group holds for all below it, so the smallest on the way up counts. Pages of a tmpfs count against it.
+Source: cgroups(7), "Memory" in the kernel's cgroup-v2 documentation, memory.txt for version 1. A group's
+limit covers all groups below it, so the smallest limit on the way up counts. Pages of a tmpfs count too.
 """
 
 import os
@@ -14,14 +14,14 @@ _V2_FILES = ("memory.max", "memory.high")
 
 
 class MemoryLimit(NamedTuple):
-    """``place``: the file that says so, or "this machine"."""
+    """A limit and its source: ``place`` is the file that holds it, or "this machine"."""
 
     limit_bytes: int
     place: str
 
 
 class _Mount(NamedTuple):
-    """A line of mountinfo (proc(5)): what of a file system is mounted where."""
+    """A line of mountinfo (proc(5)): ``root`` of a file system of type ``kind`` is mounted at ``point``."""
 
     root: str
     point: str
@@ -30,7 +30,7 @@ class _Mount(NamedTuple):
 
 
 def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
-    """Return the smallest limit that holds for this process; one that cannot be read is none."""
+    """Return the smallest limit of this process. A limit that cannot be read is ignored."""
     limits = [MemoryLimit(_machine_bytes(), "this machine")]
     with suppress(OSError, ValueError):
         limits += _group_limits(proc)
@@ -38,13 +38,13 @@ def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
 
 
 def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
-    """Return whether files in ``path``, existing or not, take memory: whether it lies on a tmpfs."""
+    """Return whether files in ``path``, existing or not, take memory because it lies on a tmpfs."""
     mounts = []
     with suppress(OSError, ValueError):
-        # Where links lead: mount points are told without any.
+        # Resolve links: mountinfo lists mount points without links.
         place = Path(os.path.realpath(path))
         mounts = [mount for mount in _mounts(proc) if place.is_relative_to(mount.point)]
-    # Of two on one point the later one is on top.
+    # The later of two mounts on one point is on top.
     nearest = max(mounts, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in mounts if nearest is not None and mount.point == nearest.point]
     return bool(last) and last[-1].kind in {"tmpfs", "ramfs"}
@@ -71,8 +71,8 @@ def _group_limits(proc: Path) -> list[MemoryLimit]:
 
 
 def _limits_up(mount: _Mount, group: str, names: tuple[str, ...]) -> list[MemoryLimit]:
-    """Limits of a group and of all above it, as far as this mount shows them."""
-    # A group outside of what a container sees: its own is the root of the mount.
+    """Return the limits of a group and of all groups above it, as far as this mount shows them."""
+    # A group outside of the container's view: its own group is the root of the mount.
     inside = Path("/")
     if Path("/", group).is_relative_to(mount.root):
         inside /= Path("/", group).relative_to(mount.root)
@@ -81,7 +81,7 @@ def _limits_up(mount: _Mount, group: str, names: tuple[str, ...]) -> list[Memory
         for name in names:
             file = Path(mount.point) / level.relative_to("/") / name
             with suppress(OSError, ValueError):
-                # "max" is no number, and no limit.
+                # "max" is no number and means no limit.
                 found.append(MemoryLimit(int(file.read_text()), str(file)))
     return found
 

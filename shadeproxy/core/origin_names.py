@@ -1,8 +1,8 @@
-"""Names of origins: when two of them mean the same objects.
+"""Names of origins, and when two of them mean the same objects.
 
 A cache directory carries the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
-do not tell two origins apart. Names are compared in their canonical form, so that another spelling of one
-endpoint is not taken for another origin.
+do not tell two origins apart. Names are compared in canonical form, so another spelling of the same endpoint
+is not mistaken for another origin.
 """
 
 import ipaddress
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 _LOOPBACK = "localhost"
 _PORTS = {"http": 80, "https": 443}
-# One namespace of buckets in all regions but those of other partitions (China, GovCloud).
+# AWS has one namespace of buckets for all regions, except those of other partitions (China, GovCloud).
 _AWS = re.compile(r"s3(?:[.-](?:dualstack\.)?(?!us-gov-)[a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com")
 AWS = "aws"
 
 
 def canonical_origin(name: str) -> str:
-    """Return ``name`` with its endpoint in canonical form; a name of another kind is returned as it is."""
+    """Return ``name`` with its endpoint in canonical form. Names of other kinds are returned unchanged."""
     kind, space, endpoint = name.partition(" ")
     if kind != "s3" or not space or "://" not in endpoint:
         return name
@@ -25,9 +25,10 @@ def canonical_origin(name: str) -> str:
 
 
 def canonical_endpoint(endpoint: str) -> str:
-    """Return an endpoint's URL with scheme and host in lower case, and without default port and final slash.
+    """Return an endpoint's URL in canonical form.
 
-    All names of this machine's loopback interface become ``localhost``, all public endpoints of AWS ``aws``.
+    Scheme and host become lower case; the default port and the final slash are dropped. All names of this
+    machine's loopback interface become ``localhost``, all public endpoints of AWS become ``aws``.
     """
     parts = urlsplit(endpoint)
     scheme, host = parts.scheme.lower(), _canonical_host(parts.hostname or "")
@@ -53,7 +54,7 @@ def _canonical_host(host: str) -> str:
     except ValueError:
         return host
     mapped = getattr(address, "ipv4_mapped", None)
-    # A connection to the unspecified address reaches this machine.
+    # Connecting to the unspecified address reaches this machine.
     if (mapped or address).is_loopback or address.is_unspecified:
         return _LOOPBACK
     return str(mapped or address)

@@ -1,6 +1,6 @@
-"""``Pace``: many tasks that could go on at once go on a few at a time, so that the loop is not held.
+"""``Pace``: limits how many ready tasks continue in one turn of the event loop, so that it stays responsive.
 
-Law: while there are few, nobody waits and nothing is scheduled but one call a turn; the order is kept. Event
+Law: below the limit no task waits, and only one call per turn is scheduled. Tasks continue in order. Event
 loop only.
 """
 
@@ -15,7 +15,7 @@ PER_TURN = 16
 
 
 class Pace:
-    """Shared by those that are to take turns, ``per_turn`` of them in one turn of the loop."""
+    """A limit of ``per_turn`` steps in one turn of the loop, shared by all tasks that use this object."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:
         self._per_turn = per_turn
@@ -24,7 +24,7 @@ class Pace:
         self._scheduled = False
 
     def turn(self) -> asyncio.Future[None] | None:
-        """None: go on at once. Else go on when it is done."""
+        """Take a step. Return None to go on at once, else a future that is done when the caller may go on."""
         if self._take():
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -39,7 +39,7 @@ class Pace:
             self._waiting.append(function)
 
     def finished(self, task: asyncio.Future[Any]) -> asyncio.Future[None]:
-        """Done, in its turn, after ``task`` is, which does not notice when who waits for it gives up."""
+        """Return a future that is done, in turn, after ``task``. Cancelling it does not cancel ``task``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
         return future
@@ -54,7 +54,7 @@ class Pace:
         return True
 
     def _next(self) -> None:
-        """A turn of the loop later."""
+        """Begin the next turn of the loop."""
         self._left = self._per_turn
         self._scheduled = bool(self._waiting)
         if not self._scheduled:
@@ -66,6 +66,6 @@ class Pace:
 
 
 def set_done(future: asyncio.Future[None]) -> None:
-    """Wake who waits, if he still does."""
+    """Wake the waiter, unless it has given up."""
     if not future.done():
         future.set_result(None)

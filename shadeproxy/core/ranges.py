@@ -1,4 +1,4 @@
-"""Byte ranges: the one place where HTTP's inclusive ranges become half-open spans (RFC 9110 section 14)."""
+"""Byte ranges. Only here do HTTP's inclusive ranges become half-open spans (RFC 9110 section 14)."""
 
 import re
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.types import Span
 
-# 20 digits hold any 64-bit offset; more would only be there to make int() work.
+# 20 digits hold any 64-bit offset. Longer numbers would only cost time in int().
 _RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -17,7 +17,7 @@ class RangeSpec(NamedTuple):
     last: int | None
 
     def resolve(self, size_bytes: int) -> Span:
-        """The span within an object of ``size_bytes``. Raises RangeNotSatisfiable."""
+        """Return the span within an object of ``size_bytes``. Raises RangeNotSatisfiable."""
         if self.first is None:
             suffix = self.last or 0
             if suffix == 0 or size_bytes == 0:
@@ -30,10 +30,10 @@ class RangeSpec(NamedTuple):
 
 
 def parse_range(field: str | None) -> RangeSpec | None:
-    """The single range of a ``Range`` field, or None when the whole object is to be sent.
+    """Return the single range of a ``Range`` field; None to send the whole object.
 
-    As S3 does, what is not exactly one valid byte range (several ranges, another unit, ``last < first``)
-    is ignored and the whole object is answered with 200.
+    As in S3, a field that is not exactly one valid byte range (several ranges, another unit, ``last <
+    first``) is ignored and the whole object is answered with 200.
     """
     match = _RANGE.fullmatch(field) if field else None
     if match is None or (not match[1] and not match[2]):
@@ -46,17 +46,17 @@ def parse_range(field: str | None) -> RangeSpec | None:
 
 
 def content_range(span: Span, size_bytes: int) -> str:
-    """The ``Content-Range`` value of a 206 for ``span``."""
+    """Return the ``Content-Range`` value of a 206 for ``span``."""
     return f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
 
 
 def pages_of(span: Span, page_size: int) -> range:
-    """Indices of the pages that ``span`` touches; empty for an empty span."""
+    """Return the indices of the pages that ``span`` touches; empty for an empty span."""
     if span.stop <= span.start:
         return range(0)
     return range(span.start // page_size, (span.stop - 1) // page_size + 1)
 
 
 def page_span(index: int, page_size: int, size_bytes: int) -> Span:
-    """The span of page ``index`` in an object of ``size_bytes``."""
+    """Return the span of page ``index`` in an object of ``size_bytes``."""
     return Span(index * page_size, min((index + 1) * page_size, size_bytes))

@@ -1,8 +1,8 @@
 """AWS Signature Version 4 as pure functions, shared by the verifier (listener) and the signer (origin).
 
-Source: "Signature Version 4 signing process" and "Authenticating Requests: Using the Authorization
-Header" in the S3 API reference. For S3 the path is encoded once and never normalised: dot segments,
-empty segments and encoded slashes are signed as they are sent.
+Source: "Signature Version 4 signing process" and "Authenticating Requests: Using the Authorization Header" in
+the S3 API reference. For S3 the path is encoded once and never normalised: dot segments, empty segments and
+encoded slashes are signed as sent.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _UNRESERVED = "-_.~"
-# Nothing to decode or encode: most paths. ``quote`` takes three times as long to find that out.
+# Most paths need no decoding or encoding. ``quote`` takes three times as long to find that out.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
 _SPACES = re.compile(r"[ \t]+")
 _SHA256_BLOCK_BYTES = 64
@@ -26,7 +26,7 @@ _SHA256_BLOCK_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key with its secret. The secret never shows in ``repr``."""
+    """An access key with its secret. ``repr`` never shows the secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -47,7 +47,7 @@ class Scope:
 
 @lru_cache(maxsize=256)
 def signing_key(secret_key: str, scope: Scope) -> bytes:
-    """The derived key: four HMACs, cached because it changes once a day (2.7 us against 44 us a request)."""
+    """Derive the signing key by four HMACs. Cached for its day (2.7 us against 44 us a request)."""
     key = ("AWS4" + secret_key).encode()
     for part in (scope.date, scope.region, scope.service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -55,12 +55,12 @@ def signing_key(secret_key: str, scope: Scope) -> bytes:
 
 
 def encode_path(raw_path: str) -> str:
-    """Canonical URI of a path as it stands on the wire: each octet decoded once, then encoded once."""
+    """Return the canonical URI of a path from the wire: each octet decoded once, then encoded once."""
     return raw_path if _PLAIN_PATH.fullmatch(raw_path) else _quote_path(unquote_to_bytes(raw_path))
 
 
 def path_of_key(key: str) -> str:
-    """A key as it stands in a canonical URI: each octet encoded once, slashes left as they are."""
+    """Return a key as it stands in a canonical URI: each octet encoded once, slashes kept."""
     return key if _PLAIN_PATH.fullmatch(key) else _quote_path(key)
 
 
@@ -69,7 +69,7 @@ def _quote_path(path: str | bytes) -> str:
 
 
 def encode_query(raw_query: str, *, without: frozenset[str] = frozenset()) -> str:
-    """Canonical query string of a raw one: pairs decoded, encoded, sorted; names in ``without`` left out."""
+    """Return the canonical query string: pairs decoded, encoded and sorted, names in ``without`` left out."""
     pairs = []
     for part in raw_query.split("&"):
         if not part:
@@ -90,10 +90,9 @@ def canonical_request(
     headers: Iterable[tuple[str, str]],
     payload_hash: str,
 ) -> str:
-    """The canonical request over ``headers``: exactly the signed ones, lower-case names, sorted.
+    """Return the canonical request over ``headers``: only the signed ones, names in lower case, sorted.
 
-    Values of a name that occurs several times are to be joined with "," before; runs of spaces are
-    folded here.
+    The caller joins the values of a repeated name with ",". Runs of spaces are folded here.
     """
     fields = [(name, _folded(value)) for name, value in headers]
     lines = "".join(f"{name}:{value}\n" for name, value in fields)
@@ -102,28 +101,29 @@ def canonical_request(
 
 
 def _folded(value: str) -> str:
-    """Without spaces at its ends, and with one for several: of ASCII alone, other ones are text."""
+    """Strip spaces and tabs, and fold runs of them into one. Only ASCII: other spaces are text."""
     value = value.strip(" \t")
     return _SPACES.sub(" ", value) if "  " in value or "\t" in value else value
 
 
 def signature(secret_key: str, scope: Scope, amz_date: str, canonical: str) -> str:
-    """Hex signature of a canonical request at ``amz_date`` (YYYYMMDDTHHMMSSZ)."""
+    """Return the hex signature of a canonical request at ``amz_date`` (YYYYMMDDTHHMMSSZ)."""
     return sign_canonical(signing_key(secret_key, scope), str(scope), amz_date, canonical)
 
 
 def sign_canonical(key: bytes, scope: str, amz_date: str, canonical: str) -> str:
-    """``signature`` with a derived key and the text of its scope."""
+    """Sign like ``signature``, with a derived key and the text of its scope."""
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = f"{ALGORITHM}\n{amz_date}\n{scope}\n{digest}"
     return hmac.digest(key, to_sign.encode(), "sha256").hex()
 
 
 class Signer:
-    """``sign_canonical`` again and again with one derived key and scope, on bytes.
+    """Signs many requests with one derived key and scope, on bytes.
 
-    HMAC (RFC 2104) with what depends on the key hashed before, and what depends on the second while that
-    lasts: half the time, as ``hmac.digest`` sets up a context of OpenSSL for each call.
+    This is HMAC (RFC 2104) that hashes the part that depends on the key only once, and the part that depends
+    on the second only once a second. It takes half the time, because ``hmac.digest`` sets up an OpenSSL
+    context for each call.
     """
 
     def __init__(self, key: bytes, scope: str) -> None:
@@ -135,7 +135,7 @@ class Signer:
         self._begun = self._inner
 
     def sign(self, amz_date: bytes, canonical: bytes) -> str:
-        """Hex signature of a canonical request at ``amz_date``."""
+        """Return the hex signature of a canonical request at ``amz_date``."""
         if amz_date != self._amz_date:
             begun = self._inner.copy()
             begun.update(b"%b\n%b\n%b\n" % (ALGORITHM.encode(), amz_date, self._scope))
@@ -147,7 +147,7 @@ class Signer:
 
 
 def format_amz_date(now_s: float) -> str:
-    """Unix time as YYYYMMDDTHHMMSSZ."""
+    """Format a Unix time as YYYYMMDDTHHMMSSZ."""
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
@@ -162,10 +162,10 @@ def sign_request(
     region: str,
     now_s: float,
 ) -> list[tuple[str, str]]:
-    """Fields to add so that the request is signed: x-amz-date, x-amz-content-sha256, token, Authorization.
+    """Return the fields that sign the request: x-amz-date, x-amz-content-sha256, token, Authorization.
 
-    ``headers`` are the fields to sign and must hold ``host``; fields that a middle box may change
-    (user-agent, connection ...) should not be among them.
+    ``headers`` are the fields to sign and must hold ``host``. Leave out fields that a middle box may change
+    (user-agent, connection ...).
     """
     amz_date = format_amz_date(now_s)
     added = [("x-amz-date", amz_date), ("x-amz-content-sha256", payload_hash)]

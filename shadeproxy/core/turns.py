@@ -1,8 +1,8 @@
-"""``Turns``: who waits for something scarce, client by client.
+"""``Turns``: a fair queue, round robin over clients, for a scarce resource.
 
-Law: a client's own waiters are served in the order in which they came, and clients take turns, so that who
-opens 200 connections waits for them himself (docs/adr/0011). Who a client is, is told by ``CLIENT``. Nothing
-here knows what is waited for.
+Law: a client's own waiters are served in the order in which they came, and clients take turns. So a client
+that opens 200 connections delays only itself (docs/adr/0011). ``CLIENT`` identifies the client. Nothing here
+knows what the resource is.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ Waiter = TypeVar("Waiter")
 
 
 class Turns(Generic[Waiter]):
-    """A queue of ``(client, waiter)``. No entry is there twice."""
+    """A queue of ``(client, waiter)``. Each entry occurs once."""
 
     def __init__(self) -> None:
-        # In the order of the next turns: a dict keeps the order in which its keys came.
+        # In the order of the next turns: a dict keeps the order of insertion.
         self._queues: dict[str, deque[Waiter]] = {}
         self.count = 0
-        """How many wait."""
+        """Number of waiters."""
 
     def add(self, client: str, waiter: Waiter) -> None:
-        """``waiter`` is the last of ``client``; a client that did not wait is the last of all."""
+        """Append the waiter to its client's queue. A client without waiters joins the end of the rotation."""
         self._queues.setdefault(client, deque()).append(waiter)
         self.count += 1
 
     def first(self) -> Waiter:
-        """Whom ``take`` would take. Raises StopIteration when nobody waits."""
+        """Return the waiter that ``take`` would return. Raises StopIteration when the queue is empty."""
         return next(iter(self._queues.values()))[0]
 
     def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
-        """Whose turn it is; his client is the last from now on. None when there is nobody.
+        """Remove and return the next waiter; its client moves to the end. None if there is none.
 
-        ``may``: clients that it answers no to keep their place and are passed over.
+        ``may``: clients for which it returns False keep their place and are skipped.
         """
         client = next(filter(may, self._queues), None)
         if client is None:
@@ -48,7 +48,7 @@ class Turns(Generic[Waiter]):
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
-        """``waiter`` gave up. Raises KeyError when its client has none, ValueError when he is not there."""
+        """Remove a waiter. Raises KeyError if its client has none, ValueError if this one is missing."""
         queue = self._queues[client]
         queue.remove(waiter)
         if not queue:
@@ -59,11 +59,12 @@ class Turns(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Whether ``future`` is set within ``limit_s``; else, and when the waiter is cancelled, ``withdraw``
-    takes him off his queue. ``give`` hands on what a cancelled one was granted in the same turn of the loop.
+    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``. After a timeout or a
+    cancellation ``withdraw`` takes the waiter off its queue. If it was cancelled in the same turn of the loop
+    in which it was granted, ``give`` gives the grant back instead.
     """
     try:
-        # Not wait_for: it may time out, or swallow a cancellation, in the turn that grants.
+        # Not wait_for: in the turn of the grant it may time out or swallow a cancellation.
         await asyncio.wait({future}, timeout=limit_s)
     except asyncio.CancelledError:
         if future.done():

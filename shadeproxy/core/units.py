@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
+"""Sizes and times in the form that people write: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
 
 import re
 
@@ -13,9 +13,9 @@ _SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of "8 GiB" (powers of 1024), "8 GB" (powers of 1000), "8G" (1024) or a plain number.
+    """Parse "8 GiB" (powers of 1024), "8 GB" (powers of 1000), "8G" (1024) or a number into bytes.
 
-    Raises ValueError with what to write instead.
+    Raises ValueError that says how to write it.
     """
     if isinstance(text, int):
         return text
@@ -27,9 +27,9 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_duration(text: str | float) -> float:
-    """Seconds of "250 ms", "2 s", "5 min", "1 h", "7 d" or a plain number of seconds.
+    """Parse "250 ms", "2 s", "5 min", "1 h", "7 d" or a number of seconds into seconds.
 
-    Raises ValueError with what to write instead.
+    Raises ValueError that says how to write it.
     """
     if isinstance(text, int | float):
         return float(text)
@@ -41,7 +41,7 @@ def parse_duration(text: str | float) -> float:
 
 
 def format_size(size_bytes: float) -> str:
-    """``size_bytes`` with a binary unit and at most one decimal: "1.5 GiB"."""
+    """Format ``size_bytes`` with a binary unit and at most one decimal: "1.5 GiB"."""
     value, step = float(size_bytes), 0
     while abs(value) >= 1024 and step < len(_SIZE_STEPS) - 1:
         value, step = value / 1024, step + 1

@@ -1,8 +1,8 @@
-"""Threads for work that would hold the event loop, which end what nobody waits for any more.
+"""Threads for work that would block the event loop. They stop work that is not wanted any more.
 
-Laws: work that loops over what somebody sent calls ``raise_if_cancelled`` in its loop; it is cancelled when
-the task that awaits it is, and when the pool shuts down. While work runs here the interpreter changes threads
-ten times as often, because each change is what the event loop waits for.
+Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. It is cancelled with the
+task that awaits it, and when the pool shuts down. While work runs here the interpreter switches threads ten
+times as often, because the event loop waits for each switch.
 """
 
 import sys
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class CancellationToken:
-    """Says to work on another thread whether it is still wanted."""
+    """A flag that tells work on another thread that it is not wanted any more."""
 
     __slots__ = ("cancelled",)
 
@@ -33,14 +33,14 @@ _current: ContextVar[CancellationToken | None] = ContextVar("_current", default=
 
 
 def raise_if_cancelled() -> None:
-    """Raise ShuttingDown when the work that calls this is not wanted any more. Costs 0.1 us."""
+    """Raise ShuttingDown when the calling work is not wanted any more. Costs 0.1 us."""
     token = _current.get()
     if token is not None and token.cancelled:
         raise ShuttingDown("the work was given up: its client is gone, or the proxy stops")
 
 
 class WorkPool(ThreadPoolExecutor):
-    """``threads`` named after ``name``. A cancelled future cancels its work too, not only the waiting."""
+    """A pool of ``threads``, named after ``name``. Cancelling a future also cancels its work."""
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, thread_name_prefix=name)
@@ -66,20 +66,20 @@ class WorkPool(ThreadPoolExecutor):
             token.cancelled = True
             return cancel()
 
-        # asyncio cancels the future of a task that is cancelled; one that runs ignores it.
+        # asyncio cancels the future of a cancelled task; a running future would ignore that.
         future.cancel = cancel_work  # type: ignore[method-assign]
         future.add_done_callback(lambda _: self._tokens.discard(token))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Give up what is under way and what has not begun, then wait."""
+        """Cancel running and queued work, then wait."""
         for token in list(self._tokens):
             token.cancelled = True
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 class _ShortTurns:
-    """While anything is inside, threads change hands sooner."""
+    """Makes the interpreter switch threads sooner while at least one thread is inside the block."""
 
     def __init__(self) -> None:
         self._inside = 0

@@ -1,4 +1,4 @@
-"""The state directory: held by one process, and a database that is damaged is moved aside, never deleted."""
+"""The state directory. One process holds it; a damaged database is moved aside, never deleted."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ _HINTS = {
 
 
 def hold(path: Path) -> int:
-    """Create ``path`` (mode 0700) and lock it; answers the descriptor that holds it. Raises ConfigError."""
+    """Create ``path`` (mode 0700) and lock it; return the descriptor of the lock. Raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -44,7 +44,7 @@ def hold(path: Path) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file the database of ``path`` is; None when there is none."""
+    """Return the device and inode of the database of ``path``; None if there is none."""
     try:
         status = (path / DATABASE_NAME).stat()
     except OSError:
@@ -53,19 +53,19 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def refusal(path: Path, error: OSError) -> ConfigError:
-    """What to tell of a directory, or a file in it, that cannot be used."""
+    """Return the error for a directory, or a file in it, that cannot be used."""
     hint = f"choose a directory that user id {os.geteuid()} can write"
     if error.errno in FULL:
         hint = "free space there or choose another directory"
-    # mkdir says "File exists" of a file that stands in the way.
+    # mkdir says "File exists" if a file is in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
     return ConfigError(f"state.path: cannot use {path}: {reason}; {hint}")
 
 
 def is_sound(path: Path) -> bool:
-    """Whether the database of ``path`` is absent or passes SQLite's own check of every page and index.
+    """Return True if the database is absent or SQLite's check of every page and index passes.
 
-    Raises ConfigError when it cannot be looked at: that is no damage.
+    Raises ConfigError if it cannot be read for another reason than damage.
     """
     database = path / DATABASE_NAME
     if not database.exists():
@@ -81,7 +81,7 @@ def is_sound(path: Path) -> bool:
 
 
 def refuse_trouble(path: Path, error: BaseException | None) -> None:
-    """Raise ConfigError when ``error`` is of the medium or of rights, and the database may well be whole."""
+    """Raise ConfigError if ``error`` comes from the medium or from rights: the database may be undamaged."""
     code = getattr(error, "sqlite_errorcode", None)
     hint = _HINTS.get(code & 0xFF) if code is not None else None
     if hint is not None:
@@ -91,7 +91,7 @@ def refuse_trouble(path: Path, error: BaseException | None) -> None:
 
 
 def move_aside(path: Path) -> Path:
-    """Rename the database with its journal; answers the new name. Raises OSError."""
+    """Rename the database with its journal; return the new name. Raises OSError."""
     number = 1
     while (target := path / f"{DATABASE_NAME}.damaged-{number}").exists():
         number += 1

@@ -1,8 +1,8 @@
-"""How values lie in diskcache: text keys and bytes, in the database itself, and nothing else.
+"""Storage format of diskcache rows: text keys and bytes, in the database itself, and nothing else.
 
-diskcache would unpickle whatever a row claims to be pickled (CVE-2025-69872) and would open and delete the
-file that a row names. So every path through pickle or through a file name is refused here, and a row that
-asks for one is a StateError, whatever wrote it.
+diskcache would unpickle a row that claims to be pickled (CVE-2025-69872), and would open and delete the file
+that a row names. So every path through pickle or a file name is refused here, and a row that asks for one
+raises StateError.
 """
 
 import sqlite3
@@ -26,23 +26,23 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Stores ``str`` keys with ``bytes`` values. Every other type raises StateError."""
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Database form of a key."""
+        """Return the database form of a key."""
         if type(key) is not str:
             raise StateError(f"state keys are text, not {type(key).__name__}")
         return key, True
 
     def get(self, key: object, raw: object) -> str | RefusedRow:
-        """Key of a row; REFUSED for a pickled or foreign one, which is never decoded."""
+        """Return the key of a row; REFUSED for a pickled or foreign key, which is never decoded."""
         return key if raw and type(key) is str else REFUSED
 
     def store(self, value: object, *_: object, **__: object) -> tuple[int, int, None, Any]:
-        """Database form of a value: in the row itself, so that it changes with the transaction or not."""
+        """Return the database form of a value: bytes in the row, so they change with the transaction."""
         if type(value) is not bytes:
             raise StateError(f"state values are bytes, not {type(value).__name__}")
         return len(value), _MODE_RAW, None, sqlite3.Binary(value)
 
     def fetch(self, mode: int, filename: str | None, value: object, *_: object, **__: object) -> bytes:
-        """Value of a row. Raises StateError for a pickle, a file or another type."""
+        """Return the value of a row. Raises StateError for a pickle, a file or another type."""
         if mode != _MODE_RAW or filename is not None or type(value) is not bytes:
             raise StateError("a row of the state database is not bytes: it was not written by this proxy")
         return value

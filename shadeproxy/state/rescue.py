@@ -1,6 +1,6 @@
-"""Read the state database on a medium without room, where SQLite cannot make the journal to open it with.
+"""Read the state database on a full medium, where SQLite has no room for the journal that it needs.
 
-Law: nothing changes on that medium. A copy of the database, with the journal that a kill left, is read.
+Law: nothing changes on that medium. A copy of the database is read, with the journal that a kill left.
 """
 
 import os
@@ -43,7 +43,7 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """The first place that has the bytes; None is the system's directory of temporary files."""
+    """Return the first place that has room for the bytes; None is the system's temporary directory."""
     for place in _PLACES:
         status = os.statvfs(place or tempfile.gettempdir())
         if status.f_bavail * status.f_frsize > needed_bytes:

@@ -1,7 +1,7 @@
-"""How a value is told from what a bad medium made of it: a hash over its key and itself stands before it.
+"""Protects values against a bad medium: a hash over key and value stands before each value.
 
-SQLite checks the structure of its database and not what is in a row. Changing the form of a sealed value
-means a new mark: values with another are refused, and clients register again.
+SQLite checks the structure of its database, not the content of a row. A new form of sealed values needs a new
+mark: values with another mark are refused, and clients register again.
 """
 
 from xxhash import xxh3_64_digest
@@ -14,12 +14,12 @@ _START = len(_MARK) + _HASH_BYTES
 
 
 def seal(key: str, value: bytes) -> bytes:
-    """What is stored for ``value`` under ``key``."""
+    """Return the stored form of ``value`` under ``key``."""
     return b"".join((_MARK, _hash(key, value), value))
 
 
 def unseal(key: str, sealed: bytes) -> bytes:
-    """The value that ``seal`` was given. Raises StateError when it was another, or another key's."""
+    """Return the value given to ``seal``. Raises StateError if the bytes or the key differ."""
     value = sealed[_START:]
     if not sealed.startswith(_MARK) or sealed[len(_MARK) : _START] != _hash(key, value):
         raise StateError("a value of the state database is damaged, or of another version of this proxy")

@@ -1,8 +1,8 @@
 """StateStore: named bytes that survive a restart (manifests, scores, orders, pins), written in groups.
 
-The newest value of a name is in memory from the moment of ``put``; one writer thread commits what changed
-in one SQLite transaction, so a process killed between two commits leaves each group's old values or its new
-ones. ``put`` and ``delete`` are called on the event loop and never wait. One thread owns the database.
+``put`` changes the value in memory at once. One writer thread commits the changes in one SQLite transaction,
+so a process killed between two commits leaves the old or the new values of each group. ``put`` and ``delete``
+run on the event loop and never wait. One thread owns the database.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from shadeproxy.state.seal import seal, unseal
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
 _T = TypeVar("_T")
-# Above any value: diskcache would otherwise put long ones into files, outside the transaction.
+# Larger than any value: diskcache would otherwise put long ones into files, outside the transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
 _PROBE = "probe/"
@@ -44,8 +44,8 @@ _PROBE = "probe/"
 class StateStore:
     """Values by kind and name. ``kind`` has no "/"; a name may.
 
-    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count what was met since ``open``;
-    ``failing``: whether the last commit failed.
+    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count events since ``open``; ``failing`` is
+    True if the last commit failed.
     """
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
@@ -68,9 +68,9 @@ class StateStore:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lock the directory and open the database (blocking). A damaged one is moved aside.
+        """Lock the directory and open the database (blocking). A damaged database is moved aside.
 
-        Raises ConfigError when the directory cannot be used, StateError when no database can be made.
+        Raises ConfigError if the directory cannot be used, StateError if no database can be made.
         """
         self._held = hold(self.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="state")
@@ -86,7 +86,7 @@ class StateStore:
         self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
 
     async def stop(self) -> None:
-        """End the periodic commits and commit what is left. Raises StateError when that fails."""
+        """End the periodic commits and commit the rest. Raises StateError if that fails."""
         if self._periodic is not None:
             self._periodic.cancel()
             await asyncio.gather(self._periodic, return_exceptions=True)
@@ -94,7 +94,7 @@ class StateStore:
         await self.flush()
 
     def close(self) -> None:
-        """Close the database and unlock (blocking). What was not flushed is lost."""
+        """Close the database and unlock (blocking). Unflushed changes are lost."""
         if self._writer is not None:
             self._on_writer(self._close_database)
             self._writer.shutdown()
@@ -104,15 +104,16 @@ class StateStore:
             self._held = -1
 
     def is_detached(self) -> bool:
-        """Whether the database was deleted or replaced since ``open``, (blocking, tiny)."""
+        """Return whether the database was deleted or replaced since ``open`` (blocking, tiny)."""
         return self._identity is not None and self._identity != identity(self.path)
 
     # ------------------------------------------------------------------ values
 
     def load_all(self, kind: str) -> dict[str, bytes]:
-        """Every value of ``kind`` by name, uncommitted changes included (blocking). Raises StateError."""
+        """Return every value of ``kind`` by name, with uncommitted changes (blocking). Raises StateError."""
         prefix = _key(kind, "")
-        # In this order, and the database last: what a commit moves meanwhile is seen in one of them.
+        # Copy in this order, and read the database last: a value that a commit moves meanwhile is still
+        # found.
         dirty = dict(self._dirty)
         flight = self._flight[0] if self._flight else {}
         values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
@@ -125,24 +126,24 @@ class StateStore:
         self._dirty[_key(kind, name)] = value
 
     def delete(self, kind: str, name: str) -> None:
-        """Remove a value, if there is one; gone for good after the next commit."""
+        """Remove a value, if there is one. The removal is durable after the next commit."""
         self._dirty[_key(kind, name)] = None
 
     async def flush(self) -> None:
-        """Commit everything put or deleted so far. Raises StateError; what failed is kept for the next."""
+        """Commit every change so far. Raises StateError; failed changes are kept for the next commit."""
         while self._flight is not None or self._dirty:
             await asyncio.shield((self._flight or self._begin_commit())[1])
 
     def _begin_commit(self) -> tuple[_Batch, asyncio.Task[None]]:
         batch, self._dirty = self._dirty, {}
         task = asyncio.create_task(self._finish_commit(batch), name="state-flush")
-        # Who waited may have been cancelled; the failure is counted and the next flush meets it again.
+        # The waiter may be cancelled, so read the exception here; the next flush fails again.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._flight = (batch, task)
         return self._flight
 
     async def _finish_commit(self, batch: _Batch) -> None:
-        # Not a callback of the executor's future: the state must be right before any waiter can look.
+        # Not a callback of the executor's future: the state must be right before a waiter continues.
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
@@ -162,7 +163,7 @@ class StateStore:
             failed = self.failing
             try:
                 if failed and self._flight is None:
-                    self._begin_commit()  # also of nothing: how else would it be seen that there is room
+                    self._begin_commit()  # even if empty, to find out whether there is room again
                 await self.flush()
             except StateError as error:
                 if str(error) != said:
@@ -181,8 +182,8 @@ class StateStore:
         return self._writer.submit(action).result()
 
     def _open_or_rescue(self) -> None:
-        """Open the database. On a medium without room, where SQLite cannot even open it, take over what is in
-        it: what changes is kept in memory until there is room.
+        """Open the database. If the medium is full and SQLite cannot open it, read its values into memory;
+        changes stay in memory until there is room.
         """
         try:
             self._open_database()
@@ -206,7 +207,7 @@ class StateStore:
         try:
             self._open_database()
         except BaseException:
-            # One that takes no row is as good as none: the next commit must prove it again.
+            # The database may still accept no row, so close it: the next commit must prove it again.
             self._close_database()
             raise
         self._identity = identity(self.path)
@@ -223,7 +224,7 @@ class StateStore:
                 self._cache = self._connect()
                 self._prove()
                 return
-        # KeyError, TypeError: diskcache takes its own settings from the database as they are.
+        # KeyError, TypeError: diskcache reads its own settings from the database without checking them.
         except (sqlite3.Error, diskcache.Timeout, ValueError, KeyError, TypeError, StateError) as error:
             refuse_trouble(self.path, error.__cause__ if isinstance(error, StateError) else error)
             _logger.warning("state database %s cannot be used: %s", self.path, error)
@@ -240,7 +241,7 @@ class StateStore:
             ) from error
 
     def _prove(self) -> None:
-        """Read all and write a row in every way that a commit does: a damaged schema shows only then."""
+        """Read everything and write a row in each way of a commit: only that shows a damaged schema."""
         self._read("")
         with self._cache.transact():
             for value in (b"1", b"2"):
@@ -250,7 +251,7 @@ class StateStore:
         self.refused_rows = 0
 
     def _connect(self, directory: Path | None = None) -> Any:
-        # Whatever the umask; SQLite gives its journals the mode of the database.
+        # Set the mode regardless of the umask; SQLite gives its journals the mode of the database.
         directory = directory or self.path
         database = directory / DATABASE_NAME
         try:
@@ -280,7 +281,7 @@ class StateStore:
                     try:
                         values[key] = unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
-                        # KeyError: there, but not for diskcache: it has another form, or says it is too old.
+                        # KeyError: diskcache hides the row, which has another form or counts as expired.
                         self._refuse(key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(

@@ -1,1 +1,1 @@
-"""The control listener: HTTP and JSON in front of knowledge, statistics and administration."""
+"""The control listener: HTTP and JSON for access hints, statistics and administration."""

@@ -1,4 +1,4 @@
-"""Calls about what is cached: look at one object, purge, pin and unpin a prefix."""
+"""Calls about cached objects: inspect one, list them, purge, pin and unpin a prefix."""
 
 import math
 import re
@@ -81,7 +81,7 @@ async def list_pins(context: ControlContext, _request: web.Request) -> web.Respo
 
 
 def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
-    """The prefix that a call names by s3://bucket/prefix. Raises InvalidRequest, UnknownName."""
+    """Parse the prefix of a call from s3://bucket/prefix. Raises InvalidRequest, UnknownName."""
     uri = wanted.uri
     bucket, _, prefix = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or not bucket:
@@ -92,7 +92,7 @@ def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
 
 
 def require_bucket(name: str) -> str:
-    """Raises InvalidRequest for what no S3 call could name."""
+    """Return ``name``. Raises InvalidRequest if no S3 call could name such a bucket."""
     if not _BUCKET.fullmatch(name):
         raise InvalidRequest(
             f"{name[:200]!r} cannot be the name of a bucket",
@@ -165,10 +165,10 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
 
 
 def _pages_of(size: int, page_size: int) -> int:
-    """Of an object; an empty one has a page too."""
+    """Return the number of pages of an object; an empty one has a page too."""
     return max(1, -(-size // page_size))
 
 
 def _told(key: str) -> str:
-    """JSON holds no octets that are no UTF-8."""
+    """Replace octets that are not UTF-8: JSON cannot hold them."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

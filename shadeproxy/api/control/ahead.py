@@ -1,8 +1,8 @@
-"""Pieces that are fetched before their turn in an answer has come.
+"""Pieces that are fetched before their turn in an answer.
 
-Laws: at most FILLS fetches of a call at a time; what they brought waits within one budget of bytes over all
-calls (``held``), never for it: what finds no room there is left alone and fetched when its turn comes, so
-an answer can always go on; leaving the context ends every fetch and gives every byte back.
+Laws: a call runs at most FILLS fetches at a time. Fetched bytes wait within one budget of all calls
+(``held``), and no fetch waits for that budget: a piece without room is fetched at its turn, so an answer can
+always continue. Leaving the context ends every fetch and gives back every byte.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Fetched(NamedTuple):
 
 
 Outcome = Fetched | ShadeProxyError | None
-"""None: it was not for fetching ahead (too long, or no room) and is still to be read."""
+"""None: the piece was too long to fetch ahead, or there was no room, so it is still to be read."""
 
 
 class Ahead:
@@ -44,7 +44,7 @@ class Ahead:
         """Called with the index of each fetch that ended."""
 
     def __len__(self) -> int:
-        """Fetches that run, or whose outcome was not taken yet."""
+        """Return the number of fetches that run or whose outcome was not taken yet."""
         return len(self._tasks)
 
     def __contains__(self, index: int) -> bool:
@@ -52,7 +52,7 @@ class Ahead:
 
     @property
     def has_room(self) -> bool:
-        """Whether ``start`` may be called: half of the budget is left for what runs already."""
+        """Return whether ``start`` may be called: running fetches must find half of the budget free."""
         return self._running < FILLS and 2 * self._held.taken_bytes <= self._held.capacity_bytes
 
     def start(self, index: int, sample: Sample) -> None:
@@ -63,17 +63,17 @@ class Ahead:
         task.add_done_callback(lambda _task: self._ended(index))
 
     def has_ended(self, index: int) -> bool:
-        """Whether ``take`` would not wait."""
+        """Return whether ``take`` would not wait."""
         return self._tasks[index].done()
 
     async def take(self, index: int) -> Outcome:
-        """Wait for a fetch that was started. The caller owes ``give_back`` for what was fetched."""
+        """Wait for a started fetch. The caller must call ``give_back`` for a ``Fetched`` outcome."""
         outcome = await asyncio.shield(self._tasks[index])
         del self._tasks[index]
         return outcome
 
     def give_back(self, outcome: Fetched) -> None:
-        """The bytes of an outcome are on their way."""
+        """Give back the bytes of an outcome that was sent."""
         self._held.give(outcome.length)
 
     async def __aenter__(self) -> Self:
@@ -99,7 +99,7 @@ class Ahead:
             return error
 
     async def _fetch_whole(self, sample: Sample) -> Fetched | None:
-        """Raises ShadeProxyError."""
+        """Fetch a whole piece; None if it is too long or finds no room. Raises ShadeProxyError."""
         async with self._reader.open(sample) as opened:
             if opened.length > self._most_bytes or not self._held.try_take(opened.length):
                 return None

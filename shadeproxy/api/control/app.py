@@ -1,4 +1,4 @@
-"""The control listener as an aiohttp application: the table, the guard and the errors put together."""
+"""The control listener as an aiohttp application: combines the route table, the guard and the errors."""
 
 import re
 
@@ -20,7 +20,7 @@ _OPENAPI = "/openapi.json"
 
 
 def make_control_app(context: ControlContext) -> web.Application:
-    """The application; start it with any aiohttp runner. Needs no client_max_size: bodies are bounded."""
+    """Make the application for any aiohttp runner. Needs no client_max_size: bodies are limited elsewhere."""
     routes = (*ROUTES, _openapi_route(context.version))
     open_paths = frozenset(route.path for route in routes if route.probe)
 
@@ -54,7 +54,7 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Raises UnknownName, and Conflict when a call about a job speaks of ids of another manifest."""
+    """Raise UnknownName, or Conflict if a job's call has ids of another manifest than the job."""
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:
         return

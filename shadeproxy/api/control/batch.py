@@ -1,8 +1,8 @@
-"""``POST /v1/batch``: many pieces in one streamed answer; the frames are in docs/protocol.md.
+"""``POST /v1/batch``: many pieces in one streamed answer; docs/protocol.md describes the frames.
 
-Laws: a piece of up to a page is sent when all of it is there, so its status is honest; a longer one is
-streamed, and the connection aborted when it breaks off. What is resident is looked up when its turn has
-come and not before, so nothing is pinned for a slow caller. A caller that goes away ends its fetches.
+Laws: a piece of up to a page is sent once it is complete, so its status is true. A longer piece is streamed,
+and the connection is aborted if it breaks off. Residency is looked up only at a piece's turn, so nothing is
+pinned for a slow caller. A caller that goes away ends its fetches.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shadeproxy.engine.knowledge.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Items behind one that is waited for, among which cold ones are looked for."""
+"""Number of items after the current one that are searched for cold ones."""
 
 _LOOK_FOR_CALLER_S = 0.2
 
@@ -41,14 +41,14 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     frames = FrameWriter(request, request_id)
     await frames.start()
     whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # Its fetches inherit both: who they are for, and which call the origin is asked for.
+    # The fetches inherit both variables: their client, and the request id for the origin.
     inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
     REQUEST_ID.reset(inside)
     CLIENT.reset(client)
     try:
-        # Nobody says when the caller goes away while nothing is written: aiohttp cancels handlers for a
-        # whole listener or not at all, and other calls are to be finished.
+        # While nothing is written, only this loop notices that the caller left: aiohttp cancels handlers for
+        # a whole listener or not at all, and other calls must finish.
         while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
             if request.transport is None:
                 break
@@ -78,7 +78,7 @@ async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) 
 
 
 class _Answer:
-    """One answer on its way. ``page_size``: longer pieces are streamed."""
+    """One answer in progress. Pieces longer than ``page_size`` are streamed."""
 
     def __init__(
         self, samples: list[Sample], reader: PieceReader, frames: FrameWriter, ahead: Ahead, page_size: int
@@ -92,7 +92,7 @@ class _Answer:
         self._looked = 0
 
     async def in_order(self) -> None:
-        """Items as they were asked."""
+        """Send the items in the order of the request."""
         self._ahead.on_end = self._look_ahead
         for index in range(len(self._samples)):
             self._turn = index
@@ -102,7 +102,7 @@ class _Answer:
                 await self._frames.flush()
 
     async def as_ready(self) -> None:
-        """What is there first, the others as they come."""
+        """Send resident items first, the others as they arrive."""
         cold: deque[int] = deque()
         ended: deque[int] = deque()
         news = asyncio.Event()
@@ -119,14 +119,14 @@ class _Answer:
                 await self._send_at_its_turn(ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
-                self._start(cold)  # before a caller is waited for
+                self._start(cold)  # before waiting for the caller
             elif self._ahead:
                 await self._frames.flush()
                 news.clear()
                 if not ended:
                     await news.wait()
             else:
-                # Other calls have the budget: one at a time goes without.
+                # Other calls use up the budget: fetch one item without it.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -134,12 +134,12 @@ class _Answer:
     # ------------------------------------------------------------------ inside
 
     def _start(self, cold: deque[int]) -> None:
-        """Start fetching what is cold, as far as there is room."""
+        """Start fetching cold items while there is room."""
         while cold and self._ahead.has_room:
             self._ahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
-        """Gather what needs no waiting, up to a group; what does is noted in ``cold``."""
+        """Gather the items that need no waiting, up to one group; put the others into ``cold``."""
         frames, index = self._frames, self._turn
         while index < len(self._samples) and not frames.full:
             if not self._send_now(index):
@@ -148,7 +148,7 @@ class _Answer:
         self._turn = index
 
     def _look_ahead(self, _ended: int = -1) -> None:
-        """Start fetching what is cold behind the item whose turn it is."""
+        """Start fetching the cold items after the current one."""
         self._looked = max(self._looked, self._turn + 1)
         stop = min(self._turn + _LOOK_AHEAD, len(self._samples))
         while self._looked < stop and self._ahead.has_room:
@@ -158,7 +158,7 @@ class _Answer:
             self._looked += 1
 
     def _send_now(self, index: int) -> bool:
-        """Gather the frame of an item that needs no waiting."""
+        """Gather the frame of an item if that needs no waiting; return whether it was done."""
         sample = self._samples[index]
         try:
             taken = self._reader.take(sample, self._reader.context.clock.now_s())
@@ -176,7 +176,7 @@ class _Answer:
         return True
 
     async def _send_at_its_turn(self, index: int) -> None:
-        """Send an item that was fetched ahead, or has to be fetched now."""
+        """Send an item that was fetched ahead, or fetch it now."""
         outcome: Outcome = None
         if index in self._ahead:
             if not self._ahead.has_ended(index):
@@ -184,7 +184,7 @@ class _Answer:
             outcome = await self._ahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # Nothing is awaited in between: the item whose turn it is asks the origin first.
+            # No await in between, so the current item asks the origin first.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, Fetched):
@@ -209,7 +209,7 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
-                        # It would keep the memory of its page while the next one is waited for.
+                        # The name would keep the memory of the piece's page while waiting for the next piece.
                         del piece
         except ShadeProxyError as error:
             if began:

@@ -1,7 +1,7 @@
-"""Bodies: their shapes, their limits, and how they are read. What is too long or wrong is refused here.
+"""Request and answer bodies: shapes, limits and reading. Too long or wrong bodies are refused here.
 
-The structs are the wire format: /openapi.json is made from them, and unknown fields are errors, so a
-misspelt field is told instead of ignored.
+The structs are the wire format: /openapi.json is made from them, and an unknown field is an error, so a
+misspelt field is reported and not ignored.
 """
 
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
 """Items of one batch or locate call."""
 
-# As the S3 listener has it: no slash, so that a bucket never names a path.
+# The rule of the S3 listener: no slash, so a bucket never names a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
@@ -43,8 +43,8 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
-    """Samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/".
-    ``namespace``: whose bucket it is, where bucket names belong to accounts; "" is the proxy's own.
+    """The samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/".
+    ``namespace``: the namespace of the bucket, where bucket names belong to accounts; "" is the proxy's own.
     """
 
     bucket: Annotated[str, msgspec.Meta(min_length=1)]
@@ -63,7 +63,7 @@ class DatasetList(msgspec.Struct):
 
 
 class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A job. Without ``dataset`` it scores by key. ``weight``: how much it counts among jobs."""
+    """A job. Without ``dataset`` it scores by key. ``weight``: its weight among jobs."""
 
     dataset: str | None = None
     world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 1
@@ -72,13 +72,13 @@ class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
-    """``ids``: in the order in which they are read."""
+    """``ids``: sample ids in reading order."""
 
     ids: list[int]
 
 
 class OrderAnnounced(msgspec.Struct):
-    """``announced``: ids of this piece."""
+    """``announced``: number of ids in this piece."""
 
     epoch: int
     rank: int
@@ -87,10 +87,10 @@ class OrderAnnounced(msgspec.Struct):
 
 
 class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Either ``ids`` and ``scores``, of one length, or ``keys``: scores by "bucket/key".
+    """Either ``ids`` and ``scores``, of equal length, or ``keys``: scores by "bucket/key".
 
-    By key, every sample in the object gets the score. ``namespace``: of the keys; left out, that of the job's
-    dataset, or the proxy's own.
+    A score by key applies to every sample in the object. ``namespace``: of the keys; by default that of the
+    job's dataset, or the proxy's own.
     """
 
     ids: list[SampleId] | None = None
@@ -113,7 +113,7 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """Until the configuration is read again."""
+    """The level of the log until the configuration is read again."""
 
     level: Literal["debug", "info", "warning", "error"]
 
@@ -131,8 +131,8 @@ class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
-    """``uri``: s3://bucket/prefix; s3://bucket alone is the whole bucket. ``namespace``: whose bucket it is;
-    "" is the proxy's own.
+    """``uri``: s3://bucket/prefix, or s3://bucket for the whole bucket. ``namespace``: the namespace of the
+    bucket; "" is the proxy's own.
     """
 
 
@@ -143,11 +143,11 @@ class PurgeAnswer(msgspec.Struct):
 
 
 class PinRequest(PlaceRequest, forbid_unknown_fields=True):
-    """Name a prefix as a purge does. ``dry_run``: change nothing and return what is cached under it."""
+    """Names a prefix as a purge does. ``dry_run``: change nothing and return what is cached under it."""
 
 
 class PinAnswer(msgspec.Struct):
-    """What is cached under the prefix; ``held``: pages of it that are pinned now."""
+    """The cached objects, pages and bytes under the prefix; ``held``: pages of it that are pinned now."""
 
     uri: str
     objects: int
@@ -157,8 +157,9 @@ class PinAnswer(msgspec.Struct):
 
 
 class PinSummary(msgspec.Struct, omit_defaults=True):
-    """``by``: "call", or the rule of the configuration, as "rules[0]", whose bucket is a pattern, in every
-    namespace. ``since_s``: Unix time of the call. ``namespace``: left out where it is the proxy's own.
+    """``by``: "call", or the rule of the configuration, as "rules[0]"; a rule's bucket is a pattern and
+    applies to every namespace. ``since_s``: Unix time of the call. ``namespace``: left out for the proxy's
+    own.
     """
 
     uri: str
@@ -168,7 +169,7 @@ class PinSummary(msgspec.Struct, omit_defaults=True):
 
 
 class PinList(msgspec.Struct):
-    """``bytes``: of pinned pages in all tiers; ``limit_bytes``: what they may take."""
+    """``bytes``: of pinned pages in all tiers; ``limit_bytes``: the limit of these bytes."""
 
     pins: list[PinSummary]
     bytes: int
@@ -176,14 +177,14 @@ class PinList(msgspec.Struct):
 
 
 class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
-    """Name a prefix as a purge does. ``dry_run``: read nothing and count what would have to be read."""
+    """Names a prefix as a purge does. ``dry_run``: read nothing and count the bytes that would be read."""
 
 
 class OperationSummary(msgspec.Struct):
-    """Numbers of objects, and bytes of bodies. ``listed``: ``total`` is final. ``done``: objects that are
-    over; of them ``resident`` were cached before, of ``not_stored`` a part won no place, of ``failed`` a part
-    could not be read. ``bytes``: read from the origin and stored; of a dry run: that would have to be read.
-    ``error``: the first failure.
+    """Numbers of objects, and bytes of bodies. ``listed``: ``total`` is final. ``done``: finished objects. Of
+    these, ``resident`` were cached before, ``not_stored`` have a part that won no place, ``failed`` have a
+    part that could not be read. ``bytes``: read from the origin and stored; in a dry run, bytes that would be
+    read. ``error``: the first failure.
     """
 
     id: str
@@ -214,7 +215,7 @@ class PageSummary(msgspec.Struct):
 
 
 Freshness = Literal["fresh", "stale", "check"]
-"""Answered as it is; answered while it is checked; checked before it is answered."""
+"""Answered from the cache ("fresh"), answered during a check ("stale"), or checked first ("check")."""
 
 
 class ObjectSummary(msgspec.Struct):
@@ -232,8 +233,8 @@ class ObjectSummary(msgspec.Struct):
 
 
 class CachedSummary(msgspec.Struct):
-    """As ObjectSummary; ``pages``, ``bytes`` and ``pinned`` (pages) count what is cached, ``tiers`` its pages
-    by tier.
+    """A summary like ObjectSummary. ``pages``, ``bytes`` and ``pinned`` (pages) count cached pages, ``tiers``
+    counts them by tier.
     """
 
     key: str
@@ -249,7 +250,7 @@ class CachedSummary(msgspec.Struct):
 
 
 class CachedList(msgspec.Struct):
-    """``more``: how many objects follow; ``next`` is the start_after to ask for them, null at the end."""
+    """``more``: number of objects that follow; ``next``: the start_after that lists them, null at the end."""
 
     bucket: str
     prefix: str
@@ -263,7 +264,7 @@ class Status(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct, omit_defaults=True):
-    """``remarks``: what a ready proxy cannot do now, left out where it can do everything."""
+    """``remarks``: what a ready proxy cannot do now; left out when it can do everything."""
 
     status: str
     remarks: list[str] = []
@@ -273,10 +274,10 @@ _CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 
 def require_type(request: web.Request, *types: str) -> str:
-    """The content type, which must be one of ``types``. Raises UnsupportedMediaType."""
+    """Return the content type, which must be one of ``types``. Raises UnsupportedMediaType."""
     sent = request.content_type
     if sent == _CURL_DEFAULT and JSON in types:
-        # What curl says of any -d. A web page of another origin cannot use it: see guard.py.
+        # curl sends this type with any -d. A web page of another origin cannot use it: see guard.py.
         return JSON
     if sent not in types:
         raise UnsupportedMediaType(
@@ -288,8 +289,8 @@ def require_type(request: web.Request, *types: str) -> str:
 async def read_pieces(
     request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
 ) -> AsyncIterator[bytes]:
-    """The body as it arrives, at most ``limit`` bytes; not unpacked where its Content-Encoding is one of
-    ``encodings``. Raises BodyTooLarge, UnsupportedMediaType.
+    """Yield the body as it arrives, at most ``limit`` bytes. A body with a Content-Encoding among
+    ``encodings`` is not unpacked. Raises BodyTooLarge, UnsupportedMediaType.
     """
     seen = 0
     coding = request.headers.get("Content-Encoding", "identity").strip().lower()
@@ -307,12 +308,12 @@ async def read_pieces(
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge."""
+    """Read the whole body. Raises BodyTooLarge."""
     return b"".join([piece async for piece in read_pieces(request, limit)])
 
 
 async def read_json(request: web.Request, kind: type[Body]) -> Body:
-    """A small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and as ``decode``."""
+    """Read a small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and as ``decode``."""
     require_type(request, JSON)
     return decode(await read_body(request, MAX_JSON_BYTES), kind)
 

@@ -1,6 +1,7 @@
-"""The score column of a job: now, and as it was frozen for an epoch, so that all ranks draw the same.
+"""The score column of a job: the current one, and one frozen for an epoch so that all ranks draw alike.
 
-Law: reading changes nothing. Freezing was a GET with a query once; who still asks so is sent to the POST.
+Law: reading changes nothing. A GET with a query froze the column in earlier versions; such a call is now
+refused with a hint to use the POST.
 """
 
 from typing import Annotated
@@ -20,7 +21,7 @@ _FREEZING = frozenset({"epoch", "mean_loss"})
 
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``mean_loss``: to be frozen with the column."""
+    """``mean_loss``: frozen together with the column."""
 
     mean_loss: Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)] | None = None
 

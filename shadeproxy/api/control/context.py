@@ -1,7 +1,7 @@
-"""What the control listener needs of the rest, given by the composition root; nothing is looked up.
+"""The dependencies of the control listener, passed in by the composition root; nothing is looked up.
 
-``CacheAdmin`` is the part of the engine that administration touches. All of it lives on the event loop;
-``pool`` runs what would hold the loop (manifests, big JSON bodies, bitmaps).
+``CacheAdmin`` is the administrative part of the engine. Everything runs on the event loop; ``pool`` runs work
+that would block the loop (manifests, big JSON bodies, bitmaps).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What a purge removed, or with ``dry_run`` would remove."""
+    """The objects that a purge removed, or with ``dry_run`` would remove."""
 
     objects: int
     pages: int
@@ -45,7 +45,7 @@ class Purged:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What is cached under a prefix. ``held``: pages of it that are pinned."""
+    """The cached objects under a prefix. ``held``: pages of it that are pinned."""
 
     objects: int
     pages: int
@@ -55,7 +55,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """``since_s``: Unix time of the call that pinned it; None where a rule of the configuration did."""
+    """A pin. ``since_s``: Unix time of its call; None for a rule of the configuration."""
 
     uri: str
     by: str
@@ -65,7 +65,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinsNow:
-    """``size_bytes``: of pinned pages; ``limit_bytes``: what they may take."""
+    """All pins. ``size_bytes``: of pinned pages; ``limit_bytes``: the limit of these bytes."""
 
     pins: tuple[Pin, ...]
     size_bytes: int
@@ -82,7 +82,7 @@ class CachedPage:
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """``validated_s``: Unix time of the last check against the origin, None where it is not known."""
+    """``validated_s``: Unix time of the last check against the origin; None if unknown."""
 
     meta: ObjectMeta
     pages: tuple[CachedPage, ...]
@@ -92,7 +92,7 @@ class CachedObject:
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """Some objects in key order. ``more``: how many follow, after the key ``next``."""
+    """Some objects in key order. ``more``: number of objects after the key ``next``."""
 
     objects: tuple[tuple[ObjectRef, CachedObject], ...]
     more: int
@@ -100,17 +100,17 @@ class CachedListing:
 
 
 class CacheAdmin(Protocol):
-    """Administration of what is cached."""
+    """Administration of the cache."""
 
     async def purge(self, place: Prefix, *, dry_run: bool) -> Purged:
-        """Drop pages and metadata of every object under ``place`` (prefix "": of the bucket).
+        """Drop pages and metadata of every object under ``place`` (prefix "": of the whole bucket).
 
-        What is being read keeps its bytes until its readers are done. The origin is not touched.
+        Readers under way keep their bytes until they are done. The origin is not changed.
         """
         ...
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
-        """What is cached of one object; None when nothing is known of it."""
+        """Return the cached pages and metadata of one object; None if it is unknown."""
         ...
 
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
@@ -118,24 +118,24 @@ class CacheAdmin(Protocol):
         ...
 
     async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:
-        """Evict nothing under ``place`` for anything else, now and after a restart. Raises Conflict."""
+        """Protect everything under ``place`` from eviction, now and after a restart. Raises Conflict."""
         ...
 
     async def unpin(self, place: Prefix, *, dry_run: bool) -> Pinned:
-        """Take a pin back. Raises UnknownName where no call pinned that, Conflict where a rule did."""
+        """Remove a pin. Raises UnknownName if no call pinned the prefix, Conflict if a rule did."""
         ...
 
     def pins(self) -> PinsNow:
-        """All that is pinned."""
+        """Return all pins."""
         ...
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Work:
-        """To be run: everything under ``place`` is read into the cache, where there is room for it."""
+        """Return work that reads everything under ``place`` into the cache, as far as there is room."""
         ...
 
 
 class ObjectLister(Protocol):
-    """``Origin.list_objects`` with the credentials that read in ``namespace``. Raises OriginError."""
+    """Calls ``Origin.list_objects`` with the credentials of ``namespace``. Raises OriginError."""
 
     async def __call__(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
@@ -143,29 +143,28 @@ class ObjectLister(Protocol):
 
 
 class LogLevels(Protocol):
-    """The level of the log, which may be changed while running."""
+    """The level of the log, which may change at run time."""
 
     @property
     def log_level(self) -> str: ...
 
     async def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
-        """Until the configuration is read again. Raises Conflict."""
+        """Set the level until the configuration is read again. Raises Conflict."""
         ...
 
 
 @dataclass(kw_only=True)
 class ControlContext:
-    """Everything a handler may use. ``token`` and ``reads_allowed`` may change while it is used.
+    """Everything that a handler may use. ``token`` and ``reads_allowed`` may change at run time.
 
-    info: what GET /v1/info shows: "s3_endpoint", "page_size" and what else clients may want to know.
-    readiness: READY, or why not ("starting", "draining"). remarks: what a ready proxy cannot do now. doctor:
-    the answer of GET /v1/doctor. resident_pages: fresh arrays of the object hashes (u64) and numbers (u32) of
-    resident pages, in any order. token: None leaves the calls open, as is fit for loopback only.
-    allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it
-    has no token (a guard against DNS rebinding). engine, page_size: for batch and locate; upstreams: with
-    whose credentials in which namespace (engine/namespaces.py); reads_allowed: whether callers may read
-    with them. held: bytes that were fetched ahead of their turn
-    in an answer, over all calls.
+    info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
+    READY, or the reason against it ("starting", "draining"). remarks: what a ready proxy cannot do now.
+    doctor: the answer of GET /v1/doctor. resident_pages: new arrays of the object hashes (u64) and numbers
+    (u32) of resident pages, in any order. token: None leaves the calls open, which is safe only on loopback.
+    allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
+    no token (a guard against DNS rebinding). engine, page_size: for batch and locate. upstreams: the
+    credentials of each namespace (engine/namespaces.py). reads_allowed: whether callers may read with them.
+    held: budget of all calls for bytes fetched ahead of their turn in an answer.
     """
 
     version: str

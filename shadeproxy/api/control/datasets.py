@@ -1,4 +1,4 @@
-"""Calls about datasets: register a manifest or a listing, show it, forget it."""
+"""Calls about datasets: register a manifest or a listing, show it, delete it."""
 
 import msgspec
 from aiohttp import web

@@ -1,7 +1,7 @@
-"""JSON bodies: decoded at once where they are short, their long arrays of numbers in slices.
+"""Decode JSON bodies: short ones at once, long arrays of numbers in slices.
 
-The decoder holds the interpreter, and with it the event loop, until it is done, on whatever thread it runs.
-Law: both ways take the same bodies and refuse the others with the same words.
+The decoder holds the interpreter lock until it is done, on any thread, and so blocks the event loop. Law:
+both ways accept the same bodies and refuse the others with the same words.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from shadeproxy.core.workpool import raise_if_cancelled
 SLICE_BYTES = 64 * 1024
 _SKELETON_BYTES = 1024
 _BETWEEN = 16
-"""Bytes from the name of a field to its array, at most; more is decoded at once."""
+"""Most bytes between a field's name and its array; with more, the body is decoded at once."""
 
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
@@ -25,14 +25,14 @@ Body = TypeVar("Body")
 
 
 class Column(NamedTuple):
-    """A field that is an array of numbers: their type in JSON and in the column made of them."""
+    """A field that is an array of numbers: its type in JSON, and the dtype of the column made from it."""
 
     kind: Any
     dtype: type[np.generic]
 
 
 def decode(data: bytes, kind: type[Body]) -> Body:
-    """JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (not of that shape)."""
+    """Decode JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (another shape)."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -45,8 +45,8 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode as ``decode`` does, on any thread, with the fields of ``columns`` as arrays where slices can be
-    decoded; such a field is empty in the body. Raises as ``decode``.
+    """Decode like ``decode``, on any thread, with the fields of ``columns`` as arrays where possible. A field
+    that was decoded in slices is empty in the body. Raises as ``decode``.
     """
     rest, arrays = data, dict[str, NDArray[Any]]()
     try:
@@ -58,7 +58,7 @@ def decode_columns(
         if arrays and _is_plain(rest, arrays):
             return decode(rest, kind), arrays
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
-        pass  # said about the whole body, and in its words
+        pass  # the whole body is decoded below, for its error text
     return decode(data, kind), {}
 
 
@@ -69,7 +69,7 @@ def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
 
 
 def _find(data: bytes, name: str) -> tuple[int, int] | None:
-    """Return where the content of the array of field ``name`` begins and ends, if it looks like one."""
+    """Return start and end of the content of the array of field ``name``, if it looks like one."""
     after = data.find(b'"%b"' % name.encode()) + len(name) + 2
     start = data.find(b"[", after, after + _BETWEEN) + 1
     stop = data.find(b"]", start)
@@ -79,7 +79,7 @@ def _find(data: bytes, name: str) -> tuple[int, int] | None:
 
 
 def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]:
-    """The numbers between ``start`` and ``stop``. Raises what the decoder and numpy do."""
+    """Decode the numbers between ``start`` and ``stop``. Raises the errors of the decoder and numpy."""
     parts = [np.empty(0, column.dtype)]
     while start < stop or data[start - 1 : start] == b",":
         raise_if_cancelled()
@@ -87,7 +87,7 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
         end = stop if end < 0 else end
         numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
         if not numbers:
-            raise OverflowError("a comma without a number")  # or an array that is empty but for white space
+            raise OverflowError("a comma without a number")  # or the array is empty but for white space
         parts.append(np.array(numbers, column.dtype))
         start = end + 1
     return np.concatenate(parts)

@@ -1,7 +1,7 @@
-"""Errors as the control side shows them: ``{"error": {"code", "message", "hint"}}``.
+"""Errors of the control API: ``{"error": {"code", "message", "hint"}}``.
 
-The one table from error classes to answers; a test walks the tree of core/errors.py and fails on a class
-without a row. Nothing else in this package chooses a status.
+This is the only table from error classes to answers; a test walks the tree of core/errors.py and fails if a
+class has no row. No other module of this package chooses a status.
 """
 
 import msgspec
@@ -15,11 +15,11 @@ _log = structlog.get_logger("shadeproxy.control")
 
 
 class UnsupportedMediaType(core.InvalidRequest):
-    """The Content-Type is none that the call takes."""
+    """The call does not accept this Content-Type."""
 
 
 class ReadsForbidden(core.AccessDenied):
-    """Who may read through the control listener cannot be told: there are clients, but no token."""
+    """Reads through the control listener cannot be authorised: there are clients, but no token."""
 
 
 STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
@@ -84,7 +84,7 @@ class ErrorAnswer(msgspec.Struct):
 
 
 def answer_error(error: core.ShadeProxyError) -> web.Response:
-    """The answer that tells ``error``."""
+    """Return the answer for ``error``."""
     status, code = STATUS[type(error)]
     hint = error.hint if isinstance(error, core.RequestError) else ""
     response = _answer(status, code, str(error), hint)
@@ -99,7 +99,7 @@ def answer_error(error: core.ShadeProxyError) -> web.Response:
 
 @web.middleware
 async def translate_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what a handler raises into the one form of error."""
+    """Turn a handler's exceptions into the one form of error."""
     try:
         return await handler(request)
     except core.ShadeProxyError as error:
@@ -117,7 +117,8 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # What we connect to has errors of its own: the caller hung up, and nobody is left to tell.
+        # Our own connections raise errors of other classes: here the caller hung up, and no answer can
+        # arrive.
         return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
         _log.exception("control call failed", method=request.method, path=request.path)

@@ -1,9 +1,9 @@
-"""The body of a batch answer on the wire: frames gathered into few HTTP chunks, bodies never copied.
+"""Writes a batch answer: frames gathered into few HTTP chunks, bodies never copied.
 
-Laws: what is handed to the transport at once is bounded, and more is gathered only when the caller has
-taken it, so a slow caller holds little; an answer that cannot be completed is aborted, never ended. The
-chunked encoding is written here: one chunk, one write and one drain for many frames, where aiohttp would
-make each of them for every piece.
+Laws: the transport gets a limited amount at once, and more is gathered only after the caller took it, so a
+slow caller holds little memory. An answer that cannot be completed is aborted, never ended. The chunked
+encoding is written here: one chunk, one write and one drain for many frames, where aiohttp would need each of
+them for every piece.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import Source
 
 HEADER = struct.Struct("<IHBBQ")
-"""u32 index, u16 status, u8 source, u8 zero, u64 length of what follows."""
+"""u32 index, u16 status, u8 source, u8 zero, u64 length of the content that follows."""
 
 END_INDEX = 0xFFFF_FFFF
 SOURCE_NUMBERS = {
@@ -33,21 +33,21 @@ SOURCE_NUMBERS = {
     Source.BYPASS: 4,
 }
 
-# Enough that a write costs little beside its bytes; a kernel buffer holds about 200 KiB.
+# Large enough to make the cost of a write small; a kernel buffer holds about 200 KiB.
 _GROUP_BYTES = 512 * 1024
-# Two buffers a frame, and the kernel takes 1,024 in a call.
+# A frame has two buffers, and the kernel takes 1,024 in a call.
 _GROUP_FRAMES = 256
 
-# A transport that holds no more than this takes more at once.
+# A transport that holds no more than this accepts more without waiting.
 _LITTLE_BYTES = 16 * 1024
 
-# A Unix socket whose buffer is full says so until three quarters of it were read: with the usual 208 KiB
-# sender and reader take turns, 55 us per 100 KB; with this much they work at the same time, 32 us.
+# A full Unix socket accepts more only after three quarters were read. With the usual 208 KiB sender and
+# reader take turns, 55 us per 100 KB; with this size they work in parallel, 32 us.
 _NEAR_BUFFER_BYTES = 1 << 20
 
 
 class FrameWriter:
-    """One answer. ``add`` and ``extend`` gather, ``flush`` sends."""
+    """Writes one answer. ``add`` and ``extend`` gather, ``flush`` sends."""
 
     def __init__(self, request: web.Request, request_id: str) -> None:
         self.response = web.StreamResponse(headers={"Content-Type": BATCH, ORIGIN_FIELD: request_id})
@@ -60,11 +60,11 @@ class FrameWriter:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to ``flush``."""
+        """Return whether it is time to ``flush``."""
         return self._gathered_bytes >= _GROUP_BYTES or self._frames - self._frames_sent >= _GROUP_FRAMES
 
     async def start(self) -> None:
-        """Send the head."""
+        """Send the head of the answer."""
         transport = self._request.transport
         near = None if transport is None else transport.get_extra_info("socket")
         if near is not None and near.family == socket.AF_UNIX:
@@ -72,41 +72,41 @@ class FrameWriter:
         await self.response.prepare(self._request)
 
     def add(self, index: int, source: Source, length: int, pieces: Sequence[memoryview]) -> None:
-        """A whole frame of status 200; ``pieces`` have ``length`` bytes together."""
+        """Add a whole frame of status 200; ``pieces`` have ``length`` bytes together."""
         self._parts.append(HEADER.pack(index, 200, SOURCE_NUMBERS[source], 0, length))
         self._parts += pieces
         self._gathered_bytes += HEADER.size + length
         self._frames += 1
 
     def begin(self, index: int, source: Source, length: int) -> None:
-        """The header of a frame of status 200, whose ``length`` bytes follow by ``extend``."""
+        """Add the header of a frame of status 200; its ``length`` bytes follow by ``extend``."""
         self.add(index, source, length, ())
         self._gathered_bytes -= length
 
     def extend(self, piece: memoryview) -> None:
-        """Bytes of the frame that was begun."""
+        """Add bytes to the frame that ``begin`` started."""
         self._parts.append(piece)
         self._gathered_bytes += len(piece)
 
     def refuse(self, index: int, status: int, error: ErrorBody) -> None:
-        """A frame that tells why there are no bytes."""
+        """Add a frame that tells why there are no bytes."""
         body = msgspec.json.encode(error)
         self._parts += (HEADER.pack(index, status, SOURCE_NUMBERS[Source.BYPASS], 0, len(body)), body)
         self._gathered_bytes += HEADER.size + len(body)
         self._frames += 1
 
     async def flush(self) -> None:
-        """Send what was gathered and wait until the caller has taken most of it.
+        """Send the gathered frames and wait until the caller has taken most of them.
 
-        Raises ConnectionError when there is nobody any more, ClientTooSlow when the caller stopped taking.
+        Raises ConnectionError if the caller is gone, ClientTooSlow if it stopped reading.
         """
         self._write()
         await self._taken()
-        # A caller as fast as we are must not keep the others from their turn.
+        # Yield, so that a caller as fast as this proxy does not delay the others.
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """The last frame, and the end of the answer. Raises as ``flush``."""
+        """Send the last frame and end the answer. Raises as ``flush``."""
         self._parts.append(HEADER.pack(END_INDEX, 0, 0, 0, self._frames))
         self._gathered_bytes += HEADER.size
         self._write()
@@ -114,18 +114,18 @@ class FrameWriter:
         await self.response.write_eof()
 
     def abort(self) -> None:
-        """Break the connection off: the caller must see a failure, not an end."""
+        """Abort the connection, so that the caller sees a failure and not an end."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
     async def _taken(self) -> None:
-        """Wait for room, as long as the caller takes a byte in KEEPALIVE_S: who stopped keeps what was
-        fetched ahead for it, or a connection of the origin, from all others.
+        """Wait for room, as long as the caller takes a byte in each KEEPALIVE_S. A caller that stopped would
+        keep fetched bytes, or a connection of the origin, from all others.
         """
         waiting_bytes = self._waiting_bytes()
         if waiting_bytes <= _LITTLE_BYTES:
             return
-        # A task, because what aiohttp waits for may not be cancelled and waited for again.
+        # A task, because aiohttp's drain may not be cancelled and awaited again.
         drain = asyncio.create_task(self._request.writer.drain())
         try:
             while not (await asyncio.wait({drain}, timeout=KEEPALIVE_S))[0]:

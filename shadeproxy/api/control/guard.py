@@ -1,10 +1,10 @@
-"""Who may call the control side.
+"""Access to the control API.
 
-With a token: every call but the probes needs it, as ``Authorization: Bearer`` or, so that a browser can
-show the dashboard, as the password of ``Authorization: Basic``. Without one the listener is for loopback
-only (the composition root sees to that), and a web page must not reach it through the user's browser: it
-must be called by address or by a known name (DNS rebinding), and never changed from another origin. No web
-page reaches a Unix socket, so there the name is not looked at; the token is the same.
+With a token, every call but the probes needs it, as ``Authorization: Bearer`` or, so that a browser can show
+the dashboard, as the password of ``Authorization: Basic``. Without a token the listener is for loopback only
+(the composition root enforces that), and no web page may reach it through the user's browser: calls must use
+an address or a known name (DNS rebinding), and changes from another origin are refused. Web pages cannot
+reach a Unix socket, so the name is not checked there; the token is.
 """
 
 import base64
@@ -20,8 +20,8 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
-    """Raises AuthError (no token, or a wrong one) and AccessDenied (a foreign web page)."""
-    # Not request.host: without the field it would ask the resolver, on the event loop.
+    """Raise AuthError for no token or a wrong one, AccessDenied for a foreign web page."""
+    # Not request.host: without the field it would call the resolver, on the event loop.
     host = request.headers.get("Host", "")
     if token is not None:
         _check_token(request, token)
@@ -63,5 +63,5 @@ def _by_socket_file(request: web.Request) -> bool:
 
 def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
     name = host_name(host)
-    # A page can lead its own name to this machine, but not an address.
+    # A page can point its own name at this machine, but it cannot choose an address.
     return is_loopback(name) or name in allowed_hosts or address_of(name) is not None

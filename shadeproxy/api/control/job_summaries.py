@@ -1,4 +1,4 @@
-"""Shapes of what is shown of jobs."""
+"""Shapes of answers about jobs."""
 
 import msgspec
 
@@ -14,11 +14,11 @@ class ScoreSummary(msgspec.Struct):
 
 
 class OrderSummary(msgspec.Struct):
-    """``epochs``: ids announced, by epoch, of those not over yet. ``left``: of them not read yet.
-    ``believed``: reads bear the order out; else it is not used. ``found``: reads that it named about where
-    they came; ``surprises``: reads that it did not; ``missed``: announced and passed by unread.
-    ``silent_s``: since the job read; after ``lapses_after_s`` of that, or when all its ranks have ended, it
-    is ``lapsed``: nothing is kept or fetched for it until it reads on.
+    """``epochs``: announced ids, by epoch, of epochs not over yet. ``left``: those not read yet.
+    ``believed``: reads follow the order; otherwise it is not used. ``found``: reads close to their announced
+    position; ``surprises``: other reads; ``missed``: announced ids that were passed by unread. ``silent_s``:
+    seconds since the job's last read. After ``lapses_after_s`` of silence, or when all its ranks have ended,
+    the order is ``lapsed``: nothing is kept or fetched for it until the job reads again.
     """
 
     epochs: dict[str, int]

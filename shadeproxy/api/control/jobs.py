@@ -1,4 +1,4 @@
-"""Calls about jobs: register, look, progress, residency, scores that are reported (columns.py reads them)."""
+"""Calls about jobs: registration, summaries, progress, residency, reported scores (columns.py reads them)."""
 
 import math
 
@@ -39,7 +39,7 @@ BEGINS = {
     "begins": "The rank whose process has just started: the second time that one does, a new run begins",
     "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
 }
-# JSON up to this length is decoded where it stands: a hop to the pool costs more.
+# JSON up to _INLINE_BYTES is decoded on the event loop: a hop to the pool costs more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
 
@@ -128,7 +128,7 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
 
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
-    """Of a job that announced something."""
+    """Return the summary of a job's order; None if it announced nothing."""
     state = context.knowledge.orders.state(name)
     if state is None:
         return None
@@ -183,7 +183,7 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
-    """Since its last call, or its last read where it has announced what it reads."""
+    """Return the seconds since the job's last call, or last read if it announced an order."""
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
     state = context.knowledge.orders.state(job.name)
     return silent_s if state is None else min(silent_s, state.silence.silent_s)

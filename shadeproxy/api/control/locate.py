@@ -1,8 +1,8 @@
-"""``POST /v1/locate``: where a process on this host finds what is resident; see docs/protocol.md.
+"""``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
 
-Laws: an answer is a hint, and the header in it is the proof (tiers/base.py ``Place``); what is not resident,
-not verified yet, or wants a check first is told as not here now, and nothing is fetched for it. Samples that
-were found before and stayed where they were are told in columns, at a hundredth of the cost.
+Laws: an answer is a hint, and the record header in it is the proof (tiers/base.py ``Place``). A page that is
+not resident, not verified yet, or needs a check is reported as not here now, and nothing is fetched for it.
+Samples found before that did not move are answered in columns, at a hundredth of the cost.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
-"""112 bytes, without gaps but the seven before the header."""
+"""112 bytes, with no gap but the seven bytes before the header."""
 
 _HEAD_BYTES = 8
 _ALIGNMENT = 8
@@ -46,16 +46,16 @@ _HERE, _NOT_HERE = 200, 0
 _PAD, _NOBODY = bytes(7), bytes(64)
 
 MOST_RECORDS = 1 << 17
-"""Of one answer, 14 MiB: an item has a record for each of its pages, and pages may be small."""
+"""Limit of one answer, 14 MiB: an item has a record for each of its pages, and pages may be small."""
 
-# Of the 65,536 that a record can name; one item may add as many as it has pages.
+# A record can name 65,536 files, and one item may add as many as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024
 _NUMBER_OF = np.array([SOURCE_NUMBERS[source] for source in SOURCES], np.uint8)
 
 Row = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
-"""One of RECORD."""
+"""The fields of one RECORD."""
 
 
 async def post_locate(context: ControlContext, request: web.Request) -> web.Response:
@@ -72,7 +72,7 @@ async def post_locate(context: ControlContext, request: web.Request) -> web.Resp
 
 
 class _Places:
-    """The records of one answer."""
+    """Collects the records of one answer."""
 
     def __init__(self, reader: PieceReader) -> None:
         self._reader = reader
@@ -81,21 +81,21 @@ class _Places:
         self._count = 0
 
     def encode(self) -> bytes:
-        """The body of the answer."""
+        """Return the body of the answer."""
         files = msgspec.json.encode({"files": [os.fspath(path) for path in self._files]})
         files += b" " * (-(_HEAD_BYTES + len(files)) % _ALIGNMENT)
         sizes = np.array([len(files), sum(map(len, self._told))], "<u4")
         return b"".join((sizes.tobytes(), files, *(told.tobytes() for told in self._told)))
 
     def tell(self, *parts: NDArray[np.void]) -> None:
-        """Put records into the answer, in order of their items."""
+        """Add records to the answer, in the order of their items."""
         told = np.concatenate(parts)
         self._told.append(told if len(parts) == 1 else told[np.argsort(told["index"], kind="stable")])
 
     # ------------------------------------------------------------------ many at a time
 
     async def tell_samples(self, dataset: Dataset, ids: Ids, start: int) -> None:
-        """Tell of samples, of which the first is item ``start``."""
+        """Add the records of samples, the first of which is item ``start``."""
         context, job = self._reader.context, self._reader.job
         room = self._count + len(ids) <= MOST_RECORDS and len(self._files) < _MOST_FILES
         found = context.engine.find_samples(dataset, ids, job, context.clock.now_s()) if room else None
@@ -126,8 +126,8 @@ class _Places:
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None
     ) -> NDArray[np.void]:
-        """Records of items, in order of position; one that says "not here now" where it is not. ``asked``:
-        what they are samples of, to be remembered.
+        """Return the records of items, in order of position; "not here now" for absent ones. ``asked``: the
+        dataset and ids of the items, whose page handles are remembered.
         """
         rows: list[Row] = []
         engine, clock = self._reader.context.engine, self._reader.context.clock
@@ -142,7 +142,7 @@ class _Places:
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> Resident | None:
-        """The ticket that told of the item, where one did."""
+        """Add the records of an item; return the page handle that located it, if one did."""
         before, ticket = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
             ticket = self._add_by_ticket(rows, index, sample, now_s)
@@ -174,7 +174,7 @@ class _Places:
 
     def _add_found(self, rows: list[Row], index: int, sample: Sample) -> None:
         position = 0
-        for piece in self._locate(sample) or ():  # nothing of an empty object is in the files
+        for piece in self._locate(sample) or ():  # empty objects have nothing in the files
             rows.append(self._row(index, piece, position))
             position += piece.length
 

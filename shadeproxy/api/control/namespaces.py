@@ -1,7 +1,7 @@
-"""The namespace that a call names: whose buckets are meant, where bucket names belong to accounts.
+"""The namespace of a call's buckets, where bucket names belong to accounts.
 
-Law: a call means the proxy's own namespace unless it names another; a name that no client of the
-configuration has is an error, never taken for the proxy's own.
+Law: a call uses the proxy's own namespace unless it names another. A name that no configured client has is an
+error and never means the proxy's own.
 """
 
 from shadeproxy.api.control.context import ControlContext
@@ -9,13 +9,13 @@ from shadeproxy.core.errors import UnknownName
 from shadeproxy.core.types import OWN
 
 OWN_NAME = "shared"
-"""The proxy's own, as the configuration writes it."""
+"""Name of the proxy's own namespace in the configuration."""
 FIELD = "Whose buckets are meant: a namespace of the configuration; left out, the proxy's own"
 _MOST_NAMED = 10
 
 
 def require_namespace(context: ControlContext, name: str) -> str:
-    """The namespace called ``name``; "" and OWN_NAME are the proxy's own. Raises UnknownName."""
+    """Return the namespace called ``name``; "" and OWN_NAME are the proxy's own. Raises UnknownName."""
     if name in (OWN, OWN_NAME):
         return OWN
     if name not in context.upstreams:

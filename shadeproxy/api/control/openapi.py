@@ -24,7 +24,7 @@ _MANIFEST = {
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The document. /openapi.json itself is described too."""
+    """Return the document, which also describes /openapi.json itself."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

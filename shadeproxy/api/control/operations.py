@@ -1,4 +1,4 @@
-"""Calls about long work: begin it, look at it, end it."""
+"""Calls about long work: start, inspect and cancel it."""
 
 from aiohttp import web
 

@@ -1,6 +1,6 @@
-"""Calls about announced orders: what a rank will read in an epoch, told in pieces, and taken back.
+"""Calls about announced orders: a rank announces its reads of an epoch in pieces, or withdraws them.
 
-An answer means that the order counts: eviction and prefetching go by it from then on.
+When the answer is sent, eviction and prefetching already use the order.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ from shadeproxy.engine.knowledge.announcements import Announcement
 _ID_BYTES = 4
 _COLUMNS = {"ids": Column(list[int], np.int64)}
 _MOST = 1 << 31
-# Announcements up to this length are checked where they stand: a hop to the pool costs more.
+# Announcements up to this length are checked on the event loop: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 QUERY = {
     "rank": "which rank reads so; 0 by default",
@@ -85,7 +85,7 @@ def number(what: str, sent: str) -> int:
 
 
 def _refuse_unknown(request: web.Request, known: set[str]) -> None:
-    """Or said twice: which of the two is meant cannot be told."""
+    """Raise InvalidRequest for an unknown parameter, or for one that is sent twice."""
     unknown = sorted(set(request.query) - known)
     if unknown:
         raise InvalidRequest(

@@ -1,7 +1,7 @@
-"""One piece of an object: from the cache, from the origin through it, or past it where the rules say so.
+"""One piece of an object: from the cache, through it from the origin, or past it where rules say so.
 
-Law: a piece is opened with its length known and right, or an error tells what a GET of it would have been
-answered; it never comes short.
+Law: a piece is opened with its right length, or an error tells how a GET of it would be answered. It is never
+short.
 """
 
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ _CODES = {403: "access_denied", 404: "not_found", 412: "precondition_failed", 41
 
 
 class Opened(NamedTuple):
-    """``pieces`` yields exactly ``length`` bytes, or raises ShadeProxyError."""
+    """An open piece. ``pieces`` yields exactly ``length`` bytes, or raises ShadeProxyError."""
 
     source: Source
     length: int
@@ -44,15 +44,13 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PieceReader:
-    """Reads pieces on behalf of ``job``, with the rights of the upstream that the proxy reads their namespace
-    with.
-    """
+    """Reads pieces for ``job``, with the rights of the upstream of each object's namespace."""
 
     context: ControlContext
     job: JobContext | None
 
     def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
-        """What ``engine.hit``, ``ready`` and ``locate`` want to know; None: ``open`` must be asked."""
+        """Return the arguments of ``engine.hit``, ``ready`` and ``locate``; None if only ``open`` can say."""
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
             return None
@@ -61,8 +59,8 @@ class PieceReader:
         return None if meta is None else (request, meta)
 
     def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
-        """As ``hit``, of a sample that lies in a page read before; None leaves it to ``hit``. ``now_s``: Unix
-        time. Raises RangeNotSatisfiable.
+        """Return a sample's bytes if a page read before holds them; None leaves it to ``hit``. ``now_s``:
+        Unix time. Raises RangeNotSatisfiable.
         """
         ref, offset, length = sample
         engine = self.context.engine
@@ -70,7 +68,7 @@ class PieceReader:
         if ticket is None:
             return None
         if length is None and not offset and ticket.whole:
-            # Most samples are such objects: no span is made, compared and noted.
+            # Most samples are whole objects: skip making, comparing and noting a span.
             body = engine.take(ticket, self.job, now_s)
         else:
             span = span_in(sample, ticket.meta.size)
@@ -78,7 +76,7 @@ class PieceReader:
         return None if body is None else (ticket.source, _kept(body, ticket))
 
     def hit(self, sample: Sample) -> Hit | None:
-        """The bytes without waiting, or None. Raises RangeNotSatisfiable."""
+        """Return the bytes if that needs no waiting, or None. Raises RangeNotSatisfiable."""
         usable = self.usable_now(sample)
         if usable is None:
             return None
@@ -86,8 +84,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Whether ``open`` now would spare a wait later: ``hit`` will not answer, nor a refusal, and the
-        piece is not known to be longer than ``most_bytes``.
+        """Return whether ``open`` now would save a wait later. That is so unless ``hit`` or a refusal will
+        answer, or the piece is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:
@@ -101,11 +99,11 @@ class PieceReader:
 
     @asynccontextmanager
     async def open(self, sample: Sample) -> AsyncIterator[Opened]:
-        """Raises ShadeProxyError: see ``refusal_of``."""
+        """Open a piece. Raises ShadeProxyError: see ``refusal_of``."""
         async with AsyncExitStack() as stack:
             opened: Opened | None = None
             if self.context.engine.cacheable(sample.ref):
-                # Else the origin has just shown that the object cannot be cached.
+                # Suppressed: the origin has just shown that the object cannot be cached.
                 with suppress(Unidentified):
                     opened = await stack.enter_async_context(self._open_through_the_cache(sample))
             if opened is None:
@@ -116,7 +114,7 @@ class PieceReader:
     async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
         ref, offset, length = sample
         if length == 0:
-            # HTTP has no range of nothing; whether it lies within the object is to be told all the same.
+            # HTTP has no empty range, but the proxy must still check that the offset lies within the object.
             meta, source = await self.context.engine.stat(self._request(ref))
             yield Opened(source, span_in(sample, meta.size).length, _nothing())
             return
@@ -147,9 +145,9 @@ class PieceReader:
                 yield Opened(Source.BYPASS, wanted.length, pieces)
 
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> Opened:
-        """A piece of an object of which the origin does not tell the length: gathered, up to a page.
+        """Gather a piece of an object of unknown length, up to a page.
 
-        Raises NotSupported for a longer one, which can be sent as it comes, and so not in a batch.
+        Raises NotSupported for a longer one: a GET can stream it, but a batch cannot.
         """
         body, most_bytes = bytearray(), self.context.page_size
         async for piece in pieces:
@@ -173,7 +171,7 @@ class PieceReader:
             yield read
 
     async def _passing_by(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """The bytes of ``wanted``, counted as the engine counts: when they are asked for."""
+        """Yield the bytes of ``wanted``. They are counted when they are asked for, as in the engine."""
         self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
         if not wanted.length:
             return
@@ -186,15 +184,15 @@ class PieceReader:
 
 
 def _kept(body: memoryview, ticket: Resident) -> memoryview:
-    """``body``, to be kept: of a short page it is lent for this step only, and copying beats pinning."""
+    """Return a body that may be kept. A short page's view is valid for this step only, so it is copied."""
     return body if ticket.stop - ticket.start > COPY_BYTES else memoryview(bytes(body))
 
 
 def span_in(sample: Sample, size_bytes: int) -> Span:
-    """The span of a piece within an object of ``size_bytes``.
+    """Return the span of a piece within an object of ``size_bytes``.
 
-    Raises RangeNotSatisfiable when it reaches beyond the end: a manifest that promises bytes that are not
-    there is told, never answered short.
+    Raises RangeNotSatisfiable if it reaches beyond the end: a manifest that promises missing bytes causes an
+    error, never a short answer.
     """
     _, offset, length = sample
     stop = size_bytes if length is None else offset + length
@@ -204,7 +202,7 @@ def span_in(sample: Sample, size_bytes: int) -> Span:
 
 
 def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
-    """Status and body of the frame that tells ``error``: the status that a GET would have had."""
+    """Return status and body of the frame for ``error``: the status that a GET would have had."""
     status, code = STATUS[type(error)]
     hint = error.hint if isinstance(error, RequestError) else ""
     if isinstance(error, OriginAnswer):

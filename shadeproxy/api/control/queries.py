@@ -1,4 +1,4 @@
-"""Query strings of calls whose parameters are a struct."""
+"""Parse query strings whose parameters are a struct."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -12,7 +12,7 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 
 
 def read_query(request: web.Request, kind: type[Query], documented: Mapping[str, str]) -> Query:
-    """The query as ``kind``, of which it may set what is ``documented``. Raises InvalidRequest."""
+    """Parse the query as ``kind``; only ``documented`` parameters are allowed. Raises InvalidRequest."""
     query = dict(request.query)
     unknown = sorted(query.keys() - documented.keys())
     if unknown or len(query) != len(request.query):

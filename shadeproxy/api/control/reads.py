@@ -1,7 +1,7 @@
-"""What a batch or locate call asks for, from JSON or from binary ids, and whether it may.
+"""Parse a batch or locate call, from JSON or binary ids, and check that it is allowed.
 
-Laws: everything is checked before anything is read; a sample id outside its manifest, an unknown dataset or
-job refuses the whole call, while an object that is not there is a matter of its own item.
+Laws: everything is checked before anything is read. A sample id outside its manifest, an unknown dataset or
+an unknown job refuses the whole call; a missing object only concerns its own item.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -42,7 +42,7 @@ QUERY = {
     "order": "With binary ids, of a batch: given (default) or ready",
 }
 _ID_BYTES = 4
-# Up to so many bytes or ids are taken in where they stand: a hop to the pool costs more.
+# Up to this many bytes or ids are processed on the event loop: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 _INLINE_IDS = 1024
 
@@ -50,7 +50,7 @@ Ids = list[int] | NDArray[np.uint32]
 
 
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
-    """An object, or a piece of it: from ``offset`` on, ``length`` bytes or all that follow."""
+    """An object, or a piece of it: ``length`` bytes from ``offset`` on, or all that follow."""
 
     bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
@@ -61,9 +61,9 @@ class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
 class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
     """The objects of one read: ``items``, or sample ``ids`` of ``dataset``, by default that of ``job``.
 
-    ``digest``: of the dataset whose ids these are, which must be registered still. ``job``, ``epoch`` and
-    ``rank`` say whose reads they are. ``order``: of the answer to a batch, as asked or as each is there.
-    ``namespace``: of the items' buckets; "" is the proxy's own.
+    ``digest``: of the dataset of these ids, which must still be registered. ``job``, ``epoch`` and ``rank``:
+    the reader. ``order``: of a batch answer, as asked or as pieces become ready. ``namespace``: of the items'
+    buckets; "" is the proxy's own.
     """
 
     items: list[ReadItem] | None = None
@@ -78,8 +78,8 @@ class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadCall(NamedTuple):
-    """Pieces of objects to read, in the order asked, and whose reads they are: ``items``, or samples ``ids``
-    (i64[k]) of ``dataset``.
+    """Pieces of objects to read, in the order asked, and the job that reads them: ``items``, or samples
+    ``ids`` (i64[k]) of ``dataset``.
     """
 
     items: list[Sample]
@@ -92,7 +92,7 @@ class ReadCall(NamedTuple):
         return len(self.items) if self.dataset is None else len(self.ids)
 
     async def samples(self, context: ControlContext) -> list[Sample]:
-        """Where all of them are."""
+        """Return the pieces of all samples."""
         dataset, ids = self.dataset, self.ids
         if dataset is None:
             return self.items
@@ -100,7 +100,7 @@ class ReadCall(NamedTuple):
 
 
 async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
-    """The checked call. Raises RequestError."""
+    """Parse and check a call. Raises RequestError."""
     if not context.reads_allowed:
         raise ReadsForbidden(
             "reads need a signature here, and the control listener has no token to tell callers by",
@@ -130,7 +130,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(knowledge, asked)
-        # It may be of a client that is gone from the configuration.
+        # The dataset may belong to a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
         job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
@@ -181,7 +181,7 @@ def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
 
 
 def _only_reader(knowledge: Knowledge, dataset: Dataset) -> str | None:
-    """The live job on the dataset when there is exactly one: whose reads they must be."""
+    """Return the only live job on the dataset, which must be the reader; None if there are several."""
     readers = [job.name for job in knowledge.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None
 

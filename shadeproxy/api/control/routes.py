@@ -1,6 +1,6 @@
-"""Every call of the control side, one line each; /openapi.json is made from this table.
+"""Every call of the control API, one line each; /openapi.json is made from this table.
 
-A new call is a new line here, a handler, and structs in bodies.py.
+A new call needs a line here, a handler, and structs in bodies.py.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,17 +27,17 @@ from shadeproxy.api.control.context import ControlContext
 
 Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
-"""Content type -> shape; None: not JSON, told by the type alone."""
+"""Content type -> shape; None: not JSON, described by the type alone."""
 
 MANIFEST_FIELD = "x-shade-manifest"
-"""In a call about a registered job: the digest of the manifest whose ids it speaks of."""
+"""In a call about a registered job: the digest of the manifest that its ids belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``answers``: status -> (what it means, its content). Errors are the same everywhere and left out.
+    """``answers``: status -> (description, content). Errors are the same everywhere and left out.
 
-    ``probe``: answered without token and whatever the Host, for load balancers.
+    ``probe``: answered without a token and for any Host, for load balancers.
     """
 
     method: str
@@ -51,7 +51,7 @@ class Route:
 
     @property
     def speaks_of_ids(self) -> bool:
-        """Whether it may carry ``MANIFEST_FIELD``: it is about a job, and does not register it."""
+        """Return whether it may carry ``MANIFEST_FIELD``: calls about a job do, except its registration."""
         return "{job}" in self.path and (self.method, self.path) != ("PUT", "/v1/jobs/{job}")
 
 

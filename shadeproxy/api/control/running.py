@@ -1,7 +1,7 @@
-"""Work that outlives the call that began it: what runs, what ended, and how to end it early.
+"""Work that outlives the call that started it: running and ended operations, and their cancellation.
 
-Laws: few run at a time and few that ended are kept, so nothing here grows; a work that fails is an operation
-that says why, never an unhandled exception; after ``aclose`` no task is left and none begins.
+Laws: few run at a time and few ended ones are kept, so nothing grows here. Failed work is an operation with
+an error text, never an unhandled exception. After ``aclose`` no task is left and none starts.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 
 class Work(Protocol):
-    """``run`` once; cancelling it is a normal end. ``progress`` may be looked at at any time."""
+    """Work that runs once. Cancelling ``run`` is a normal end. ``progress`` may be read at any time."""
 
     kind: str
     uri: str
@@ -37,7 +37,7 @@ class Work(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """``error``: why it failed. ``ended_s``: by the monotonic clock."""
+    """``error``: the failure. ``ended_s``: by the monotonic clock."""
 
     id: str
     work: Work
@@ -48,12 +48,12 @@ class Operation:
 
     @property
     def first_error(self) -> str:
-        """Why it failed, else the first object that did, else ""."""
+        """The failure of the operation, else that of the first failed object, else ""."""
         return self.error or self.work.progress.error
 
 
 class Operations:
-    """Of one control listener. Event loop only."""
+    """The operations of one control listener. Event loop only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class Operations:
         self._closing = False
 
     def start(self, work: Work) -> Operation:
-        """Run it from now on. Raises Conflict when too many run, ShuttingDown."""
+        """Start ``work``. Raises Conflict if too many run, ShuttingDown."""
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")
         running = [one for one in self._known.values() if one.state == "running"]
@@ -79,7 +79,7 @@ class Operations:
         return operation
 
     def find(self, operation_id: str) -> Operation:
-        """Raises UnknownName."""
+        """Return an operation. Raises UnknownName."""
         self._forget_old()
         operation = self._known.get(operation_id)
         if operation is None:
@@ -90,18 +90,18 @@ class Operations:
         return operation
 
     def all(self) -> list[Operation]:
-        """Oldest first."""
+        """Return all operations, oldest first."""
         self._forget_old()
         return list(self._known.values())
 
     async def cancel(self, operation_id: str) -> Operation:
-        """End it, and return once it is over; one that ended stays as it is. Raises UnknownName."""
+        """Cancel an operation and wait for its end; an ended one is unchanged. Raises UnknownName."""
         operation = self.find(operation_id)
         await self._stop([operation])
         return operation
 
     async def aclose(self) -> None:
-        """End all that run, and begin no more."""
+        """Cancel all running operations and start no more."""
         self._closing = True
         await self._stop(list(self._known.values()))
 
@@ -110,7 +110,7 @@ class Operations:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # The tasks' own callbacks come a step later.
+        # The tasks' own callbacks run one step later.
         for operation in operations:
             if operation.task is not None:
                 self._ended(operation, operation.task)

@@ -1,8 +1,8 @@
-"""The control listener's connections: what aiohttp would answer by itself is told in the one form of error.
+"""Connections of the control listener. Errors that aiohttp answers by itself get the one form of error.
 
-Law: whatever arrives, what leaves is JSON of errors.py. aiohttp refuses bytes that are no HTTP before there
-is a request to route, and an ``Expect`` it does not know before it calls any middleware; both end here.
-Nothing here knows the calls.
+Law: every answer is the JSON of errors.py. aiohttp refuses bytes that are no HTTP before there is a request
+to route, and an unknown ``Expect`` before it calls any middleware; both are handled here. Nothing here knows
+the calls.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ _HINT = "send HTTP/1.1 to http://, not https://; lines have up to 8190 bytes, he
 
 
 class ControlRunner(web.AppRunner):
-    """An AppRunner whose connections answer as the rest of the control side does."""
+    """An AppRunner whose connections answer errors like the rest of the control API."""
 
     async def _make_server(self) -> web.Server:
         return _ControlServer(await super()._make_server())
 
 
 class _ControlServer(web.Server):
-    """What ``made`` serves, over connections of our own."""
+    """Serves the requests of ``made`` over connections of our own class."""
 
     def __init__(self, made: web.Server) -> None:
         serve = made.request_handler
@@ -43,7 +43,7 @@ class _ControlServer(web.Server):
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # It would unpack on the event loop, and as much as comes.
+            # aiohttp would unpack on the event loop, without a limit.
             auto_decompress=False,
         )
 
@@ -53,7 +53,7 @@ class _ControlProtocol(RefusingHandler):
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         """See ``RefusingHandler``."""
-        # Its first line: those that follow show the bytes, however many they are.
+        # The first line only: the next ones show the bytes, however many they are.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)

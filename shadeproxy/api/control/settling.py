@@ -1,4 +1,4 @@
-"""Building what jobs announced, off the event loop: one build at a time for a job."""
+"""Builds announced orders off the event loop: one build at a time for each job."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -11,7 +11,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Settling:
-    """Lets announced orders count. Event loop only."""
+    """Applies announced orders. Event loop only."""
 
     def __init__(self, orders: Orders, pool: Executor) -> None:
         self._orders = orders
@@ -21,11 +21,11 @@ class Settling:
         orders.on_lost = self._seek
 
     async def settled(self, job: str) -> None:
-        """Return once everything that ``job`` has announced until now counts."""
+        """Wait until everything that ``job`` has announced so far is in use."""
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(job), name=f"order of {job}")
-        # Another caller may wait for it too.
+        # Shielded: another caller may wait for the same task.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]

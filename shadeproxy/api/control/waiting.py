@@ -1,4 +1,4 @@
-"""Work for a client that may leave: cancelled when it does."""
+"""Work for a client that may leave: it is cancelled when the client leaves."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what ``work`` returns. Raises ConnectionResetError once the client is gone, and cancels it."""
+    """Return the result of ``work``. Cancels it and raises ConnectionResetError once the client is gone."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

@@ -1,4 +1,4 @@
-# Header blocks of known clients, part of _known.pyx: whose one is, and the Range in it.
+# Header blocks of known clients, part of _known.pyx: finds the client of a block, and the Range in it.
 
 cdef enum:
     NAME_BYTES = 13
@@ -20,7 +20,7 @@ cdef const char* NAMES = b"\r\nRange: bytes=\r\nrange: bytes="
 
 
 cdef struct Cut:
-    # A Range: its line with the end, in it "bytes=...", and what that says.
+    # A Range: the line with its end, "bytes=..." within it, and the parsed numbers.
     Py_ssize_t start
     Py_ssize_t value_start
     Py_ssize_t stop
@@ -31,7 +31,7 @@ cdef struct Cut:
 cdef object find_plan(
     known, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
 ):
-    """``KnownHits.plan``."""
+    """Compiled ``KnownHits.plan``."""
     cdef PyObject* found = PyDict_GetItemWithError(
         get(get(known, KNOWN, TEMPLATES), TEMPLATES_OF, BY_LENGTH), size
     )
@@ -58,7 +58,7 @@ cdef bint matches(tuple fixed, const char* block, Py_ssize_t size) except -1:
 cdef bint holds(
     tuple template, check_time, const char* block, bytes path, bytes range_value, double now_s
 ) except -1:
-    """signed.py ``_holds``; the template is one of a block as long as this."""
+    """Compiled signed.py ``_holds``; ``block`` is as long as the template's."""
     cdef bytes amz_date, signature
     cdef tuple parts
     if not is_invocation(template[TEMPLATE_INVOCATION], block):
@@ -82,12 +82,12 @@ cdef bint holds(
     try:
         check_time(amz_date.decode("latin-1"), now_s)
     except Exception:
-        return False  # known.py meets it again
+        return False  # known.py meets the same error
     return True
 
 
 cdef bint can_be_signed(const char* block, tuple time, tuple signature) except -1:
-    """sigv4.py ``well_formed``; the date was, when the template was learnt."""
+    """Compiled sigv4.py ``well_formed``; the date was checked when the template was learnt."""
     cdef Py_ssize_t start, stop, index
     start, stop = time
     if stop - start != TIME_BYTES or block[start] != c"T" or block[stop - 1] != c"Z":
@@ -103,7 +103,7 @@ cdef bint can_be_signed(const char* block, tuple time, tuple signature) except -
 
 
 cdef bint is_invocation(tuple hole, const char* block) except -1:
-    """Whether it holds ASCII letters, digits and dashes, and not dashes alone; or there is none."""
+    """Return whether the hole holds ASCII letters, digits and dashes, not dashes alone; True for no hole."""
     cdef Py_ssize_t start, stop, index
     cdef bint any_other = False
     cdef char at
@@ -118,7 +118,7 @@ cdef bint is_invocation(tuple hole, const char* block) except -1:
 
 
 cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
-    """signed.py ``cut_range``, of a range with both ends; of others False, though they stay in the block."""
+    """Compiled signed.py ``cut_range``, for ranges with both ends; False for others, which stay in the block."""
     cdef const char* line
     cdef int name
     for name in range(2):

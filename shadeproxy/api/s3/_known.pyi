@@ -10,9 +10,9 @@ from shadeproxy.engine.base import Loan, Resident
 from shadeproxy.engine.notes import Notes
 
 SOURCE: str
-"""SHA-256 of the sources it was made of; the build adds it."""
+"""SHA-256 of the sources that it was compiled from; the build adds it."""
 SOURCES: tuple[str, ...]
-"""Their names, likewise."""
+"""Names of these sources; the build adds them."""
 
 def learn_slots(owner: type) -> list[str]: ...
 def data_received(protocol: S3Protocol, data: bytes) -> None: ...

@@ -1,11 +1,11 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
-"""``KnownHits.answer`` (known.py) compiled, from what the transport calls to what the kernel takes: the same
-decisions in a third of the time.
+"""``KnownHits.answer`` (known.py) compiled: the same decisions in a third of the time.
 
-Laws: nothing is decided here that known.py does not decide, and in the same order: what is not a plain GET of
-a known page by a known client, to the byte, goes on untouched. Signatures are verified by the functions that
-verify them there. Nothing of shadeproxy is imported: objects come in, and their fields are read. Named tuples are
-read by position; tests/api/s3/test_compiled.py holds the positions.
+It spans from the transport's callback to the kernel. Laws: this module makes only decisions of known.py, in
+the same order. Any request that is not, byte for byte, a plain GET of a known page by a known client goes on
+untouched. Signatures are verified by the same functions. Nothing of shadeproxy is imported: objects are
+passed in, and their fields are read. Named tuples are read by position; tests/api/s3/test_compiled.py checks
+the positions.
 """
 
 cimport cython
@@ -19,7 +19,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from hmac import compare_digest
 
-cdef extern from "<string.h>" nogil:  # GNU's, for which Python.h asks
+cdef extern from "<string.h>" nogil:  # GNU's declaration, which Python.h enables
     void* memmem(const void* text, size_t text_bytes, const void* part, size_t part_bytes)
 
 cdef extern from "Python.h":
@@ -60,12 +60,12 @@ cdef enum:
     MOST_PAGES = 8193  # 32 MiB, the longest page, at any offset
     VERSION_BYTES = 11
     ID_BYTES = 16
-    # connection.py: whose a connection is. sender.py: that nobody asked for a descriptor yet.
+    # connection.py: the owner of a connection. sender.py: no descriptor was asked for yet.
     OURS = 0
     UNASKED = -1
-    # Where a USE (engine/uses.py) has "first" and "size_bytes", one after the other.
+    # Offset of "first" in a USE (engine/uses.py); "size_bytes" follows it.
     USE_FIRST = 24
-    # Of what a page holds all of it.
+    # The end of a span that covers the whole page.
     WHOLE = -1
     # Positions in named tuples: Known, PartHead, Plan, Noted, Lender.
     KNOWN_REF = 0
@@ -85,9 +85,7 @@ cdef enum:
 
 @cython.binding(True)
 def data_received(protocol, data):
-    """``S3Protocol.data_received`` of a connection between two requests: for one whole request, and no more.
-    ``receive`` is called for everything else.
-    """
+    """Answer one whole request on a connection between two requests; pass anything else to ``receive``."""
     cdef CompiledHits hits
     transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
     if (
@@ -110,17 +108,19 @@ def data_received(protocol, data):
 
 
 cdef class CompiledHits:
-    """What ``known`` (KnownHits) knows; ``otherwise`` answers everything else. ``notes`` (engine/notes.py),
-    ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow): of the pages that tickets of ``known`` are
-    for, which have ``page_bytes``. ``numbers``: of requests. ``check_time``: as in signed.py. ``new_loan``: Loan.
-    ``new_span``: Span. ``copy_bytes``, ``lend_bytes``: pages up to so many are copied, files are lent from so many on.
-    ``answered``: requests, by this form.
+    """Answers requests that ``known`` (KnownHits) knows; ``otherwise`` answers all others.
+
+    ``notes`` (engine/notes.py), ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow)
+    belong to the pages of the tickets in ``known``, which have ``page_bytes``. ``numbers``: of requests.
+    ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span. ``copy_bytes``: pages up to this
+    size are copied. ``lend_bytes``: slices from this size on leave by sendfile. ``answered``: number of
+    requests answered by this class.
     """
 
     cdef object known, otherwise, notes, residents, tickets, ticket, take, lend_across
     cdef object numbers, now_s, check_time, new_loan, new_span, source
     cdef readonly uint64_t answered
-    cdef object looked  # for, without an answer, just before
+    cdef object looked  # request that was just looked up without an answer
     cdef Py_ssize_t copy_bytes, lend_bytes, page_bytes, most_waiting_bytes
     cdef bytes source_tail
     cdef int64_t tail_second
@@ -139,7 +139,7 @@ cdef class CompiledHits:
         self.source, self.source_tail, self.tail_second, self.looked = None, b"", -1, None
 
     def answer(self, bytes raw not None, out not None):
-        """As ``FastLane.answer``."""
+        """Answer like ``FastLane.answer``."""
         if raw is not self.looked and self.find(raw, out):
             self.answered += 1
             return True
@@ -154,7 +154,7 @@ cdef class CompiledHits:
         cdef PyObject* found
         cdef bytes target
         cdef Cut cut
-        # Known blocks are known to their end: of less, or of more requests than one, none is found.
+        # Known blocks are known up to their end, so incomplete requests and several at once are not found.
         if size < 5 or memcmp(text, b"GET /", 5) != 0 or memcmp(text + size - 4, b"\r\n\r\n", 4) != 0:
             return False
         space = <const char*>memchr(text + 4, c" ", size - 4)
@@ -183,7 +183,7 @@ cdef class CompiledHits:
     cdef bint find_part(
         self, out, tuple known, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
     ) except -1:
-        """``KnownHits._answer_range``, of a range with both ends."""
+        """Compiled ``KnownHits._answer_range``, for a range with both ends."""
         cdef bytes rest, value
         cdef int64_t total, stop, first
         rest = PyBytes_FromStringAndSize(NULL, size - (cut.stop - cut.start))
@@ -220,14 +220,14 @@ cdef class CompiledHits:
         return find_plan(self.known, self.check_time, block, size, path, range_value, now_s)
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
-        """``KnownHits.part_head``."""
+        """Compiled ``KnownHits.part_head``."""
         cdef PyObject* found = find_young(self.known, PARTS, target)
         if found != NULL and (<tuple><object>found)[PART_META] is meta:
             return <object>found
         return self.known.part_head(target, meta, range_value.decode())
 
     cdef bytes tail(self, source, double now_s):
-        """``KnownHits.tail``, remembered for the source that was asked for last."""
+        """Return ``KnownHits.tail``, remembered for the last source."""
         cdef int64_t second = <int64_t>now_s
         if source is not self.source or second != self.tail_second:
             self.source, self.source_tail, self.tail_second = source, self.known.tail(source, now_s), second
@@ -236,8 +236,9 @@ cdef class CompiledHits:
     cdef bint send(
         self, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
     ) except -1:
-        """``KnownHits._send``, and what it asks of engine/hits.py, of the object's bytes ``[begin, end)``, which
-        are within the page. ``end``: WHOLE for all of the page.
+        """Compiled ``KnownHits._send`` with its calls of engine/hits.py.
+
+        Send the object's bytes ``[begin, end)``, which lie within the page. ``end`` WHOLE: all of the page.
         """
         cdef Py_ssize_t start = get(resident, RESIDENT, START), stop = get(resident, RESIDENT, STOP), first
         cdef bint is_short = stop - start <= self.copy_bytes
@@ -249,7 +250,7 @@ cdef class CompiledHits:
             descriptor = ready(out)
         if lender is None and not is_short and descriptor < 0:
             span = None if end == WHOLE else self.new_span(begin, end)
-            body = self.take(resident, job, now_s, span)  # it has to be pinned
+            body = self.take(resident, job, now_s, span)  # the page must be pinned
             if body is None:
                 return False
             head = self.render(start_of_head, self.tail(resident.source, now_s), NULL, 0)
@@ -277,7 +278,7 @@ cdef class CompiledHits:
         return True
 
     cdef bytes render(self, bytes start_of_head, bytes tail, const char* body, Py_ssize_t body_bytes):
-        """The head with the next request id, and ``body``."""
+        """Return the head with the next request id, followed by ``body``."""
         cdef Py_ssize_t before = PyBytes_GET_SIZE(start_of_head), after = PyBytes_GET_SIZE(tail)
         cdef uint64_t number = next(self.numbers)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, before + ID_BYTES + after + body_bytes)
@@ -295,7 +296,7 @@ cdef class CompiledHits:
         return data
 
     cdef int note(self, resident, job, int64_t begin, int64_t end) except -1:
-        """``Notes.add``."""
+        """Compiled ``Notes.add``: record the read in the access log."""
         cdef Py_ssize_t before
         cdef int64_t[2] part
         cdef bytearray rows
@@ -320,8 +321,8 @@ cdef class CompiledHits:
     cdef int lend(
         self, out, int descriptor, bytes head, resident, Py_ssize_t start, Py_ssize_t stop, const char* window
     ) except -1:
-        """engine/hits.py ``_loan``, and ``Sender.send`` of it, as far as the client takes it at once; of what may
-        not be lent the bytes themselves.
+        """Compiled engine/hits.py ``_loan`` and ``Sender.send``, as far as the client takes bytes at once. Bytes
+        that may not leave by sendfile are copied.
         """
         cdef Py_ssize_t sent, position = start
         cdef Piece piece
@@ -342,7 +343,7 @@ cdef class CompiledHits:
 
 
 cdef int ready(out) except? -2:
-    """The descriptor that bytes may be sent to now, past the transport; -1: none."""
+    """Return the descriptor that may be written to now, past the transport; -1 if there is none."""
     cdef int descriptor = get(out, WRITER, OUT_DESCRIPTOR)
     if descriptor == UNASKED:
         descriptor = out.open()
@@ -350,18 +351,18 @@ cdef int ready(out) except? -2:
 
 
 cdef bint can_pin(resident, loan) except -1:
-    """Whether the rest can be kept as it is: that reads the record's header, for which ``is_hot`` did not ask."""
+    """Return whether the rest can be pinned, which reads the record's header: ``is_hot`` did not check it."""
     if resident.can_wait and not resident.tier.is_hot(resident.location):
         return False
     try:
         loan.pin()
     except Exception:
-        return False  # damaged: who reads the page as a whole finds it so
+        return False  # damaged: a read of the whole page finds and handles that
     return True
 
 
 cdef bint is_hot(const char* start, Py_ssize_t size):
-    """Whether mapped bytes are in the page cache: only what is sent is asked for, not the record's header."""
+    """Return whether mapped bytes are in the page cache. Only bytes to be sent are checked, no header."""
     cdef unsigned char[MOST_PAGES] pages
     cdef uintptr_t first = <uintptr_t>start // PAGE_BYTES * PAGE_BYTES
     cdef uintptr_t length = <uintptr_t>start + size - first

@@ -1,16 +1,16 @@
-# Ranges, and bodies that leave past the transport, part of _known.pyx: of one page or of two, as far as the client
-# takes them at once. What is left goes on in sender.py.
+# Ranges, and bodies that leave past the transport, part of _known.pyx: from one page or two, as far as the
+# client takes them at once. sender.py sends the rest.
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int to, const void* data, size_t size, int flags)
 
 cdef enum:
-    # A USE (engine/uses.py), which begins with "slot" and "stamp".
+    # Size of a USE (engine/uses.py), which begins with "slot" and "stamp".
     USE_BYTES = 48
 
 
 cdef struct Piece:
-    # As Loan (engine/base.py): bytes [start, stop) of a window, of which [first, last) may leave by sendfile.
+    # Like Loan (engine/base.py): bytes [start, stop) of a window; [first, last) may leave by sendfile.
     int file
     const char* window
     Py_ssize_t start
@@ -20,12 +20,12 @@ cdef struct Piece:
 
 
 cdef bint is_good(CompiledHits hits, resident, double now_s) except -1:
-    """``Hits._is_good``."""
+    """Compiled ``Hits._is_good``."""
     return now_s < <double>get(resident, RESIDENT, FRESH_UNTIL_S) and holds_page(hits.residents, resident)
 
 
 cdef object find_ticket(CompiledHits hits, ref, int64_t first, double now_s):
-    """``ReadsNow.ticket``; only one that is good."""
+    """Compiled ``ReadsNow.ticket``; returns only a valid ticket."""
     cdef PyObject* found = PyDict_GetItemWithError(get(hits.tickets, MEMO, YOUNG), (ref, first // hits.page_bytes))
     if found != NULL and is_good(hits, <object>found, now_s):
         return <object>found
@@ -34,14 +34,14 @@ cdef object find_ticket(CompiledHits hits, ref, int64_t first, double now_s):
 
 
 cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total):
-    """``PartHead.of``, up to the request id."""
+    """Return ``PartHead.of``, up to the request id."""
     return b"%b%d%bbytes %d-%d/%d%b" % (
         part[PART_BEFORE], stop - first, part[PART_BETWEEN], first, stop - 1, total, part[PART_AFTER]
     )
 
 
 cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
-    """engine/hits.py ``_loan``: its file, None where the resident has no lender."""
+    """Fill ``piece`` like engine/hits.py ``_loan``; return its file, None if the resident has no lender."""
     cdef Py_ssize_t first = stop, last = stop
     piece.file, piece.window, piece.start, piece.stop = -1, window, start, stop
     file, lender = None, get(resident, RESIDENT, LENDER)
@@ -59,7 +59,7 @@ cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* w
 
 
 cdef Py_ssize_t push(int to, const Piece* piece, Py_ssize_t position) noexcept nogil:
-    """``Sender._send_on`` from ``position``: up to where. Whatever stopped it, who goes on meets it again."""
+    """Send like ``Sender._send_on`` from ``position``; return the new position. Errors end it, and recur."""
     cdef Py_ssize_t until
     cdef int64_t offset
     cdef ssize_t sent
@@ -77,8 +77,8 @@ cdef Py_ssize_t push(int to, const Piece* piece, Py_ssize_t position) noexcept n
 
 
 cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* position):
-    """``head``, in one call with what is copied before the file, then ``piece`` up to ``position``. How much of
-    the head was taken; less than 0: none.
+    """Send ``head``, in one call with the bytes that are copied before the file, then ``piece``. ``position``
+    returns how far ``piece`` was sent. Return the sent bytes of that call; less than 0: none.
     """
     cdef Py_ssize_t size = PyBytes_GET_SIZE(head), until = min(piece.first, piece.stop)
     cdef iovec[2] parts
@@ -99,9 +99,9 @@ cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* po
 cdef bint send_lent(
     CompiledHits hits, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
 ) except -1:
-    """``ReadsNow.lend`` or ``lend_across``, of the object's bytes [begin, end), which begin in the page and end in it
-    or in the next, and ``Sender.send`` of that. False: nothing happened; they would do otherwise, or not at all.
-    ``resident``: as ``find_ticket`` just found it.
+    """Compiled ``ReadsNow.lend`` or ``lend_across``, and ``Sender.send`` of the result. The object's bytes
+    [begin, end) begin in the page and end in it or in the next. False: nothing happened, because those
+    functions would act differently or not at all. ``resident`` was just found by ``find_ticket``.
     """
     cdef Py_ssize_t page_start = get(resident, RESIDENT, START), page_stop = get(resident, RESIDENT, STOP)
     cdef int64_t first = get(resident, RESIDENT, FIRST), edge = first + page_stop - page_start
@@ -158,7 +158,7 @@ cdef object loan_of(CompiledHits hits, resident, file, const Piece* piece):
 
 
 cdef int note_page(CompiledHits hits, resident) except -1:
-    """``Notes.add_pages`` of one."""
+    """Compiled ``Notes.add_pages`` for one page."""
     cdef bytearray rows = get(hits.notes, NOTES, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place
@@ -172,7 +172,7 @@ cdef int note_page(CompiledHits hits, resident) except -1:
 
 
 cdef int tell_soon(CompiledHits hits, bytearray rows, resident) except -1:
-    """The end of ``Notes.add``: what ``soon`` would find out is that the timer is set already, and for no later."""
+    """Compiled end of ``Notes.add``: skip ``soon`` when the timer is already set early enough."""
     notes = hits.notes
     if (
         get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)

@@ -1,9 +1,10 @@
-# Fields read where they lie, part of _known.pyx: no name is looked up.
+# Reads fields directly in memory, part of _known.pyx, without a lookup by name.
 #
-# What a class has in ``__slots__`` is at one place in all of its objects. A look-up by name takes some 20 ns, and
-# several times that when the client's own work has taken the processor's caches, as it does on one host. Law: this is
-# quicker, and nothing else. What is no object of the class that ``learn_slots`` was given, or of one made directly of
-# it, which must not override the fields, or has no such slot, is asked by name.
+# A field in ``__slots__`` has the same offset in all objects of a class. A lookup by name takes some 20 ns,
+# and several times that when the client's own work on the same host has displaced the processor's caches.
+# Law: this is faster, and changes nothing else. Direct reads need an object of the class given to
+# ``learn_slots``, or of a direct subclass, which must not override the fields. Other objects, and fields
+# without a slot, are read by name.
 
 cdef extern from "Python.h":
     ctypedef struct Type "PyTypeObject":
@@ -26,7 +27,7 @@ cdef extern from "structmember.h":
     int T_OBJECT_EX
 
 cdef enum:
-    # Classes, in the order of OWNERS; then the fields of each, in the order of its names there.
+    # Classes, in the order of OWNERS; then the fields of each, in the order of the names there.
     PROTOCOL, WRITER, RESIDENT, KNOWN, MEMO, TEMPLATES_OF, NOTES, CLASSES
 cdef enum:
     TRANSPORT, SENDER, LANE, HELD, READ_TASK, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
@@ -68,8 +69,8 @@ cdef Slots[CLASSES] SLOTS
 
 
 def learn_slots(owner):
-    """``owner``, one of OWNERS by its name, is the class whose objects are read in place from now on. What is
-    answered: the names of those fields.
+    """Read objects of the class ``owner``, found in OWNERS by its name, directly from now on. Return the names
+    of the fields that are read directly.
     """
     cdef Py_ssize_t kind, field
     cdef Descriptor* descriptor
@@ -87,13 +88,13 @@ def learn_slots(owner):
             if is_own and descriptor.d_member.type == T_OBJECT_EX:
                 slots.places[field] = descriptor.d_member.offset
                 learnt.append(name)
-    Py_INCREF(owner)  # for ever: another class in its place would be taken for it
+    Py_INCREF(owner)  # for ever: a new class at the same address would be mistaken for it
     slots.owner = <Type*><PyObject*>owner
     return learnt
 
 
 cdef inline PyObject** place(object thing, int kind, int field):
-    """Where a field of an object of the class lies, or of a class made of it; NULL: it is asked by name."""
+    """Return the address of a field of an object of the class or of a subclass; NULL: read it by name."""
     cdef Slots* slots = &SLOTS[kind]
     cdef Type* found = type_of(thing)
     if (found == slots.owner or found.tp_base == slots.owner) and slots.places[field]:
@@ -121,8 +122,8 @@ cdef inline int put(object thing, int kind, int field, object value) except -1:
 
 
 cdef const char* mapped(resident, Py_ssize_t start, Py_ssize_t stop) except? NULL:
-    """The window, which holds bytes [start, stop); NULL where it does not. ValueError where it was released, which
-    its length is asked for: PyMemoryView_GET_BUFFER does not look.
+    """Return the window if it holds bytes [start, stop), else NULL. Raises ValueError for a released window,
+    whose length is read for that: PyMemoryView_GET_BUFFER does not check.
     """
     window = get(resident, RESIDENT, WINDOW)
     if not PyMemoryView_Check(window) or start < 0 or stop < start or stop > len(window):
@@ -131,7 +132,7 @@ cdef const char* mapped(resident, Py_ssize_t start, Py_ssize_t stop) except? NUL
 
 
 cdef bint holds_page(residents, resident) except -1:
-    """Whether the slot of ``resident``, of ``residents``, still has its page."""
+    """Return whether the slot of ``resident`` in ``residents`` still has its page."""
     cdef const Py_buffer* column
     cdef Py_ssize_t slot = get(resident, RESIDENT, SLOT)
     cdef int64_t stamp = get(resident, RESIDENT, STAMP)
@@ -145,5 +146,5 @@ cdef bint holds_page(residents, resident) except -1:
 
 
 cdef PyObject* find_young(known, int memo, key) except? NULL:
-    """What a Memo of ``known`` has put or asked for lately."""
+    """Find a key in the young generation of a Memo of ``known``."""
     return PyDict_GetItemWithError(get(get(known, KNOWN, memo), MEMO, YOUNG), key)

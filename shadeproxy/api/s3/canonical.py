@@ -1,7 +1,7 @@
-"""The one form of a request in which rights are decided, the cache is asked and the origin is sent it.
+"""The canonical form of a request: used for rights, for the cache, and for the request to the origin.
 
-Law: what is sent is serialised from the decoded values that were checked, never from the bytes that came. A
-presigned URL is taken apart into what it stands for; a copy source is written in one form.
+Law: the request to the origin is serialised from the decoded values that were checked, never from the
+received bytes. A presigned URL becomes the request that it stands for; a copy source has one form.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ _COPY_SOURCE = "x-amz-copy-source"
 
 
 def settle_presigned(request: S3Request) -> S3Request:
-    """Return ``request`` as it would be without its presigned URL; itself where there is none.
+    """Return ``request`` without its presigned URL; unchanged if it has none.
 
-    Parameters of the signature leave the query, and fields that the signer moved into the query
-    (``x-amz-*``; in version 2 also Content-Type and Content-MD5) become fields again: the origin gets a
-    signature in a header, beside which S3 does not look for them in the query. Raises InvalidRequest.
+    Signature parameters leave the query. Fields that the signer moved into the query (``x-amz-*``; in version
+    2 also Content-Type and Content-MD5) become fields again: the origin gets a signature in a header, and
+    then S3 does not read these fields from the query. Raises InvalidRequest.
     """
     if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
         return request
@@ -56,7 +56,7 @@ def settle_presigned(request: S3Request) -> S3Request:
 
 
 def canonical(request: S3Request, operation: Operation) -> S3Request:
-    """Return what of ``request`` is of ``operation``, in its one form. Raises RequestError."""
+    """Return the parts of ``request`` that belong to ``operation``, in one form. Raises RequestError."""
     if operation is PREFLIGHT:
         return _preflight(request)
     if not operation.cached:
@@ -71,7 +71,7 @@ def canonical(request: S3Request, operation: Operation) -> S3Request:
 
 
 def _preflight(request: S3Request) -> S3Request:
-    """Return the question alone: it is unsigned, so nothing else may leave with rights of a client."""
+    """Return the preflight's own fields only: it is unsigned, so nothing else may use a client's rights."""
     if request.fields.get("content-length", "0") != "0" or "transfer-encoding" in request.fields:
         raise InvalidRequest("A preflight (OPTIONS) has no body")
     asked = {
@@ -83,7 +83,7 @@ def _preflight(request: S3Request) -> S3Request:
 
 
 def _move(fields: dict[str, str], name: str, raw_value: str) -> None:
-    """Make a field of a parameter. A field that is there too must say the same."""
+    """Turn a parameter into a field. An existing field must have the same value."""
     lowered, value = field_name(name), raw_value.strip(" \t")
     check_value(name, value)
     if fields.setdefault(lowered, value) != value:

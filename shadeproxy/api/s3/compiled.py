@@ -1,7 +1,7 @@
-"""The compiled form of known hits (_known.pyx), where it is there and fits.
+"""Loads the compiled fast lane (_known.pyx), if it exists and matches the sources.
 
-Law: what was compiled of another version of the sources is not used. After a checkout of other sources the
-module of the last install is still there; the proxy then runs as if nothing had been compiled.
+Law: a module compiled from other sources is not used. After a checkout of other sources the module of the
+last install is still there; the proxy then runs without it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from shadeproxy.engine.notes import Notes
 
 
 def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
-    """Whether ``digest``, which the build writes into the module, is the SHA-256 of ``sources``."""
+    """Return whether ``digest``, which the build writes into the module, is the SHA-256 of ``sources``."""
     found = hashlib.sha256()
     try:
         for source in sources:
@@ -38,10 +38,10 @@ def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
 
 try:
     from shadeproxy.api.s3._known import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
-except ImportError:  # there was no compiler where it was installed
+except ImportError:  # there was no compiler at installation
     COMPILED = False
 else:
-    # It reads fields by position: made of another version of the source it would answer wrongly.
+    # The module reads fields by position: compiled from other sources it would answer wrongly.
     COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
     if COMPILED:
         for _owner in (Sender, Resident, KnownHits, Memo, Templates, Notes):
@@ -57,8 +57,8 @@ def compiled_hits(
     *,
     otherwise: Callable[[bytes, Sender], Asked | bool | None],
 ) -> "CompiledHits | None":
-    """``own``: of ``engine``, in this process. ``otherwise``: asked only where what ``memory`` knows is no
-    answer. None: nothing is compiled.
+    """Return the compiled hits, or None if nothing is compiled. ``own``: the hits of ``engine``, in this
+    process. ``otherwise``: called when ``memory`` has no answer.
     """
     if not COMPILED:
         return None
@@ -81,8 +81,8 @@ def compiled_hits(
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """``base``, which is S3Protocol (connection.py), but its transport asks ``hits`` first, in no step of the
-    interpreter.
+    """Return a subclass of ``base``, S3Protocol (connection.py), whose transport calls ``hits`` first. Such a
+    hit runs no step of the interpreter.
     """
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

@@ -1,9 +1,9 @@
 """One client connection: the fast lane first, aiohttp for the rest.
 
-Laws: bytes belong to exactly one lane, and lanes change only between two requests. What the fast lane does
-not take goes to aiohttp untouched, one request at a time, so that it is known where the next one begins; a
-request whose end cannot be told from its head gives the connection to aiohttp for good. Nothing here knows
-operations or the engine.
+Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
+lane does not answer goes to aiohttp untouched, one at a time, so that the start of the next one is known. If
+a request's head does not tell its end, aiohttp keeps the connection for good. Nothing here knows operations
+or the engine.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
-# aiohttp takes two steps of the loop from the end of an answer to the next request.
+# aiohttp needs two steps of the loop from the end of an answer to the next request.
 _STEPS_TO_IDLE = 8
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
 _FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
 
 
-# Whose the connection is. Numbers, because looking an Enum's member up costs more than all the tests of it.
+# The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
 _OURS = 0
-"""Between two requests, or answering one of the fast lane."""
+"""Between two requests, or answering one in the fast lane."""
 _LENT = 1
-"""aiohttp has one request; what follows it is held."""
+"""aiohttp has one request; the bytes after it are held."""
 _GIVEN = 2
-"""aiohttp has the connection until it ends."""
+"""aiohttp has the connection until its end."""
 
 
 class S3Protocol(RefusingHandler):
@@ -79,7 +79,7 @@ class S3Protocol(RefusingHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=keepalive_s,
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # A gzip upload is stored as it is sent.
+            # A gzip upload is stored as sent.
             auto_decompress=False,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
@@ -95,28 +95,28 @@ class S3Protocol(RefusingHandler):
         self._held = b""
         self._sender: Sender | None = None
         self._left_bytes = 0
-        """Of the body of the request that aiohttp has."""
+        """Body bytes still to come of aiohttp's request."""
         self._read_task: asyncio.Task[None] | None = None
         self._active = False
-        """Whether a request was answered since the keep-alive timer last looked."""
+        """True if a request was answered since the keep-alive timer last ran."""
         self._resumed = self._begun = 0
-        """What ``_progress`` counts: how often the client caught up, and requests that were begun."""
+        """Counters for ``_progress``: how often the client caught up, and requests begun."""
         self._taken: tuple[int, int, int, int] | None = None
-        """What ``_progress`` answered when the keep-alive timer last looked."""
+        """Result of ``_progress`` when the keep-alive timer last ran."""
         self._ending = False
         self._half_closed = False
         self._turned_from: asyncio.Transport | None = None
         self._refused = False
-        """Whether what still comes is dropped, until the connection is closed."""
+        """True if further bytes are dropped, until the connection is closed."""
         self._head_bytes = 0
-        """Of a head that aiohttp waits for the rest of."""
+        """Bytes of an incomplete head that aiohttp holds."""
         self._stopped = False
-        """Whether the transport was told not to read, because too much is held."""
+        """True if the transport was told not to read, because too much is held."""
 
     # ------------------------------------------------------------------ what the transport calls
 
     def receive(self, data: bytes) -> None:
-        """Bytes of the client, or b"" from aiohttp, which then wants its own parser to go on."""
+        """Take bytes of the client, or b"" from aiohttp, whose own parser then continues."""
         if not self._admitted or self._refused:
             self._drop(data)
             return
@@ -136,10 +136,10 @@ class S3Protocol(RefusingHandler):
     data_received = receive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Set the connection up, or turn it away if there are too many."""
         self._admitted = self._door.enter()
         if not self._admitted:
-            # uvloop's own kind, which is no subclass.
+            # uvloop's own transport class, which is no subclass of asyncio's.
             self._turned_from = cast("asyncio.Transport", transport)
             self._door.turn_away(transport)
             return
@@ -148,21 +148,21 @@ class S3Protocol(RefusingHandler):
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
 
     def resume_writing(self) -> None:
-        """The client took enough of what was written."""
+        """Continue after the client took enough of the written bytes."""
         super().resume_writing()
         self._resumed += 1
         if self._held:
             self._loop.call_soon(self._go_on)
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
-        """The client sends no more. The transport closes when what it holds is sent; of a file it knows
-        nothing, so it is kept until that is, and what was asked before is answered.
+        """Keep the connection open until earlier requests are answered. The transport alone would close once
+        its own buffer is sent: it does not know of a file that is still being sent.
         """
         self._half_closed = self._sender is not None and self._sender.busy
         return self._half_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone, and with it what it asked for."""
+        """End everything that the client asked for."""
         if not self._admitted:
             return
         self._door.leave()
@@ -171,17 +171,17 @@ class S3Protocol(RefusingHandler):
             self._read_task.cancel()
         if self._sender is not None:
             self._sender.close()
-            self._sender = None  # it knows the way back here, and both would wait for the collector
+            self._sender = None  # it refers back to this object: both would wait for the collector
         super().connection_lost(exc)
 
     def drained(self) -> Awaitable[None] | None:
-        """See port.py ``Outlet``."""
+        """Return an awaitable while the client is slow, else None: see port.py ``Outlet``."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
         return self._drained_in_turn() if self._paused else None
 
     async def _drained_in_turn(self) -> None:
-        await self._drain_helper()  # as many may end in one turn of the loop as there are clients
+        await self._drain_helper()  # in one turn of the loop, as many waits may end as there are clients
         if (turn := self._s3.pace.turn()) is not None:
             await turn
 
@@ -206,13 +206,13 @@ class S3Protocol(RefusingHandler):
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
         if self._sender is not None:
-            # Not left to ``connection_lost``: who stops the loop now would leave its descriptor open.
+            # Not left to ``connection_lost``: if the loop stops before, the descriptor would stay open.
             self._sender.close()
 
     def _process_keepalive(self) -> None:
         before, self._taken = self._taken, self._progress()
         if self._taken is not None and self._taken == before:
-            # Who takes nothing holds a page, or memory that other reads wait for.
+            # A client that takes nothing holds a page, or memory that other reads wait for.
             self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
             if self.transport is not None:
                 reset_on_close(self.transport)
@@ -225,21 +225,21 @@ class S3Protocol(RefusingHandler):
             super()._process_keepalive()
 
     def _progress(self) -> tuple[int, int, int, int] | None:
-        """What changes as the client takes bytes; None when none wait for it."""
+        """Return counters that change as the client takes bytes; None when no bytes wait."""
         waiting_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # What waits may be as much in another answer: one is begun when the last was taken.
+        # The bytes waiting may be equal in another answer, so count begun requests too.
         return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane
 
     def _serve(self, data: bytes) -> None:
-        """Answer the requests in ``data``, as far as they are whole and the client keeps up."""
+        """Answer the requests in ``data``, as far as they are complete and the client keeps up."""
         while data:
             sender = self._sender
-            # The body of a head that was dropped is no head: what comes now is dropped too, whatever it is.
+            # After a dropped head its body is no head: drop all further bytes too.
             if sender is None or self._over:
                 return
             if self._busy:
@@ -265,13 +265,13 @@ class S3Protocol(RefusingHandler):
 
     @property
     def _busy(self) -> bool:
-        """Whether the next request has to wait: for an answer, or for a client that does not take one."""
+        """True if the next request must wait: for an answer, or for a slow client."""
         sender = self._sender
         return self._paused or self._read_task is not None or (sender is not None and sender.busy)
 
     @property
     def _over(self) -> bool:
-        """Whether no further request is to be answered."""
+        """True if no further request may be answered."""
         transport = self.transport
         gone = transport is None or transport.is_closing()
         return gone or self._ending or self._force_close or self._close
@@ -299,14 +299,14 @@ class S3Protocol(RefusingHandler):
             self.transport.pause_reading()
 
     def _watch_head(self, data: bytes) -> None:
-        """Lines and fields of a head are bounded by aiohttp; what comes after its refusal is not."""
+        """Refuse a head that is too long. aiohttp limits lines and fields, but not bytes after a refusal."""
         idle = self._waiter is not None and not self._waiter.done()
         self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Of who was refused: a little is taken so that the answer arrives, and not what a flood brings."""
+        """Drop bytes of a refused client: read a little so that the answer arrives, but no flood."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -319,7 +319,7 @@ class S3Protocol(RefusingHandler):
             self._door.refuse(self.transport, error)
 
     def _go_on(self) -> None:
-        """Serve what was held, if it can be."""
+        """Serve the held bytes, if possible."""
         if self._lane != _OURS or self._busy:
             return
         held, self._held = self._held, b""
@@ -354,9 +354,9 @@ class S3Protocol(RefusingHandler):
             self._take_back(_STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """The next request has begun: take the lane back as soon as aiohttp is through with its own."""
+        """Take the lane back once aiohttp is done with its request: the next one has begun."""
         if self._lane != _LENT or self._left_bytes or not self._held:
-            return  # somebody else who was on the way here was first
+            return  # an earlier call already did it
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()
@@ -378,8 +378,8 @@ class S3Server(web.Server):
     def __init__(
         self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = KEEPALIVE_S, door: Door | None = None
     ) -> None:
-        """``door``: shared by the listeners of one process; None: everybody gets in."""
-        # A client that goes away cancels its handler, and so leaves the engine and the origin.
+        """Make the server. ``door`` is shared by the listeners of a process; None: no limit."""
+        # A client that goes away cancels its handler, which ends its work in the engine and at the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast
@@ -392,7 +392,7 @@ class S3Server(web.Server):
 
 
 def body_bytes(raw: bytes) -> int | None:
-    """Length of the body that follows the head ``raw``; None when only aiohttp can tell."""
+    """Return the length of the body after the head ``raw``; None when only aiohttp can tell."""
     framing = len(_FRAMING.findall(raw))
     if not framing:
         return 0

@@ -1,4 +1,4 @@
-"""The value of ``x-amz-copy-source``: read once, and written in one form.
+"""The value of ``x-amz-copy-source``: parsed once, and written in one form.
 
 Source: CopyObject and UploadPartCopy in the S3 API reference.
 """
@@ -10,12 +10,12 @@ from shadeproxy.api.s3.request import BAD_ESCAPE, BUCKET_NAME, UNRESERVED, decod
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.sigv4 import path_of_key
 
-# Where some reader may end a version, or begin another parameter.
+# Characters at which some parser may end a version or begin another parameter.
 _ENDS = frozenset("&=;+#?")
 
 
 class CopySource(NamedTuple):
-    """The object that is copied. ``version`` None: the current one."""
+    """The object to copy. ``version`` None: the current one."""
 
     bucket: str
     key: str
@@ -27,7 +27,7 @@ class CopySource(NamedTuple):
 
 
 def parse_copy_source(field: str) -> CopySource:
-    """Return the object that ``field`` names. Raises InvalidRequest for what could name two."""
+    """Return the object that ``field`` names. Raises InvalidRequest for an ambiguous field."""
     if BAD_ESCAPE.search(field):
         raise InvalidRequest(
             "x-amz-copy-source holds a % that two hexadecimal digits do not follow",

@@ -1,8 +1,7 @@
-"""Writes that a web page makes a browser send without a client's signature: refused, unless the bucket lets
-the page's site write.
+"""Refuses unsigned writes that a web page makes a browser send, unless the bucket allows the page's site.
 
-Law: the origin decides by the bucket's own CORS rules, asked as a browser would ask before it sends (a
-preflight). A form or a "simple" request is sent without that question, and the rules would only hide the
+Law: the origin decides by the bucket's own CORS rules. The proxy asks it with a preflight, as a browser
+would. Browsers send a form or a "simple" request without a preflight, and the rules alone would only hide the
 answer.
 """
 
@@ -21,7 +20,7 @@ _HINT = "sign the request as one of [[auth.clients]], or let this site write in 
 
 
 async def refuse_cross_site_write(engine: ReadPath, call: Call, *, request_id: str) -> None:
-    """Raise AccessDenied for an anonymous write from a page whose site may not write, and OriginError."""
+    """Raise AccessDenied for an anonymous write from a page whose site may not write; also OriginError."""
     request = call.request
     if request.method in _SAFE or call.identity != ANONYMOUS:
         return
@@ -38,7 +37,7 @@ async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) 
     request = call.request
     question = ForwardRequest(
         method="OPTIONS",
-        # Of the bucket: its rules are the same for each of its keys.
+        # About the bucket: its rules are the same for each of its keys.
         ref=call.ref.beside(""),
         raw_path=f"/{quote(request.bucket, safe='-_.~:')}",
         headers=(("Origin", site), ("Access-Control-Request-Method", request.method)),

@@ -1,8 +1,8 @@
-"""``Door``: how many client connections may be open, and what those hear that are not served.
+"""``Door``: limits the open client connections, and answers those above the limit.
 
-Law: clients never take the last descriptors. With none left the process could neither answer the probes of
-its supervisor, nor ask the origin, nor make a segment: it would fail everybody for the sake of who came last.
-Counts connections only; it knows no operation.
+Law: clients never take the last descriptors. Without any, the process could not answer the probes of its
+supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one. It
+counts connections and knows no operation.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ _MOST_LINGERING = 32
 
 
 class Door:
-    """``most``: connections at a time, of all listeners that share it. Single event loop."""
+    """``most``: the limit of connections, over all listeners that share this object. Single event loop."""
 
     def __init__(self, most: int, *, clock: Clock) -> None:
         self.most = most
         self.inside = 0
         self.refused = 0
-        """Connections that were turned away so far."""
+        """Number of refused connections."""
         self._clock = clock
         self._lingering = 0
 
     def enter(self) -> bool:
-        """One more, if there is room; who got in must ``leave``."""
+        """Count a connection if there is room; return whether there was. An accepted one must ``leave``."""
         if self.inside >= self.most:
             self.refused += 1
             return False
@@ -40,22 +40,22 @@ class Door:
         return True
 
     def leave(self) -> None:
-        """One less."""
+        """Count one connection less."""
         self.inside -= 1
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
-        """Answer 503 SlowDown without having read anything, and close."""
+        """Answer 503 SlowDown without reading anything, and close."""
         too_many = f"all {self.most} connections that clients may have are open; retry later"
         self.refuse(transport, Overloaded(too_many))
 
     def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
-        """Answer ``error`` to a request that was not read, and close; what still comes is to be dropped."""
+        """Answer a request that was not read with ``error``, and close. The caller drops further bytes."""
         out = cast(asyncio.Transport, transport)
         out.write(self._answer(error))
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # Closed at once with a request unread, the kernel would reset it and the answer be lost.
+        # If it closed at once with a request unread, the kernel would reset it and the answer would be lost.
         self._lingering += 1
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
 

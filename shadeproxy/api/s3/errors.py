@@ -1,7 +1,7 @@
-"""How errors look in S3: one table from the classes of core/errors.py to (status, code), and the XML.
+"""Errors in the form of S3: one table from the classes of core/errors.py to (status, code), and the XML.
 
-A class without a row of its own is refused by a test, so that nobody has to guess what a client sees.
-Source: "Error responses" in the S3 API reference.
+A test fails if a class has no row of its own, so the answer to each error is defined. Source: "Error
+responses" in the S3 API reference.
 """
 
 import base64
@@ -14,11 +14,11 @@ from shadeproxy.core import errors
 from shadeproxy.core.types import Headers
 
 HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
-"""Names this process in error answers and in x-amz-id-2."""
+"""Name of this process in error answers and in x-amz-id-2."""
 
 
 class Row(NamedTuple):
-    """HTTP status and S3 error code; ``retry_after_s`` for what may succeed later."""
+    """HTTP status and S3 error code; ``retry_after_s`` for errors that may pass."""
 
     status: int
     code: str
@@ -50,7 +50,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
     errors.MalformedQueryAuth: Row(400, "AuthorizationQueryParametersError"),
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
-    # The status and code of this one come from the error itself.
+    # Status and code of an OriginAnswer come from the error itself.
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
@@ -71,7 +71,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ConfigError: Row(500, "InternalError"),
     errors.NoListener: Row(500, "InternalError"),
 }
-# XML 1.0 cannot hold these, escaped or not (section 2.2). Halves of surrogates come out of JSON.
+# XML 1.0 cannot hold these, even escaped (section 2.2). Lone surrogates come from JSON.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTERNAL = "We encountered an internal error. Please try again."
 
@@ -86,7 +86,7 @@ class ErrorAnswer(NamedTuple):
 
 
 def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: str) -> ErrorAnswer:
-    """The answer that the client gets for ``error``."""
+    """Return the client's answer for ``error``."""
     row = TABLE[type(error)]
     headers: list[tuple[str, str]] = []
     details: list[tuple[str, str]] = []
@@ -108,7 +108,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
         case errors.RequestError() if error.hint:
             message = f"{message}: {error.hint}"
         case _ if row.code == "InternalError" and not isinstance(error, errors.OutcomeUnknown):
-            # What went wrong inside is for the log, not for whoever can reach the port.
+            # Internal details belong in the log, not in an answer to any client.
             message = _INTERNAL
     if row.retry_after_s is not None:
         headers.append(("Retry-After", str(row.retry_after_s)))
@@ -121,7 +121,7 @@ def answer_error(error: errors.ShadeProxyError, *, resource: str, request_id: st
 
 
 def internal_error(*, resource: str, request_id: str) -> ErrorAnswer:
-    """The answer to what should not have happened."""
+    """Return the answer for an unexpected exception."""
     body = error_xml("InternalError", _INTERNAL, resource=resource, request_id=request_id)
     return ErrorAnswer(500, "InternalError", (), body)
 
@@ -134,7 +134,7 @@ def error_xml(
     request_id: str,
     details: list[tuple[str, str]] | None = None,
 ) -> bytes:
-    """The body of an S3 error answer."""
+    """Return the body of an S3 error answer."""
     elements = [
         ("Code", code),
         ("Message", message),

@@ -1,6 +1,6 @@
-"""One request on its way to one answer: what is known of it so far, and how an answer begins.
+"""One request and its answer: the facts known so far, and how an answer begins.
 
-Rules: every answer carries x-amz-request-id and x-shade-cache; an answer that has begun is completed or
+Rules: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
 aborted, never replaced by an error.
 """
 
@@ -22,10 +22,10 @@ from shadeproxy.core.types import JobContext, ObjectRef, Source, names_of
 from shadeproxy.engine.base import ReadRequest
 
 CLIENT_CLOSED = 499
-"""Status in logs and counts of a request whose client went away (nginx's number)."""
+"""Status in logs and counters for a request whose client went away (nginx's number)."""
 
 OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
-"""Of every answer; an origin's own stand for ours."""
+"""Fields of every answer. The origin's own values replace the proxy's."""
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 def with_own(
     headers: Iterable[tuple[str, str]], *, request_id: str, now_s: float, source: Source
 ) -> list[tuple[str, str]]:
-    """``headers`` and what every answer carries, unless the origin's answer brought it."""
+    """Return ``headers`` with the fields of every answer, except those that the origin already set."""
     fields = list(headers)
     own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
     if not OWN_FIELDS.isdisjoint(map(str.lower, names_of(fields))):
@@ -45,11 +45,11 @@ def with_own(
 
 
 class RequestObserver(Protocol):
-    """Told of each request once, when it has ended, however it ended. Must not block or raise.
+    """Is called once for each request, when it has ended in any way. Must not block or raise.
 
-    ``operation``: S3 name, or "Invalid" for what was refused before it had one. ``status``: as sent, or
-    CLIENT_CLOSED. ``bytes_sent``: of the body. ``origin_request_id``: what a forwarded answer carries in
-    place of ours.
+    ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: as sent, or
+    CLIENT_CLOSED. ``bytes_sent``: of the body. ``origin_request_id``: the origin's id in a forwarded answer,
+    which replaces ours.
     """
 
     def on_request(
@@ -68,7 +68,7 @@ class RequestObserver(Protocol):
 
 
 class Call(NamedTuple):
-    """What a request turned out to be, once authenticated and authorised."""
+    """A request with its operation and client, once authenticated and authorised."""
 
     request: S3Request
     operation: Operation
@@ -76,13 +76,13 @@ class Call(NamedTuple):
 
     @property
     def ref(self) -> ObjectRef:
-        """The object, in the namespace of who asks; without a key the bucket."""
+        """The object in the client's namespace; the bucket if there is no key."""
         return ObjectRef(self.request.bucket, self.request.key, self.identity.namespace)
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: what the engine is asked for ``call``. ``plain``: nothing
-    but the object, the range and the job tells it from other reads.
+    """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: the read is
+    defined by object, range and job alone.
     """
 
     call: Call
@@ -92,10 +92,10 @@ class Asked(NamedTuple):
 
 
 class Exchange:
-    """Mutable, one per request, dropped with it."""
+    """The state of one request, dropped with it."""
 
     def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
-        """``http``: the request as aiohttp has it, for who must read its body."""
+        """Begin an exchange. ``http``: aiohttp's request, for code that must read its body."""
         self.port = port
         self._http = http
         self.request_id = next_request_id()
@@ -108,7 +108,7 @@ class Exchange:
         self.failure: str = ""
         """S3 error code of the answer, for the log."""
         self.cut: str = ""
-        """Why an answer that had begun was not finished."""
+        """Why an answer that had begun was not finished, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -116,34 +116,34 @@ class Exchange:
         return self._http
 
     def count_as(self, identity: Identity) -> None:
-        """Whose turn at what is scarce this takes: a name counts only where a signature proved it."""
+        """Charge this request to its client: by name if a signature proves it, else by address."""
         CLIENT.set(self.port.peer if identity.name == ANONYMOUS.name else identity.name)
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
-        """Commit to the head. The origin's own request ids and date, where ``headers`` has them, stay."""
+        """Commit to the head. The origin's own request ids and date in ``headers`` are kept."""
         self.response = response = self.port.respond(status, self._with_own(headers))
         response.begin()
         return response
 
     def pass_on(self, status: int, headers: list[tuple[str, str]]) -> Response:
-        """As ``start``, with fields of an answer that the origin gave to this very request."""
+        """Commit like ``start``, with fields of the origin's answer to this very request."""
         self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
-        """An error answer, not sent yet."""
+        """Return an error answer, not sent yet."""
         self.failure = answer.code
         fields = list(answer.headers)
         if answer.status not in {204, 304}:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
-        # With its body unread the connection ends: else the client would send what nobody wants.
+        # An unread body ends the connection: otherwise the client would send bytes for nothing.
         close = close or self.port.unread
         return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 
     async def fail(self, error: ShadeProxyError) -> None:
-        """Answer with ``error``, or abort what has begun."""
+        """Answer with ``error``, or abort an answer that has begun."""
         if self.response is not None:
             self.failure = type(error).__name__
             self.cut = str(error)
@@ -152,7 +152,7 @@ class Exchange:
         await self._answer(answer_error(error, resource=self._resource(), request_id=self.request_id))
 
     async def fail_unexpectedly(self) -> None:
-        """Answer 500, or abort what has begun: for exceptions that nobody foresaw."""
+        """Answer 500 for an unexpected exception, or abort an answer that has begun."""
         if self.response is not None:
             self.failure = "InternalError"
             self.response.abort()
@@ -160,7 +160,7 @@ class Exchange:
         await self._answer(internal_error(resource=self._resource(), request_id=self.request_id))
 
     def abandon(self) -> None:
-        """The client is gone; whatever there is of an answer stays as it is."""
+        """Mark the client as gone; a begun answer stays incomplete."""
         if self.response is None:
             self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()
@@ -179,7 +179,7 @@ class Exchange:
 
 @asynccontextmanager
 async def closing(pieces: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
-    """``pieces``, closed at once when the block is left; what is not a generator has nothing to close."""
+    """Yield ``pieces`` and close it when the block ends, if it is a generator."""
     try:
         yield pieces
     finally:

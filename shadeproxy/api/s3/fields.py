@@ -1,8 +1,8 @@
-"""Which header fields a request may have, and which of them go to the origin.
+"""Header fields that a request may have, and those that go to the origin.
 
 Laws: a name that a server could read as another one is refused, because servers behind CGI names (Ceph RGW)
-take "_" and "-" for one character. A field that S3 does not have says nothing and does not leave. A field of
-AWS (``x-amz-*``) that is not known here could change what rights were decided on: it is refused, but for
+treat "_" and "-" alike. A field that S3 does not define is ignored and not forwarded. An unknown AWS field
+(``x-amz-*``) could change the meaning of a request after its rights were checked: it is refused, except in
 plain reads, which ignore it.
 """
 
@@ -122,7 +122,7 @@ FORWARDED = AMZ_FIELDS | {
     "user-agent",
     "x-amzn-trace-id",
 }
-"""Go to the origin, as do those of META."""
+"""Fields forwarded to the origin, with those that begin with META."""
 
 _READ_HERE = frozenset(
     {
@@ -143,7 +143,7 @@ _READ_HERE = frozenset(
     }
 )
 _KNOWN = FORWARDED | _READ_HERE
-# Two parsers may choose differently between two of these; RFC 9112 asks to refuse.
+# Two parsers may choose different ones of two such fields; RFC 9112 asks to refuse.
 _ONCE = _READ_HERE - {"expect", "date"} | {
     "content-md5",
     "content-type",
@@ -168,7 +168,7 @@ def field_name(name: str) -> str:
 
 
 def check_value(name: str, value: str) -> None:
-    """Raises InvalidRequest unless ``value`` can be that of a header field."""
+    """Raise InvalidRequest unless ``value`` is a valid value of a header field."""
     if value.isascii() and value.isprintable():
         return
     if _SURROGATE.search(value):
@@ -178,7 +178,7 @@ def check_value(name: str, value: str) -> None:
 
 
 def check_distinct(names: Iterable[str]) -> None:
-    """Raises InvalidRequest when two of the lower-case ``names`` differ in ``_`` and ``-`` alone."""
+    """Raise InvalidRequest when two of the lower-case ``names`` differ only in ``_`` and ``-``."""
     listed = list(names)
     if "_" not in "".join(listed):
         return
@@ -193,7 +193,7 @@ def check_distinct(names: Iterable[str]) -> None:
 
 
 def collect_fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map lower-case names to values, those of a repeated name joined. Raises InvalidRequest."""
+    """Map lower-case names to values; values of a repeated name are joined. Raises InvalidRequest."""
     fields: dict[str, str] = {}
     for name, value in headers:
         check_value(name, value)
@@ -210,14 +210,14 @@ def collect_fields(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def check_known(fields: Mapping[str, str]) -> None:
-    """Raises NotSupported when one of the lower-case ``fields`` is of AWS and not known here."""
+    """Raise NotSupported when one of the lower-case ``fields`` is an unknown AWS field."""
     for name in fields.keys() - _KNOWN:
         if name.startswith("x-amz-") and not name.startswith(META):
             raise NotSupported(f"The header {name} is none that this proxy implements", hint="leave it out")
 
 
 def _check_connection(field: str) -> None:
-    """Options of the connection are not fields of the request: none may take a field of it away."""
+    """Refuse Connection options that name a field of the request: they must not remove one."""
     for option in field.lower().split(","):
         name = option.strip()
         if name in _KNOWN or name.startswith("x-amz-"):

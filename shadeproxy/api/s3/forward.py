@@ -1,8 +1,8 @@
-"""Everything that is not a cached read: carried out at the origin, streamed both ways.
+"""Forwards every request that is not a cached read to the origin, streaming both ways.
 
-Rules: what a write touches is dropped from the cache before the origin hears of it and again before the
-client can see success; a body that breaks a promise never reaches the origin whole; memory is one piece in
-each direction, plus small bodies whose trailing checksum becomes a header, counted in a ledger.
+Rules: a write drops its objects from the cache before the origin gets it, and again before the client can see
+success. A body that breaks a promise never reaches the origin whole. Memory is one piece in each direction,
+plus small bodies whose trailing checksum becomes a header; a ledger counts those.
 """
 
 import base64
@@ -29,13 +29,14 @@ from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
-"""Largest upload that is held whole so that its trailing checksum reaches every origin, as a header; clients
-send parts of 8 MiB. That of a longer one reaches origins that take it behind the body."""
+"""Largest upload that is held whole, so that its trailing checksum reaches every origin as a header; clients
+send parts of 8 MiB. A longer upload needs an origin that accepts the checksum behind the body.
+"""
 
 
 @dataclass(slots=True)
 class _Outgoing:
-    """What goes to the origin. ``held_bytes``: taken from the ledger."""
+    """A request to the origin. ``held_bytes``: taken from the ledger."""
 
     headers: Headers
     pieces: AsyncIterator[bytes] | None
@@ -82,7 +83,7 @@ class Forwarder:
                 self._trailed.give(outgoing.held_bytes)
 
     async def serve_read(self, exchange: Exchange, call: Call) -> None:
-        """Answer a GetObject or HeadObject that the cache can have no part in. Raises OriginError."""
+        """Answer a GetObject or HeadObject without the cache. Raises OriginError."""
         request = call.request
         forwarded = ForwardRequest(
             method=request.method,
@@ -160,7 +161,7 @@ class Forwarder:
 
 
 async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
-    """A DeleteObjects: rights on each of its keys, and a document that names these keys and no others."""
+    """Prepare a DeleteObjects: check the rights on each key, and write a document with exactly these keys."""
     document = await body.read(MAX_DELETE_BYTES)
     check_digests(call.request.fields, document)
     keys, document = parse_delete(document)
@@ -178,9 +179,9 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
 
 
 async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:
-    """Pass the body on, its last piece only when ``writing`` is left.
+    """Pass the body on, and its last piece only after ``writing`` has ended.
 
-    White space that the origin sends to keep the connection alive says nothing and is passed on at once.
+    White space that the origin sends to keep the connection alive is passed on at once.
     """
     held = b""
     async with closing(answer.chunks) as chunks:
@@ -206,6 +207,6 @@ async def _once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
-    """Not at once: what a transport does not send now, it keeps."""
+    """Yield pieces, because a transport keeps a copy of bytes that it cannot send now."""
     for start in range(0, len(whole), WRITE_BYTES):
         yield bytes(whole[start : start + WRITE_BYTES])

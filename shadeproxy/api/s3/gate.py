@@ -1,7 +1,7 @@
-"""What a request means, who asks, and whether it may: the same in every lane and in every process.
+"""Parses, authenticates and authorises a request, alike in every lane and every process.
 
-Rule: the order of questions is fixed: nothing of an operation is looked at before the signature is
-accepted, and nothing is asked of the engine before the client's rights are checked.
+Rule: the order of checks is fixed. The operation is looked at only after the signature was accepted, and the
+engine is called only after the client's rights were checked.
 """
 
 from dataclasses import replace
@@ -23,13 +23,13 @@ from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.log import mask_text
 
 _LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
-# Of a bucket of which a client may see some keys: that it is there, and where. Its other settings (policy,
-# ACL and so on) tell of all keys.
+# Allowed to a client that may see some keys of a bucket: that the bucket exists, and where. Its other
+# settings (policy, ACL and so on) concern all keys.
 _OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
 class EventLog(Protocol):
-    """What the handler needs of a structlog logger."""
+    """The part of a structlog logger that the handler uses."""
 
     def debug(self, event: str, **fields: object) -> object: ...
 
@@ -39,7 +39,7 @@ class EventLog(Protocol):
 
 
 class Gate:
-    """``base_domains``: lower-case names under which virtual-host addressing is served."""
+    """Authorisation. ``base_domains``: lower-case names under which virtual-host addressing is served."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Gate:
         verbose: bool = False,
         instance: str = "",
     ) -> None:
-        """``instance``: the proxy's own name in the requests that it sends to its origin, "" for none.
+        """Set it up. ``instance``: the proxy's own name in its requests to the origin, "" for none.
 
-        ``verbose``: log each hit for debugging; may be changed.
+        ``verbose``: log each hit for debugging; may change at any time.
         """
         self.verbose = verbose
         self._instance = instance
@@ -63,19 +63,19 @@ class Gate:
         self._observer = observer
         self._log = log
         self._base_domains = base_domains
-        # A listener that takes anonymous requests is on a loopback address, so its own is among these.
+        # A listener that accepts anonymous requests is on a loopback address, which is among these.
         self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
-        """What is asked and by whom, with the right to ask it. Raises RequestError.
+        """Return the authorised call and its client. Raises RequestError.
 
-        The one way to a ``Call``, whatever lane the request takes.
+        Every ``Call``, in whatever lane, is made here.
         """
         request = parse_request(method, target, headers, base_domains=self._base_domains)
         return self._identify(request)
 
     def reads_cache(self, call: Call) -> bool:
-        """Whether the cache may answer this call; else it is forwarded."""
+        """Return whether the cache may answer this call; otherwise it is forwarded."""
         request = call.request
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
@@ -108,11 +108,11 @@ class Gate:
             )
 
     def report_cut(self, why: str) -> None:
-        """A hit that had begun was not finished, and not because its client went away."""
+        """Log a hit that was not finished although its client is still there."""
         self._log.warning("answer cut", error=why)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Before the signature: the key that the origin is asked with need not be one that clients have.
+        # Before the signature: the proxy's own key at the origin need not be a key of a client.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -128,16 +128,16 @@ class Gate:
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers ask before they sign, of a presigned URL too, whose signature is for another method.
-            # Whose URL it is says whose bucket is meant, where names of buckets belong to accounts.
+            # Browsers send a preflight before they sign. For a presigned URL it carries a signature of
+            # another method. The URL's client still tells the bucket, where bucket names belong to accounts.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
 
     def _check_host(self, request: S3Request) -> None:
-        """Refuse the page that leads its own name to this machine. Raises AccessDenied.
+        """Refuse a page that points its own name at this machine. Raises AccessDenied.
 
-        A preflight is not signed: where there are clients, it may be about a request that one of them signs.
+        A preflight is not signed: with clients configured, it may belong to a request that one of them signs.
         """
         if request.method == "OPTIONS" and self._authenticator.has_clients:
             return
@@ -150,9 +150,9 @@ class Gate:
 
 
 def authorise(call: Call) -> None:
-    """Raises AccessDenied unless the client may do what it asks.
+    """Raise AccessDenied unless the client may make this call.
 
-    The keys of a DeleteObjects are checked one by one when its body has been read.
+    The keys of a DeleteObjects are checked one by one after its body has been read.
     """
     request, operation, identity = call
     permission, bucket = operation.permission, request.bucket

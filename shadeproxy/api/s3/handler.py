@@ -1,7 +1,7 @@
 """The S3 request handler: parse, authenticate, authorise, then read or forward. Knows no configuration.
 
-Rule: the order of questions is fixed: nothing of an operation is looked at before the signature is
-accepted, and nothing is asked of the engine before the client's rights are checked.
+Rule: the order of checks is fixed. The operation is looked at only after the signature was accepted, and the
+engine is called only after the client's rights were checked.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -50,7 +50,7 @@ class S3Handler(Gate):
         bounds: ReadBounds = DEFAULT_BOUNDS,
         instance: str = "",
     ) -> None:
-        """``base_domains``: lower-case names under which virtual-host addressing is served.
+        """Make the handler. ``base_domains``: lower-case names that serve virtual-host addressing.
 
         ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
         each request for debugging.
@@ -67,7 +67,7 @@ class S3Handler(Gate):
         self._engine = engine
         self._clock = clock
         self.pace = Pace()
-        """Of all connections: as many requests may arrive in one turn of the loop as there are clients."""
+        """Shared by all connections: in one turn of the loop each client may send a request."""
         self._bounds = bounds
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
@@ -78,14 +78,14 @@ class S3Handler(Gate):
         return self._forwarder.held_bytes
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request. Never raises but CancelledError: whatever fails is answered or aborted."""
+        """Serve one request. Raises only CancelledError: every failure is answered or aborted."""
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         await self._complete(exchange, self._serve(exchange))
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
     async def serve_read(self, port: Port, asked: Asked) -> bool:
-        """Serve a call that ``reads_cache`` as ``__call__`` does; True when the connection goes on."""
+        """Serve a call that ``reads_cache`` like ``__call__``; return whether the connection continues."""
         call, wanted, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
@@ -93,7 +93,7 @@ class S3Handler(Gate):
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
-        """The answer to bytes that are no HTTP request, and the end of the connection."""
+        """Answer bytes that are no HTTP request, and end the connection."""
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
         answer = answer_error(error, resource="/", request_id=exchange.request_id)
@@ -106,14 +106,14 @@ class S3Handler(Gate):
         started_s = self._clock.monotonic_s()
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
-        # What stands when the task is cancelled: that is done when the client goes away.
+        # The status if the task is cancelled, which happens when the client goes away.
         status = CLIENT_CLOSED
         try:
             await self._answer(exchange, serving)
             assert exchange.response is not None, "served without an answer"
             status = exchange.response.status
         except ConnectionError:
-            # The client went away while we wrote: there is nobody to answer.
+            # The client went away during a write, so no answer is possible.
             exchange.abandon()
         finally:
             self._report(exchange, status, self._clock.monotonic_s() - started_s)
@@ -122,7 +122,7 @@ class S3Handler(Gate):
             DEADLINE.reset(bounded)
 
     async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
-        """Whatever happens. Raises ConnectionError, and CancelledError."""
+        """Run ``serving`` and answer every error. Raises ConnectionError and CancelledError."""
         try:
             try:
                 await serving
@@ -138,7 +138,7 @@ class S3Handler(Gate):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Taken apart, so that what is refused is reported with what was understood of it.
+        # Parsed here, so that a refused request is reported with its parsed parts.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )

@@ -1,7 +1,7 @@
-"""The head of a request as the fast lane reads it: strictly, or not at all.
+"""The strict head parser of the fast lane.
 
-Laws: what is accepted here means the same to every HTTP/1.1 parser (RFC 9112): visible ASCII, one
-well-formed field a line, no folding, no body, no upgrade. Everything else is None, and aiohttp decides.
+Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112): visible ASCII, one well-formed
+field a line, no folding, no body, no upgrade. For all others the result is None, and aiohttp decides.
 """
 
 import re
@@ -11,27 +11,27 @@ from typing import NamedTuple
 from shadeproxy.core.types import Headers
 
 MAX_LINE_BYTES = 32 * 1024
-"""Request line: a key of 1,024 bytes in UTF-8 is 3,072 escaped, a presigned URL adds a session token."""
+"""Request line: a key of 1,024 bytes in UTF-8 is 3,072 escaped; a presigned URL adds a session token."""
 
 MAX_FIELD_BYTES = 16 * 1024
-"""One header field: S3 takes 8 KiB of headers, 2 KiB of them user metadata; session tokens grow."""
+"""One header field: S3 accepts 8 KiB of headers, 2 KiB of them user metadata; session tokens grow."""
 
 MOST_FIELDS = 2048
-"""S3 takes 2 KiB of user metadata, which may be of some 700 names."""
+"""S3 accepts 2 KiB of user metadata, which may have some 700 names."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Fields that announce a body, or an answer in more than one part, or another protocol.
+# Fields that announce a body, an answer in several parts, or another protocol.
 _NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MOST_PLAIN_FIELDS = 100
 _MOST_NAMES = 512
 
 
 class _NotPlain(Exception):
-    """Somebody else must read this head."""
+    """The head is not plain: aiohttp must parse it."""
 
 
 class Head(NamedTuple):
-    """``target`` as sent. ``fields``: names as sent, values without the white space around them."""
+    """``target`` as sent. ``fields``: names as sent, values without surrounding white space."""
 
     method: str
     target: str
@@ -40,16 +40,16 @@ class Head(NamedTuple):
 
 
 class HeadReader:
-    """Reads heads; remembers field names that it has proven (clients send the same few for ever)."""
+    """Parses heads. Remembers field names that it has validated, as clients send the same few again."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def read(self, raw: bytes) -> Head | None:
-        """The head that ``raw`` is, its empty line included; None when it is not plain."""
+        """Parse ``raw``, a head with its empty line; return None if it is not plain."""
         try:
             line, *rest = raw[:-4].decode("ascii").split("\r\n")
-            # What is left of a bare CR or LF, a tab or a NUL is not printable.
+            # A remaining bare CR or LF, a tab or a NUL is not printable.
             if not line.isprintable() or not "".join(rest).isprintable():
                 return None
             method, target = _request_line(line)

@@ -1,8 +1,8 @@
-"""Which header fields cross the proxy, in each direction.
+"""Header fields that cross the proxy, in each direction.
 
-Rules: fields of a request cross that S3 has (fields.py), with the values that were decided on; the client's
-signature stops here, because the origin gets ours. aws-chunked is decoded here, so what describes it does not
-cross either. Of an answer all cross but those of one connection (RFC 9110 section 7.6.1).
+Rules: request fields that S3 defines (fields.py) cross with the values that were checked. The client's
+signature does not, because the origin gets the proxy's. aws-chunked is decoded here, so its fields do not
+cross either. All fields of an answer cross, except those of one connection (RFC 9110 section 7.6.1).
 """
 
 from shadeproxy.api.s3.fields import FORWARDED, META
@@ -25,7 +25,7 @@ _HOP_BY_HOP = frozenset(
 
 
 def to_origin(request: S3Request) -> Headers:
-    """The fields of ``request`` that the origin shall see."""
+    """Return the fields of ``request`` that the origin gets."""
     kept = []
     for name, value in request.fields.items():
         if name == "content-encoding" and "aws-chunked" in value.lower():
@@ -39,9 +39,9 @@ def to_origin(request: S3Request) -> Headers:
 
 
 def to_client(headers: Headers) -> list[tuple[str, str]]:
-    """The fields of an origin's answer that the client shall see."""
+    """Return the fields of an origin's answer that the client gets."""
     connection = ",".join(value for name, value in headers if name.lower() == "connection")
-    # An origin that is a ShadeProxy itself has told where *it* read; the client asks about this one.
+    # If the origin is a ShadeProxy too, the field tells where *it* read; the client asks about this one.
     hidden = _HOP_BY_HOP | _named_by_connection(connection) | {"x-shade-cache"}
     return [(name, value) for name, value in headers if name.lower() not in hidden]
 

@@ -1,9 +1,9 @@
-"""Hits of known objects for known clients: parsed, proven, looked up and sent in one plain call.
+"""The request cache: answers hits of known objects for known clients in one plain call.
 
-Laws: nothing is decided here. What is remembered are results of the functions that the general lane uses
-(``Gate.identify``, ``answer_read``, ``with_own``), under the exact bytes that led to them; whoever is signed
-is verified each time (signed.py). What is not known is left untouched: nothing is written, nothing noted.
-``_known.pyx`` is ``KnownHits.answer`` once more, compiled: what is changed here is changed there.
+Laws: nothing is decided here. It remembers results of the functions of the general lane (``Gate.identify``,
+``answer_read``, ``with_own``) under the exact bytes that led to them. Every signature is verified again
+(signed.py). An unknown request is left untouched: nothing is written or noted. ``_known.pyx`` is
+``KnownHits.answer`` compiled: change both together.
 """
 
 from typing import NamedTuple, Protocol
@@ -26,14 +26,14 @@ from shadeproxy.engine.hot import COPY_BYTES
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
-# What is remembered is bounded by number; so that it is also by bytes, only ordinary sizes are.
+# Entries are limited by number. Only ordinary sizes are kept, so that limits the bytes too.
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
 
 
 class Writer(Protocol):
-    """What the lane needs of a connection (sender.py)."""
+    """The part of a connection that the lane uses (sender.py)."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -43,13 +43,13 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """Told that a job reads, at most about once a second."""
+    """Is called when a job reads, at most about once a second."""
 
     def on_job(self, job: JobContext) -> None: ...
 
 
 class Known(NamedTuple):
-    """An object under one request target. ``resident``: a ticket for all of it, if it is one page, and
+    """An object under one request target. ``resident``: handle of its page, if it has one page only.
     ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
     """
 
@@ -60,7 +60,7 @@ class Known(NamedTuple):
 
 
 class KnownHits:
-    """For all connections of a listener. Whoever remembers asks ``identify`` first."""
+    """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
 
     __slots__ = (
         "_engine", "_jobs", "_lend", "_tails", "_tails_second", "_take", "_touched", "now_s", "parts",
@@ -79,14 +79,14 @@ class KnownHits:
         self.forget()
 
     def forget(self) -> None:
-        """Who may read what, or how long the cache may answer, changed."""
+        """Drop everything, because rights or the freshness of cached objects changed."""
         self.templates = Templates()
         self.targets: Memo[bytes, Known] = Memo(_MOST_TARGETS)
         self.plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self.parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
     def answer(self, raw: bytes, out: Writer) -> bool:
-        """Answer the request whose whole head is ``raw``; False: nothing happened."""
+        """Answer the request with the whole head ``raw``; return False if nothing happened."""
         if not raw.startswith(b"GET /"):
             return False
         end = raw.find(b" HTTP/1.1\r\n")
@@ -95,14 +95,14 @@ class KnownHits:
         return known is not None and self._answer(known, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
-        """Whose the header block is, if that is known. One that is signed never comes twice."""
+        """Return the plan of a header block if its client is known. Signed blocks are never equal."""
         plan = None
         if len(block) in self.templates.by_length:
             plan = self.templates.plan(block, path, range_value, now_s)
         return plan or self.plans.get(block)
 
     def tail(self, source: Source, now_s: float) -> bytes:
-        """What follows the request id in this second."""
+        """Return the end of the head, after the request id, for this second."""
         second = int(now_s)
         if second != self._tails_second:
             self._tails.clear()
@@ -115,7 +115,7 @@ class KnownHits:
         return tail
 
     def touch(self, job: JobContext, now_s: float) -> None:
-        """``job`` reads."""
+        """Report that ``job`` reads."""
         if now_s - self._touched.get(job.job, 0.0) >= _TOUCH_EVERY_S:
             if len(self._touched) >= _MOST_PLANS:
                 self._touched.clear()
@@ -123,7 +123,7 @@ class KnownHits:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """What the heads of 206 for ``target`` have in common, while it has ``meta``."""
+        """Return the common parts of the heads of 206 for ``target``, while it has ``meta``."""
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
             answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
@@ -135,9 +135,9 @@ class KnownHits:
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Remember the object of a plain GET that was answered, whole or not.
+        """Remember the object of a plain GET that was answered, whole or in part.
 
-        Only in the proxy's own namespace: a target is remembered for every client.
+        Only in the proxy's own namespace, because a target is remembered for every client.
         """
         request, ref = call.request, call.ref
         target = request.wire_path.encode()
@@ -151,7 +151,7 @@ class KnownHits:
             self.targets.put(target, Known(ref, path, resident, heads or (b"", b"")))
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
-        """Of a request that was identified: its header block, if it is a plain GET. Whether it is."""
+        """Remember the header block of an identified request if it is a plain GET; return whether it is."""
         plan = plain_plan(head, call)
         if plan is not None:
             self._remember(raw, call, plan)
@@ -164,7 +164,7 @@ class KnownHits:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # not cut out, so it would be remembered as part of the block
+            return  # it could not be cut out, so it would be remembered with the block
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -177,7 +177,7 @@ class KnownHits:
     # ------------------------------------------------------------------ answers
 
     def _answer(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
-        """Answer a GET of ``known`` by a client that is known too; False: nothing happened."""
+        """Answer a GET of ``known`` by a known client; return False if nothing happened."""
         now_s = self.now_s()
         plan = self.plan(block, known.canonical_path, "", now_s)
         if plan is None:
@@ -194,7 +194,7 @@ class KnownHits:
         return False
 
     def _answer_range(self, known: Known, target: bytes, block: bytes, range_value: str, out: Writer) -> bool:
-        """As ``_answer``, for a GET whose Range was cut out of ``block``."""
+        """Answer like ``_answer``, for a GET whose Range was cut out of ``block``."""
         now_s = self.now_s()
         plan = self.plan(block, known.canonical_path, range_value, now_s)
         found = self._find_span(known.ref, range_value, now_s)
@@ -216,14 +216,14 @@ class KnownHits:
         return True
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[Resident, Span] | None:
-        """What of ``ref`` is asked for, and a ticket for the page that it begins in."""
+        """Return the asked span of ``ref``, and the handle of the page that it begins in."""
         spec = parse_range(range_value)
         ticket = None if spec is None else self._engine.ticket(ref, spec.first or 0, now_s)
         if spec is None or ticket is None:
             return None
         try:
             span = spec.resolve(ticket.meta.size)
-            if spec.first is None:  # the last bytes: which page they begin in was not known before
+            if spec.first is None:  # the last bytes: only now is their first page known
                 ticket = self._engine.ticket(ref, span.start, now_s)
                 if ticket is None or spec.resolve(ticket.meta.size) != span:
                     return None
@@ -241,7 +241,7 @@ class KnownHits:
         now_s: float,
         span: Span | None = None,
     ) -> bool:
-        """Send ``head`` and the bytes of ``ticket``; False, and nothing sent, when it is no longer good."""
+        """Send ``head`` and the bytes of ``ticket``; return False, with nothing sent, for a stale handle."""
         loan = None if ticket.lender is None else self._lend(ticket, job, now_s, span)
         if loan is not None:
             out.send(head, loan)

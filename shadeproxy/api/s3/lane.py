@@ -1,9 +1,8 @@
-"""The fast lane: hits answered in the connection's own protocol, without a task and without aiohttp.
+"""The fast lane: answers hits in the connection's own protocol, without a task and without aiohttp.
 
-Laws: the lane decides nothing itself. What a request means, who asks, what may be read and what the answer
-is come from the functions that the general lane uses (``Gate.identify``, ``answer_for``, ``with_own``); who
-and what is known is remembered (known.py). What it cannot answer it leaves untouched: nothing is written,
-nothing counted.
+Laws: the lane decides nothing itself. It calls the functions of the general lane for parsing, rights and
+answers (``Gate.identify``, ``answer_for``, ``with_own``), and remembers known requests (known.py). A request
+that it cannot answer is left untouched: nothing is written or counted.
 """
 
 from typing import NamedTuple
@@ -27,12 +26,13 @@ from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.hits import Hits
 
 Outcome = Asked | bool | None
-"""True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
-waiting. None: for aiohttp. In the last two cases nothing happened."""
+"""True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
+because it must wait. None: for aiohttp. In the last two cases nothing happened.
+"""
 
 
 class Found(NamedTuple):
-    """An answer that is all there."""
+    """An answer whose bytes are all available."""
 
     asked: Asked
     answer: Answer
@@ -40,9 +40,9 @@ class Found(NamedTuple):
 
 
 class FastLane:
-    """One for all connections of a listener. ``remembers`` False: every request is looked at anew, which
-    is needed where each one must be reported. ``own``: of an engine in this process, which the compiled form
-    can then answer.
+    """The fast lane of a listener's connections. ``remembers`` False: every request is parsed again, which is
+    needed where each one must be reported. ``own``: hits of an engine in this process, which the compiled
+    form can answer.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class FastLane:
         self._remembers = remembers
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
-        """What stands before ``answer``, where it is compiled and can answer."""
+        """The compiled form, called before ``answer``; None if there is none."""
 
     def forget(self, *, remembers: bool) -> None:
-        """Who may read what, or how long the cache may answer, changed: look at every request anew.
+        """Drop the request cache, because rights or the freshness of cached objects changed.
 
-        ``remembers`` as at the start.
+        ``remembers``: as at the start.
         """
         self._remembers = remembers
         self._memory.forget()
 
     def answer(self, raw: bytes, out: Writer) -> Outcome:
-        """Answer the request whose whole head is ``raw``."""
+        """Answer the request with the whole head ``raw``."""
         if self._memory.answer(raw, out):
             return True
         try:
@@ -94,7 +94,7 @@ class FastLane:
         return keep
 
     def _find(self, raw: bytes) -> Found | Asked | None:
-        """The answer, as far as it is there. Raises as ``identify`` and ``answer_for``."""
+        """Return the answer, or the read if bytes are missing. Raises as ``identify``, ``answer_for``."""
         asked = self._identify_known(raw) or self._identify(raw)
         if asked is None:
             return None
@@ -111,7 +111,7 @@ class FastLane:
         return asked if hit is None else Found(asked, answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
-        """What is asked, and by whom; None: not of the cache. Raises as ``identify``."""
+        """Parse and authorise a read; None if it is not for the cache. Raises as ``identify``."""
         head = self._heads.read(raw)
         if head is None:
             return None
@@ -122,7 +122,7 @@ class FastLane:
         return Asked(call, read_request(call), head.keep_alive, plain=plain)
 
     def _identify_known(self, raw: bytes) -> Asked | None:
-        """As ``_identify``, of a plain GET by a client that is known too; None: that must be asked."""
+        """Identify a plain GET of a known client by the request cache; None: call ``_identify``."""
         line = PLAIN_LINE.match(raw)
         if line is None:
             return None

@@ -1,9 +1,9 @@
-"""Which S3 operation a request is, what right it needs, and which cached objects it may change.
+"""The S3 operation of a request, the right that it needs, and the cached objects that it may change.
 
-One table: (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query
-parameter of a closed list; every other parameter changes nothing here, so that an unknown one can never
-change what is cached. What the table does not hold is NotSupported (501), after authentication.
-Source: the operation pages of the S3 API reference.
+One table: (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query parameter
+of a closed list. Other parameters do not select an operation, so an unknown one cannot change what is cached.
+Requests outside the table are NotSupported (501), after authentication. Source: the operation pages of the S3
+API reference.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from shadeproxy.core.types import ObjectRef
 
 
 class Permission(Enum):
-    """What a client must be allowed to do."""
+    """The right that an operation needs."""
 
     READ = auto()
     WRITE = auto()
@@ -25,21 +25,21 @@ class Permission(Enum):
 
 
 class Touches(Enum):
-    """Which cached objects an operation may change."""
+    """The cached objects that an operation may change."""
 
     NOTHING = auto()
     OBJECT = auto()
     BUCKET = auto()
     LISTED = auto()
-    """The objects that the body names (DeleteObjects)."""
+    """The objects named in the body (DeleteObjects)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive
-    with white space; success is only in the body. ``reaches_others``: its body may name other buckets, which
-    the origin then writes to or reads from with the proxy's rights. ``asked_by_get``: a HEAD, which Ceph RGW
-    answers with the body of a GET behind it: the origin is sent a GET, and the client no body.
+    """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive with
+    white space; only the body tells success. ``reaches_others``: its body may name other buckets, which the
+    origin then writes or reads with the proxy's rights. ``asked_by_get``: a HEAD that Ceph RGW answers with a
+    GET's body; the origin gets a GET, and the client no body.
     """
 
     name: str
@@ -60,7 +60,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("GetObject", _READ, cached=True),
         ("HEAD", ""): Operation("HeadObject", _READ, cached=True),
         ("PUT", ""): Operation("PutObject", _WRITE, Touches.OBJECT),
-        # Of Ceph: PUT ?append&position=N.
+        # Ceph's: PUT ?append&position=N.
         ("PUT", "append"): Operation("AppendObject", _WRITE, Touches.OBJECT),
         ("DELETE", ""): Operation("DeleteObject", _WRITE, Touches.OBJECT),
         ("POST", "uploads"): Operation("CreateMultipartUpload", _WRITE),
@@ -83,7 +83,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         "retention": "ObjectRetention",
     }.items():
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
-        # Each of these shows in the headers of a GET (tagging count, lock state) or in who may read.
+        # Each of these changes the headers of a GET (tagging count, lock state) or the right to read.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
     yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
@@ -105,8 +105,9 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     }
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
-    # Who may read depends on some of these, and when objects expire (x-amz-expiration) on others. A server
-    # that lacks one may take the request for that of the bucket itself. So each has what is cached checked.
+    # Some of these change the right to read, others the expiry of objects (x-amz-expiration). A server
+    # without one of them may treat the request as one for the bucket itself. So each of them marks what is
+    # cached for a check.
     settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",
@@ -160,17 +161,17 @@ _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
 COPIES = frozenset({_COPY.name, _COPY_PART.name})
 PREFLIGHT = Operation("Preflight", _READ)
-"""What a browser asks before a request to another site: unsigned, and answered with CORS rules alone."""
+"""A browser's request before one to another site: unsigned, and answered with CORS rules alone."""
 
-# A GET or HEAD with one of these is not the plain current object: forwarded, never cached.
+# A GET or HEAD with one of these is not a read of the plain current object: forwarded, never cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
-# Servers differ in what a field of another operation does to a read: some refuse it, some ignore it.
-# What a browser may read of an answer depends on its Origin and on the bucket's CORS rules.
+# Servers differ in how they treat a field of another operation on a read: some refuse it, some ignore it.
+# A browser's access to an answer depends on its Origin and on the bucket's CORS rules.
 _BYPASS_FIELDS = AMZ_FIELDS - {"x-amz-checksum-mode", "x-amz-user-agent"} | {"origin"}
 
 
 def resolve(request: S3Request) -> Operation:
-    """The operation of ``request``. Raises NotSupported, or InvalidRequest for two sub-resources at once."""
+    """Return the operation of ``request``. Raises NotSupported, or InvalidRequest for two sub-resources."""
     level = "object" if request.key else "bucket" if request.bucket else "service"
     if request.method == "OPTIONS" and request.bucket:
         return PREFLIGHT
@@ -180,7 +181,7 @@ def resolve(request: S3Request) -> Operation:
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
     if operation is None and request.method == "HEAD" and marker:
-        # Servers differ in what that means: the origin says it, to whom may ask the same by GET.
+        # Servers answer this differently: forward it if the client has the right to the same GET.
         operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
@@ -193,18 +194,18 @@ def resolve(request: S3Request) -> Operation:
 
 
 def bypasses(request: S3Request) -> bool:
-    """Whether a GetObject or HeadObject asks for more than the plain current object."""
+    """Return whether a GetObject or HeadObject asks for more than the plain current object."""
     return not _BYPASS_FIELDS.isdisjoint(request.fields) or any(map(_bypasses, request.query))
 
 
 def _bypasses(name: str) -> bool:
-    """As ``bypasses``, of one query parameter."""
+    """Return whether a query parameter of this name makes it more than the plain current object."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 
 
 def touched(operation: Operation, ref: ObjectRef) -> tuple[ObjectRef, ...]:
-    """The references to invalidate for an operation on ``ref``, apart from those that a body lists."""
+    """Return the references that an operation on ``ref`` invalidates, without those listed in a body."""
     if operation.touches is Touches.OBJECT:
         return (ref,)
     if operation.touches is Touches.BUCKET:

@@ -1,8 +1,8 @@
-"""Which query parameters an operation has, beside the sub-resource that selects it.
+"""Query parameters of each operation, beside the sub-resource that selects it.
 
-Law: a parameter that is not of the operation is not sent. GetObject and HeadObject ignore such a one, as S3
-does (clients add some against caches); everywhere else it could select what rights were not decided on, and
-is refused. A test compares the table with the service model of botocore.
+Law: other parameters are not forwarded. GetObject and HeadObject ignore them, as S3 does (clients add some
+against caches). All other operations refuse them, because they could change the request after its rights were
+checked. A test compares the table with the service model of botocore.
 """
 
 from collections.abc import Mapping
@@ -70,12 +70,12 @@ _PARTS = frozenset({"UploadPart", "UploadPartCopy"})
 
 
 def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what of ``query`` is of ``operation``. Raises NotSupported for what could change its meaning,
-    and InvalidRequest for what a server could take for another operation.
+    """Return the parameters in ``query`` that belong to ``operation``. Raises NotSupported for one that could
+    change its meaning, and InvalidRequest for one that a server could take for another operation.
     """
     for name in _WITH_VALUE.intersection(query):
         if not query[name]:
-            # Servers take a sub-resource without a value for none: the request would be another operation.
+            # Servers treat a sub-resource without a value as absent: the request would be another operation.
             raise InvalidRequest(f"The query parameter {name} has no value")
     if operation.name in _PARTS and "partNumber" not in query:
         raise InvalidRequest(f"{operation.name} needs the query parameter partNumber")
@@ -83,7 +83,7 @@ def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[
     unknown = [name for name in query if name not in known and name not in _ALWAYS]
     if not unknown:
         return query
-    # In a presigned URL these would be fields; whoever sends them so to no effect is mistaken.
+    # In a presigned URL these would be fields; here they have no effect, so the client is mistaken.
     fields = AMZ_FIELDS.intersection(map(str.lower, unknown))
     refused = [name for name in unknown if not operation.cached or name.lower() in fields]
     if refused:

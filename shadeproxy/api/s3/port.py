@@ -1,7 +1,7 @@
-"""How an answer leaves: two ways, one for each lane, with one surface.
+"""Two ways to send an answer, one for each lane, with one interface.
 
 ``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
-The bytes are the same: both render their head with ``render_head`` and frame their body alike.
+Both send equal bytes: they render the head with ``render_head`` and frame the body alike.
 """
 
 import asyncio
@@ -20,30 +20,30 @@ from shadeproxy.api.s3.response import (
     reset_on_close,
 )
 
-# Of no file system.
+# An abstract socket name, in no file system.
 _RELAYED = b"\0shadeproxy-for/"
 
 
 class Response(Protocol):
-    """One answer on its way."""
+    """One answer in progress."""
 
     @property
     def status(self) -> int: ...
 
     @property
     def keep_alive(self) -> bool | None:
-        """Whether the connection serves another request after this answer; known once begun."""
+        """True if the connection serves another request after this answer; known once begun."""
         ...
 
     bytes_sent: int
-    """Of the body."""
+    """Bytes of the body."""
 
     def begin(self) -> object:
         """Commit to the head; once. Raises ConnectionError when the client is gone."""
         ...
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body and wait while the client is slower than we are."""
+        """Send a piece of the body and wait while the client is slow."""
         ...
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -51,29 +51,29 @@ class Response(Protocol):
         ...
 
     def abort(self) -> None:
-        """Reset the connection: the client must see a failure, not an end."""
+        """Reset the connection, so that the client sees a failure and not an end."""
         ...
 
 
 class Port(Protocol):
-    """Where a request came from and its answer goes."""
+    """The source of a request and the destination of its answer."""
 
     method: str
 
     @property
     def peer(self) -> str:
-        """Address that the request came from, without its port; "" where that is not known."""
+        """Address that the request came from, without its port; "" if unknown."""
         ...
 
     @property
     def unread(self) -> bool:
-        """Whether the client is sending a body of which not all was read."""
+        """True if the client is sending a body that was not read to its end."""
         ...
 
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> Response:
-        """An answer, not begun. ``headers`` as ``WireResponse``; ``close``: end the connection after it."""
+        """Make an answer, not begun. ``headers`` as ``WireResponse``; ``close``: then end the connection."""
         ...
 
 
@@ -104,7 +104,7 @@ class Outlet(Protocol):
     transport: asyncio.Transport | None
 
     def drained(self) -> Awaitable[None] | None:
-        """To be waited for while the client is slower than we are. Raises ConnectionError when it is gone."""
+        """Return an awaitable while the client is slow, else None. Raises ConnectionError when it is gone."""
         ...
 
 
@@ -206,12 +206,12 @@ class DirectResponse:
 
 
 def relayed_name(peer: str) -> bytes:
-    """A name, never used twice, for the Unix socket by which a request of ``peer`` is passed on."""
+    """Make a name for the Unix socket that relays a request of ``peer``. It is never used twice."""
     return b"%s%s/%s" % (_RELAYED, peer.encode(), secrets.token_hex(8).encode())
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """See ``Port.peer``. Of a Unix socket its name tells it, where it has one of ``relayed_name``."""
+    """Return ``Port.peer``. A relayed Unix socket has the address in its name (``relayed_name``)."""
     name = None if transport is None else transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return name.removeprefix(_RELAYED).partition(b"/")[0].decode()

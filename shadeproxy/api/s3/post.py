@@ -1,7 +1,7 @@
-"""PostObject: a browser's form becomes a PutObject that is signed by the proxy.
+"""PostObject: turns a browser's form into a PutObject signed by the proxy.
 
-Rules: the policy is verified before a byte of the file is taken; the file is streamed and held back at its
-end until the form has ended as it must; what the form may set of the object is a closed list of fields.
+Rules: the policy is verified before the first byte of the file is read. The file is streamed, and its end is
+held back until the form has ended correctly. A closed list of form fields may set properties of the object.
 Source: "POST Object" in the S3 API reference.
 """
 
@@ -49,21 +49,21 @@ _OF_THE_OBJECT_AMZ = frozenset({"x-amz-storage-class", "x-amz-website-redirect-l
 
 
 def form_boundary(request: S3Request) -> bytes | None:
-    """The boundary of the form that ``request`` uploads; None: it is no PostObject. Raises InvalidRequest."""
+    """Return the boundary of the form in ``request``; None if it is no PostObject. Raises InvalidRequest."""
     if request.method != "POST" or not request.bucket or request.key or request.raw_query:
         return None
     return boundary_of(request.fields.get("content-type", ""))
 
 
 class PostUploads:
-    """Serves PostObject. ``engine`` carries the PutObject out."""
+    """Serves PostObject. ``engine`` carries out the PutObject."""
 
     def __init__(self, engine: ReadPath, authenticator: Authenticator) -> None:
         self._engine = engine
         self._authenticator = authenticator
 
     async def serve(self, exchange: Exchange, request: S3Request, boundary: bytes) -> None:
-        """Answer. Raises RequestError for a bad form or policy, OriginError."""
+        """Answer a form upload. Raises RequestError for a bad form or policy, OriginError."""
         exchange.operation = "PostObject"
         length = request.fields.get("content-length")
         if length is None:
@@ -130,7 +130,7 @@ async def _relay(exchange: Exchange, answer: ForwardResponse) -> None:
 
 
 def _location(exchange: Exchange, request: S3Request, ref: ObjectRef) -> str:
-    """The URL of the object, addressed as the form was."""
+    """Return the URL of the object, in the form's style of addressing."""
     bucket = f"/{quote(ref.bucket)}" if request.wire_path == request.raw_path else ""
     return f"{exchange.http.scheme}://{request.host}{bucket}/{quote(ref.key, safe='')}"
 
@@ -145,7 +145,7 @@ def _key(fields: Mapping[str, str], filename: str) -> str:
 
 
 def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
-    """What the form says of the object, as fields of a PutObject. Raises InvalidRequest, MalformedBody."""
+    """Turn the form's fields about the object into PutObject fields. Raises InvalidRequest, MalformedBody."""
     headers = [
         (name, value)
         for name, value in fields.items()
@@ -180,7 +180,7 @@ def _is_url(text: str) -> bool:
 def _success(
     ref: ObjectRef, location: str, fields: Mapping[str, str], answer: ForwardResponse
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, fields and document of the answer, as the form asks for them."""
+    """Return status, fields and document of the answer that the form asks for."""
     kept = [
         pair
         for pair in to_client(answer.headers)

@@ -1,7 +1,7 @@
 """GetObject and HeadObject from the engine: the general lane of the hit path, and the whole miss path.
 
-Rule: the head is sent when the first piece is there, so that an origin that fails at once still gets the
-client a proper error; after that a failure aborts the connection.
+Rule: the head is sent when the first piece has arrived, so that if the origin fails at once, the client still
+gets a proper error. A later failure aborts the connection.
 """
 
 from shadeproxy.api.s3.exchange import Call, Exchange
@@ -14,7 +14,7 @@ from shadeproxy.engine.verdicts import Grant
 
 
 def read_request(call: Call) -> ReadRequest:
-    """What the engine is asked on behalf of a GetObject or HeadObject."""
+    """Return the engine's request for a GetObject or HeadObject."""
     request, fields = call.request, call.request.fields
     return ReadRequest(
         call.ref,
@@ -28,7 +28,7 @@ def read_request(call: Call) -> ReadRequest:
 
 
 def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
-    """What ``call`` is answered of an object with ``meta``. Raises as ``answer_read``."""
+    """Return the answer to ``call`` for an object with ``meta``. Raises as ``answer_read``."""
     fields = call.request.fields
     return answer_read(
         meta,
@@ -40,16 +40,14 @@ def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
 
 
 async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-    """Answer a HeadObject, ``wanted`` being its ``read_request``. Raises as ``engine.stat``."""
+    """Answer a HeadObject; ``wanted`` is its ``read_request``. Raises as ``engine.stat``."""
     meta, exchange.source = await engine.stat(wanted)
     answer = answer_for(call, wanted, meta)
     await exchange.start(answer.status, answer.headers).write_eof()
 
 
 async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-    """Answer a GetObject, ``wanted`` being its ``read_request``. Raises as ``engine.open`` and
-    ``Reading.body``.
-    """
+    """Answer a GetObject; ``wanted`` is its ``read_request``. Raises as ``engine.open``, ``Reading.body``."""
     async with engine.open(wanted) as reading:
         exchange.source = reading.source
         status, headers, span = answer_for(call, wanted, reading.meta)
@@ -58,15 +56,15 @@ async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: Re
             await exchange.start(status, headers).write_eof()
             return
         response = None
-        # Not closed here: leaving the context releases whatever was read.
+        # Not closed here: leaving the context releases everything that was read.
         async for piece in reading.body(span):
             if response is None:
                 response = exchange.start(status, headers)
             await response.write(piece)
-            # A name for a piece keeps the memory of its page: none is kept while the next one is waited for.
+            # The name would keep the memory of the piece's page while waiting for the next piece.
             del piece
             if response.bytes_sent == length:
-                break  # asking for more, only to be told that there is none, costs two tracebacks
+                break  # asking for more, only to find none, costs two tracebacks
         if length >= ENDLESS:
             response = response or exchange.start(status, headers)
         elif response is None or response.bytes_sent != length:

@@ -1,8 +1,8 @@
-"""One client connection of a reader process: hits here, all else through the process that owns the cache.
+"""One client connection of a worker: answers hits, and relays everything else to the coordinator.
 
-Laws: a request belongs to one process; the next one is looked at only when the answer to the last is
-complete, told by its Content-Length. What has a body, or an answer whose end only its reader can tell, gives
-the connection to the owner for good. An answer that breaks off breaks off the client's connection.
+Laws: a request belongs to one process. The next one is looked at only when the last answer is complete by its
+Content-Length. A request with a body, or an answer whose end only its reader can tell, gives the connection
+to the coordinator for good. If an answer breaks off, so does the client's connection.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _HEAD_END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
 _NO_BODY = frozenset({204, 304})
-# An origin may think for minutes about a big upload, with not a byte either way.
+# An origin may work for minutes on a big upload, with no byte in either direction.
 _GIVEN_KEEPALIVES = 12
 
 _CONNECT_TRIES = 20
@@ -30,13 +30,13 @@ _CONNECT_AGAIN_S = 0.01
 _OURS = 0
 """Between two requests."""
 _LENT = 1
-"""The owner answers one request; what follows it is held."""
+"""The coordinator answers one request; the bytes after it are held."""
 _GIVEN = 2
 """Bytes go through until the connection ends."""
 
 
 async def dial(relay: str, owner: asyncio.Protocol, peer: str) -> None:
-    """Connect ``owner`` to the owner, who listens at ``relay``, for a client at ``peer``. Raises OSError."""
+    """Connect ``owner`` to the coordinator at ``relay``, for a client at ``peer``. Raises OSError."""
     for left in reversed(range(_CONNECT_TRIES)):
         link = socket.socket(socket.AF_UNIX)
         link.setblocking(False)
@@ -47,7 +47,7 @@ async def dial(relay: str, owner: asyncio.Protocol, peer: str) -> None:
             link.close()
             if not left:
                 raise
-            # The owner is behind with accepting.
+            # The coordinator is late with accepting.
             await asyncio.sleep(_CONNECT_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: owner, sock=link)
@@ -58,9 +58,9 @@ Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 
 class ReaderProtocol(asyncio.Protocol):
-    """``connect`` opens a connection to the owner for a protocol and the client's address.
+    """A client connection. ``connect`` connects a protocol to the coordinator, for the client's address.
 
-    ``others``: the open connections of this process, for who has to end them.
+    ``others``: the open connections of this process, for shutdown.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class ReaderProtocol(asyncio.Protocol):
         self._held = b""
         self._paused = False
         self._active = False
-        """Whether anything was answered or relayed since the timer last looked."""
+        """True if anything was answered or relayed since the timer last ran."""
         self._silent = 0
         self._resumed = self._begun = 0
         self._taken: tuple[int, int, int] | None = None
-        """What changes as the client takes bytes, as the timer last saw it; None: none waited for it."""
+        """Counters that change as the client takes bytes, at the timer's last run; None: no bytes waited."""
         self._stopped = False
-        """Whether the transport was told not to read."""
+        """True if the transport was told not to read."""
         self._owner_full = False
         self._ending = False
         self._client: asyncio.Transport | None = None
@@ -93,7 +93,7 @@ class ReaderProtocol(asyncio.Protocol):
     # ------------------------------------------------------------------ what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own kind, which is no subclass.
+        # uvloop's own transport class, which is no subclass of asyncio's.
         self._client = cast("asyncio.Transport", transport)
         self._others.add(self)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
@@ -137,7 +137,7 @@ class ReaderProtocol(asyncio.Protocol):
     # ------------------------------------------------------------------ life
 
     def end(self) -> None:
-        """Close as soon as nothing is under way."""
+        """Close as soon as no request is under way."""
         self._ending = True
         if self._lane == _OURS and not self._paused:
             self._close()
@@ -156,7 +156,7 @@ class ReaderProtocol(asyncio.Protocol):
         now = (self._resumed, self._begun, waiting_bytes) if waiting_bytes else None
         before, self._taken = self._taken, now
         if self._taken is not None and self._taken == before:
-            self.cut()  # as the owner does with who takes nothing (connection.py)
+            self.cut()  # like connection.py for a client that takes nothing
             return
         busy = self._active or self._paused or self._lane == _LENT
         self._active, self._silent = False, 0 if busy else self._silent + 1
@@ -168,7 +168,7 @@ class ReaderProtocol(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def _regulate(self) -> None:
-        """Read the client while little is held and the owner takes what it is sent."""
+        """Read from the client only while few bytes are held and the coordinator accepts them."""
         full = self._owner_full or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
@@ -183,7 +183,7 @@ class ReaderProtocol(asyncio.Protocol):
         self._regulate()
 
     def _go_on(self) -> None:
-        """Answer what is held, as far as it is whole, the client keeps up, and it is a hit."""
+        """Answer the held requests, as long as each is complete and a hit, and the client keeps up."""
         while self._lane == _OURS and not self._paused and self._client is not None:
             if self._ending:
                 self._close()
@@ -229,7 +229,7 @@ class ReaderProtocol(asyncio.Protocol):
             owner.pause()
         owner.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(owner)  # what came meanwhile
+            self._give_held(owner)  # bytes that came meanwhile
 
     def _give_held(self, owner: "_Owner") -> None:
         held, self._held = self._held, b""
@@ -240,11 +240,11 @@ class ReaderProtocol(asyncio.Protocol):
     # ------------------------------------------------------------------ answers
 
     def owner_sent(self, data: bytes) -> None:
-        """Bytes of an answer, or of more than one."""
+        """Relay bytes of an answer, or of several."""
         if self._client is None:
             return
         if self._lane == _OURS:
-            self.cut()  # an answer that nobody asked for
+            self.cut()  # an answer without a request
             return
         self._client.write(data)
         self._active = True
@@ -262,7 +262,7 @@ class ReaderProtocol(asyncio.Protocol):
             self._loop.call_soon(self._resume)
 
     def owner_lost(self) -> None:
-        """The owner closed, or is no more."""
+        """Handle the end of the coordinator's connection."""
         self._owner = None
         if self._lane == _LENT or self._answer.may_seem_complete:
             self.cut()
@@ -270,38 +270,38 @@ class ReaderProtocol(asyncio.Protocol):
             self._close()
 
     def owner_full(self, *, full: bool) -> None:
-        """The owner does not take what the client sends, or does again."""
+        """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
         self._owner_full = full
         self._regulate()
 
 
 class Answering:
-    """Finds the end of the answer to the request with the head ``raw``. Holds only the head of that answer,
-    until the head is complete.
+    """Finds the end of the answer to the request with the head ``raw``. Holds only the answer's head, until
+    that is complete.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._has_body = not raw.startswith(b"HEAD ")
         self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
         self._head: bytearray | None = bytearray()
-        """None: its end was seen, or is not looked for any more."""
+        """None: its end was seen, or is not searched any more."""
         self._left_bytes: int | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether all of it was taken."""
+        """True if the whole answer was taken."""
         return self._left_bytes == 0
 
     @property
     def may_seem_complete(self) -> bool:
-        """Whether a client of HTTP/1.0 could take the end of the connection for the end of the body: such an
-        answer is not let end well, since it cannot be told from one that was cut short.
+        """True if an HTTP/1.0 client could take the connection's end for the body's end. Such an answer must
+        not end normally, since it looks like one that was cut short.
         """
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Bytes that are still to come: 0 also while that is unknown, negative when there were too many.
-        None: only who reads the answer can tell.
+        """Return the number of bytes still to come: 0 also while unknown, negative if there were too many.
+        None: only the reader of the answer can tell.
         """
         if self._head is not None:
             return self._take_head(self._head, data)
@@ -331,14 +331,14 @@ class Answering:
 
 
 class _Owner(asyncio.Protocol):
-    """The connection to the owner that belongs to one client connection."""
+    """The connection to the coordinator that belongs to one client connection."""
 
     def __init__(self, reader: ReaderProtocol) -> None:
         self._reader = reader
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own kind, which is no subclass.
+        # uvloop's own transport class, which is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature

@@ -1,7 +1,7 @@
-"""Heads of answers that are sent again and again, without what changes: the request id, the time, the span.
+"""Heads of repeated answers, without the changing parts: the request id, the time, the span.
 
-Law: a remembered head is what ``answer_read`` and ``render_head`` made, cut where one of those stands, so
-that both lanes send the same bytes; where that cannot be told apart from what the origin sent, there is none.
+Law: a remembered head was made by ``answer_read`` and ``render_head`` and cut at the changing parts, so both
+lanes send the same bytes. If such a part cannot be told from the origin's fields, nothing is remembered.
 """
 
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS
 
 _ID_MARK = "0123456789ABCDEF"
-# No server sends them in a field.
+# No server sends these characters in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class PartHead(NamedTuple):
-    """Of a 206 for an object with ``meta``: what stands around length and range, up to the request id."""
+    """The head of a 206 for an object with ``meta``, around length and range, up to the request id."""
 
     meta: ObjectMeta
     before: bytes
@@ -27,7 +27,7 @@ class PartHead(NamedTuple):
     after: bytes
 
     def of(self, span: Span, request_id: str) -> bytes:
-        """For ``span``, up to and with the request id."""
+        """Return the head for ``span``, up to and including the request id."""
         shown = content_range(span, self.meta.size)
         return b"%b%d%b%b%b%b" % (
             self.before, span.length, self.between, shown.encode(), self.after, request_id.encode()
@@ -35,8 +35,8 @@ class PartHead(NamedTuple):
 
 
 def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
-    """The heads of a 200 for all of an object, up to the request id: for who does not ask for its checksums,
-    and for who does. None when the origin's own fields stand for ours.
+    """Return the heads of a 200 for a whole object, up to the request id. The first is for clients that do
+    not ask for checksums, the second for those that do. None if the origin's own fields replace ours.
     """
     plain, full = (
         answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
@@ -47,7 +47,7 @@ def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """What every 206 of an object with ``meta`` has, from one ``answer``; None as ``whole_heads``."""
+    """Return the common parts of all 206 of an object, from one ``answer``; None as ``whole_heads``."""
     if answer.status != 206:
         return None
     marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)
@@ -64,5 +64,5 @@ def _up_to_id(status: int, headers: Headers) -> bytes | None:
     if any(name.lower() in OWN_FIELDS for name, _ in headers):
         return None
     fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
-    # The last one: only what is ours follows the id, while an object's own fields may hold the mark.
+    # The last mark: only our own fields follow the id, while an object's own fields may hold the mark.
     return render_head(status, fields).rpartition(_ID_MARK.encode())[0]

@@ -1,9 +1,8 @@
-"""An S3 request as a value: what arrived, decoded once.
+"""An S3 request as a value, decoded once.
 
-Rules: the path and query as they stood on the wire are kept for the signature alone; what is decided and
-what is sent to the origin comes from their decoding (`bucket`, `key`, `query`, `fields`), which is never
-normalised (`a//b`, dot segments). What cannot be decoded, or could be read in two ways by two parsers, is
-refused here (InvalidRequest).
+Rules: path and query as sent are kept for the signature alone. Decisions and the origin's request use the
+decoded values (`bucket`, `key`, `query`, `fields`), which are never normalised (`a//b`, dot segments). A
+request that cannot be decoded, or that two parsers could read differently, is refused here (InvalidRequest).
 """
 
 import re
@@ -19,14 +18,14 @@ from shadeproxy.core.types import NAME_PATTERN, JobContext
 
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
-"""Without ":", which Ceph RGW takes for the end of a tenant's name."""
+"""No ":", because Ceph RGW takes it for the end of a tenant's name."""
 
 UNRESERVED = "-_.~"
 _PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _VISIBLE = re.compile(r"[!-~]*")
 PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
-"""A GET of an object with a name of which nothing is escaped."""
+"""A GET of an object whose name has no escapes."""
 
 _NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _JOB_NAME = re.compile(NAME_PATTERN)
@@ -36,10 +35,9 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query``: as sent, which is what was signed. ``raw_path``: the path as sent in path
-    style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" where the request names none. ``query``:
-    decoded names and values. ``fields``: lower-case name to value, repeated fields joined with ",", in wire
-    order.
+    ``wire_path`` and ``raw_query``: as sent, and so as signed. ``raw_path``: the path as sent in path style
+    ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``: decoded
+    names and values. ``fields``: lower-case name to value, repeated fields joined with ",", in wire order.
     """
 
     method: str
@@ -55,12 +53,12 @@ class S3Request(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path in path style, each octet encoded in the one way in which it is sent."""
+        """The path in path style, encoded in the one form that is sent."""
         return f"/{self.bucket}/{path_of_key(self.key)}" if self.key else f"/{self.bucket}"
 
     @property
     def query_string(self) -> str:
-        """The query in the one way in which it is sent. A parameter without a value has no "="."""
+        """The query in the one form that is sent. A parameter without a value has no "="."""
         return "&".join(
             f"{_encoded(name)}={_encoded(value)}" if value else _encoded(name)
             for name, value in self.query.items()
@@ -96,15 +94,15 @@ def parse_request(
 
 
 def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
-    """What ``parse_request`` says of a GET whose line is PLAIN_LINE, in path style. ``fields``: those that
-    change anything of the answer.
+    """Return ``parse_request`` of a GET whose line matches PLAIN_LINE, in path style. ``fields``: those that
+    change the answer.
     """
     bucket, _, key = path[1:].partition("/")
     return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, fields, job)
 
 
 def parse_job(field: str | None) -> JobContext | None:
-    """The value of ``x-shade-job``: ``name;epoch=3;rank=0``. Raises InvalidRequest."""
+    """Parse ``x-shade-job``: ``name;epoch=3;rank=0``. Raises InvalidRequest."""
     if field is None:
         return None
     name, *parameters = (part.strip() for part in field.split(";"))
@@ -125,7 +123,7 @@ def parse_job(field: str | None) -> JobContext | None:
 
 
 def parameter_name(part: str) -> str:
-    """The decoded name of one ``name=value`` part of a raw query. Raises InvalidRequest."""
+    """Decode the name in one ``name=value`` part of a raw query. Raises InvalidRequest."""
     return _decode_parameter(part.partition("=")[0])
 
 
@@ -157,7 +155,7 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
 
 
 def _without_authority(target: str, host: str) -> str:
-    """The path and query of a target in absolute form, whose server has to be that of Host."""
+    """Return path and query of a target in absolute form, which must name the server of Host."""
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() not in {"http", "https"}:
         return target
@@ -196,7 +194,7 @@ def _escaped(text: str) -> str:
 
 
 def decode_key(raw: str) -> str:
-    """Return a bucket or key that was escaped. Raises InvalidRequest for what no server keeps."""
+    """Decode a bucket or key. Raises InvalidRequest for a name that no server can store."""
     if "%" not in raw:
         return raw
     try:

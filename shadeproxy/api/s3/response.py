@@ -1,8 +1,8 @@
-"""An answer on the wire, byte for byte ours: head rendered here, body written with back-pressure.
+"""An answer on the wire, every byte ours: the head rendered here, the body written with back-pressure.
 
-Rules: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and
-Content-Type and lose bytes that are not UTF-8); a started answer that cannot be completed is aborted,
-so that a client never takes a short body for a whole one.
+Rules: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and Content-Type and
+lose bytes that are not UTF-8). A begun answer that cannot be completed is aborted, so a client never takes a
+short body for a whole one.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from aiohttp.abc import AbstractStreamWriter
 from shadeproxy.core.types import names_of
 
 WRITE_BYTES = 256 * 1024
-"""Largest piece handed to the transport before waiting for it to drain."""
+"""Largest piece passed to the transport before waiting for it to drain."""
 
 _FIRST_BYTES = 16 * 1024
 _NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
-"""How long a connection may be idle, and a client may take nothing of what is sent to it."""
+"""Longest time that a connection may be idle, or that a client may take nothing of its answer."""
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 NO_BODY_STATUSES = frozenset({204, 304})
@@ -35,14 +35,14 @@ _RESET = struct.pack("ii", 1, 0)
 
 @lru_cache(maxsize=2)
 def http_date(now_s: int) -> str:
-    """``Date`` field value of a Unix second (formatting costs more than the cache)."""
+    """Format the ``Date`` field of a Unix second. Cached, because formatting costs more."""
     return formatdate(now_s, usegmt=True)
 
 
 def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Status line and fields of an HTTP/1.1 answer. Values are UTF-8 with surrogateescape.
+    """Render status line and fields of an HTTP/1.1 answer. Values are UTF-8 with surrogateescape.
 
-    Raises ValueError on a line break in a field, which would be a second answer.
+    Raises ValueError for a line break in a field, which would start a second answer.
     """
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}"]
     lines += map(": ".join, headers)
@@ -57,9 +57,9 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 def connection_fields(
     fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
 ) -> tuple[list[tuple[str, str]], bool, bool]:
-    """``fields`` with what says how the body ends and whether the connection goes on.
+    """Return ``fields`` with those for the body's end and the connection.
 
-    Answers these, whether the body is to be chunked, and whether the connection is kept.
+    Also return whether the body must be chunked, and whether the connection is kept.
     """
     chunked = False
     if has_body and "content-length" not in map(str.lower, names_of(fields)):
@@ -78,13 +78,13 @@ def reset_on_close(transport: asyncio.BaseTransport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    # Not asserted: uvloop's transports are no instances of asyncio's classes.
+    # Cast, not asserted: uvloop's transports are no instances of asyncio's classes.
     cast(asyncio.WriteTransport, transport).abort()
 
 
 class WireResponse(web.StreamResponse):
-    """One answer. ``headers`` are complete apart from Connection and Transfer-Encoding, which follow from
-    the request and from whether there is a Content-Length. ``close``: end the connection afterwards.
+    """One answer. ``headers`` are complete apart from Connection and Transfer-Encoding, which depend on the
+    request and on Content-Length. ``close``: end the connection afterwards.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class WireResponse(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """Whether the connection serves another request after this answer; known once prepared."""
+        """True if the connection serves another request after this answer; known once prepared."""
         return self._keep
 
     def force_close(self) -> None:
-        """End the connection after this answer; before ``prepare``."""
+        """End the connection after this answer; call it before ``prepare``."""
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """As ``begin``."""
+        """Begin like ``begin``."""
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:
@@ -147,7 +147,7 @@ class WireResponse(web.StreamResponse):
         return writer
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body and wait while the client is slower than we are."""
+        """Send a piece of the body and wait while the client is slow."""
         assert self._writer is not None, "write before prepare"
         view = memoryview(data)
         if self._head and view:
@@ -174,8 +174,9 @@ class WireResponse(web.StreamResponse):
         self._finished = True
 
     async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
-        """Send it with the first bytes of the body, in one write: between two, botocore could be cut off, and
-        where it does not hand a body out as a stream it takes a head and an end for an empty one.
+        """Send the head with the first bytes of the body in one write. Between two writes the connection
+        could break. botocore then takes a head and an end for an empty body, unless it returns the body as a
+        stream.
         """
         body = bytes(first)
         if self._chunked and body:
@@ -187,7 +188,7 @@ class WireResponse(web.StreamResponse):
             writer.enable_chunking()
 
     def abort(self) -> None:
-        """Reset the connection: the client must see a failure, not an end."""
+        """Reset the connection, so that the client sees a failure and not an end."""
         self._aborted = True
         if self._http.transport is not None:
             reset_on_close(self._http.transport)

@@ -1,7 +1,7 @@
-"""What a cached GetObject or HeadObject answers: one pure function for every lane that serves hits.
+"""The answer to a cached GetObject or HeadObject: one pure function for every lane that serves hits.
 
-Order, as RFC 9110 section 13.2.2 and the S3 GetObject page have it: preconditions, then If-Range, then the
-range. Nothing here reads a body, a clock or a socket; two lanes that call this answer the same bytes.
+The order is that of RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range, then the
+range. Nothing here reads a body, a clock or a socket, so two lanes answer the same bytes.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from shadeproxy.core.types import ENDLESS, Headers, ObjectMeta, Span, names_of
 from shadeproxy.engine.base import NO_CONDITIONS
 
 NO_BODY = Span(0, 0)
-# What a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
+# Fields that a 304 repeats (RFC 9110 section 15.4.5), and Last-Modified, which S3 sends too.
 _NOT_MODIFIED_FIELDS = frozenset(
     {"cache-control", "content-location", "expires", "last-modified", "vary", "x-amz-version-id"}
 )
@@ -27,7 +27,7 @@ _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range",
 
 
 class Answer(NamedTuple):
-    """Status, header fields without date and request ids, and the span that is the body (maybe empty)."""
+    """Status, header fields without date and request ids, and the span of the body (maybe empty)."""
 
     status: int
     headers: Headers
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def conditions_of(fields: Mapping[str, str]) -> Conditions:
-    """The conditional fields among lower-case ``fields``."""
+    """Return the conditional fields among lower-case ``fields``."""
     if _CONDITIONAL_FIELDS.isdisjoint(fields):
         return NO_CONDITIONS
     return Conditions(
@@ -48,7 +48,7 @@ def conditions_of(fields: Mapping[str, str]) -> Conditions:
 
 
 def wants_checksums(fields: Mapping[str, str]) -> bool:
-    """Whether the client asked for the object's checksums (``x-amz-checksum-mode: ENABLED``)."""
+    """Return whether the client asked for the object's checksums (``x-amz-checksum-mode: ENABLED``)."""
     return fields.get("x-amz-checksum-mode", "").upper() == "ENABLED"
 
 
@@ -62,10 +62,9 @@ def answer_read(
 ) -> Answer:
     """Answer ``method`` (GET or HEAD) on an object with ``meta``: 200, 206 or 304.
 
-    A HEAD with a range answers as its GET would, as S3 does. An object of unknown length is answered whole,
-    without Content-Length. Raises OriginAnswer (412) and
-    RangeNotSatisfiable (416). Fields that name a checksum of the whole object are left out of a 206, and
-    of every answer unless ``checksums``.
+    A HEAD with a range gets the head of its GET, as in S3. An object of unknown length is answered whole,
+    without Content-Length. Raises OriginAnswer (412) and RangeNotSatisfiable (416). Checksum fields of the
+    whole object are left out of a 206, and of every answer unless ``checksums``.
     """
     if conditions is not NO_CONDITIONS:
         verdict = conditions.evaluate(meta)
@@ -99,7 +98,7 @@ def _etag(meta: ObjectMeta) -> Headers:
 
 @lru_cache(maxsize=64)
 def _shown(checksums: bool, *names: str) -> tuple[bool, ...]:
-    """Which of an object's fields an answer has: those of an origin's objects are much alike."""
+    """Return which of an object's fields to send. Cached: most objects of an origin have the same fields."""
     return tuple(
         name not in _FRAMING_FIELDS and (checksums or not name.startswith("x-amz-checksum-"))
         for name in map(str.lower, names)

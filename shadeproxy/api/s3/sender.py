@@ -1,8 +1,8 @@
-"""The writing side of a connection for the fast lane: through its transport, or straight from a file.
+"""The fast lane's writer to a connection: through its transport, or straight from a file.
 
-Laws: bytes leave in the order in which they were given; the file is only used while nothing of the transport
-waits, and the transport only when nothing of the file does (``busy``); of a file only what a loan allows is
-sent without a copy (tiers/lending.py), the rest is copied.
+Laws: bytes leave in the order given. The file is used only while nothing waits in the transport, and the
+transport only while nothing of a file waits (``busy``). Only the bytes of a file that a ``Loan`` allows leave
+by sendfile (tiers/lending.py); the rest is copied.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.engine.base import Loan
 
 LEAST_BYTES = 16 * 1024
-"""Fewer are copied: that takes one system call instead of two or three."""
+"""Fewer bytes are copied: that takes one system call instead of two or three."""
 
 UNASKED, ENCRYPTED = -1, -2
-"""``Sender.descriptor`` where there is none."""
+"""``Sender.descriptor`` if there is none."""
 
-# Without MSG_MORE: a head that waits to leave in one packet with the first pages makes 100 KB a fifth and
-# 1 MB a seventh dearer for the server, as nginx is dearer with tcp_nopush (docs/measurements.md).
+# Without MSG_MORE: if the head waits to leave in one packet with the first pages, 100 KB cost the server a
+# fifth more and 1 MB a seventh more, as nginx costs more with tcp_nopush (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
 class Copying:
-    """Writes through a transport, which keeps what the client does not take now."""
+    """Writes through a transport, which keeps bytes that the client does not take now."""
 
     __slots__ = ("_transport",)
 
@@ -34,21 +34,21 @@ class Copying:
         self._transport = transport
 
     def write(self, data: bytes) -> None:
-        """Whole answers, or parts of one."""
+        """Write whole answers, or parts of one."""
         self._transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """As ``write``."""
+        """Write like ``write``."""
         self._transport.writelines(pieces)
 
     def send(self, head: bytes, *loans: Loan) -> None:
-        """``head``, then the bytes of ``loans``."""
+        """Send ``head``, then the bytes of ``loans``."""
         self._transport.writelines((head, *(loan.pin() for loan in loans)))
 
 
 class Sender:
-    """For one transport. ``on_idle``: called when a file that had to wait for the client is sent. ``on_cut``:
-    called with the reason when an answer could not be finished although its client is there.
+    """The writer of one transport. ``on_idle`` is called when a file that had to wait for the client is sent.
+    ``on_cut`` is called with the reason when an answer could not be finished although its client is there.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Sender:
         self._on_cut = on_cut
         self._direct: socket.socket | None = None
         self.descriptor = UNASKED
-        """Of the socket, once ``open`` was asked; ENCRYPTED where bytes cannot go past the transport."""
+        """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
         self._loan: Loan | None = None
         self._rest: tuple[Loan, ...] = ()
         self._keep: list[memoryview] = []
@@ -73,24 +73,24 @@ class Sender:
 
     @property
     def busy(self) -> bool:
-        """Whether a file is being sent that the client does not take fast enough."""
+        """True if a file is being sent faster than the client takes it."""
         return self._loan is not None
 
     @property
     def sent(self) -> int:
-        """Bytes of files that were sent: it grows while the client takes them."""
+        """Bytes of files that were sent; it grows while the client takes them."""
         return self._sent
 
     def write(self, data: bytes) -> None:
-        """Through the transport, which keeps what the client does not take now."""
+        """Write through the transport, which keeps bytes that the client does not take now."""
         self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """As ``write``."""
+        """Write like ``write``."""
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *loans: Loan) -> None:
-        """``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
+        """Send ``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
         loan, rest = loans[0], loans[1:]
         self.open()
         direct, first = self._direct, loan.first
@@ -108,8 +108,8 @@ class Sender:
         self.go_on(lead[sent:], first, loan, *rest)
 
     def go_on(self, lead: bytes, position: int, loan: Loan, *rest: Loan) -> None:
-        """What is left of an answer that was begun: ``lead``, of the head and of what is copied, then
-        ``loan`` from ``position`` of its file on, then ``rest``. For who has a ``descriptor``.
+        """Send the rest of an answer that was begun; needs a ``descriptor``. The rest is ``lead`` (of the
+        head and copied bytes), then ``loan`` from ``position`` of its file on, then ``rest``.
         """
         direct = self._direct
         assert direct is not None, "who has a descriptor has a socket"
@@ -123,12 +123,12 @@ class Sender:
         if rest:
             self._send_rest(direct)
         if self._loan is not None:
-            # The pages must stay as they are until the kernel has taken the rest of them.
+            # The pages must stay unchanged until the kernel has taken the rest of them.
             self._keep = [one.pin() for one in (self._loan, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
-        """``descriptor``, of a socket object of our own: the transport's has no send."""
+        """Return ``descriptor``, of a socket object of our own: the transport's has no send."""
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
             if own is None or self.transport.get_extra_info("sslcontext") is not None:
@@ -137,7 +137,7 @@ class Sender:
             try:
                 self._direct = socket.socket(fileno=os.dup(own.fileno()))
             except OSError:
-                return UNASKED  # out of descriptors: the transport's own way needs none
+                return UNASKED  # out of descriptors: the transport needs none
             self._direct.setblocking(False)
             self.descriptor = self._direct.fileno()
         return self.descriptor
@@ -150,7 +150,7 @@ class Sender:
             await waiter
 
     def close(self) -> None:
-        """The connection is over; idempotent."""
+        """Close at the end of the connection; idempotent."""
         if self._direct is not None:
             if self._keep:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())
@@ -161,7 +161,7 @@ class Sender:
     # ------------------------------------------------------------------ inside
 
     def _send_on(self, direct: socket.socket, loan: Loan) -> None:
-        """Send a loan from where it stands, as much of it as may be from the file, until it is sent or the
+        """Send a slice from its position on, as much as possible from the file, until it is sent or the
         client's buffers are full.
         """
         begin = position = self._position
@@ -187,7 +187,7 @@ class Sender:
             self._loan = None
 
     def _send_rest(self, direct: socket.socket) -> None:
-        """The loans that follow, as far as the client takes them."""
+        """Send the following slices, as far as the client takes them."""
         while self._loan is None and self._rest:
             loan, self._rest = self._rest[0], self._rest[1:]
             self._loan, self._position = loan, loan.start
@@ -203,7 +203,7 @@ class Sender:
             self._on_idle()
 
     def _cut(self, error: OSError) -> None:
-        """Reset by the client, or a file that cannot be read: either way it must not look like an end."""
+        """Reset after a client's reset or an unreadable file: neither may look like an end."""
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
         reset_on_close(self.transport)

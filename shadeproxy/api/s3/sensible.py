@@ -1,7 +1,7 @@
 """Check that the origin's answer to a forwarded GetObject or HeadObject fits the request.
 
-An error is passed on as it is. Any other answer must have the status that the request calls for, and a 206
-the range and the length: a client would believe it.
+Errors are passed on unchanged. Any other answer must have the status that the request calls for, and a 206
+the right range and length, because the client would trust it.
 """
 
 import re
@@ -19,7 +19,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
-    """``answer``, its length watched where only its range tells it. Raises OriginUnavailable."""
+    """Return ``answer``; watch its length if only its range tells it. Raises OriginUnavailable."""
     if call.operation.name not in {"GetObject", "HeadObject"} or answer.status >= 400:
         return answer
     fields, of_part = call.request.fields, "partNumber" in call.request.query
@@ -39,7 +39,7 @@ def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
 
 
 def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
-    """Return the span of a 206; None where it is not ``wanted``."""
+    """Return the span of a 206; None if it is not ``wanted``."""
     values = [value for name, value in answer.headers if name.lower() == "content-range"]
     told = _CONTENT_RANGE.fullmatch(values[0]) if len(values) == 1 else None
     if told is None:
@@ -52,7 +52,7 @@ def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
 
 
 async def _watched(answer: ForwardResponse, length: int) -> AsyncIterator[bytes]:
-    """The body of an answer that is ``length`` bytes long. Raises BodyCutShort where it is not."""
+    """Yield the body of an answer of ``length`` bytes. Raises BodyCutShort if its length differs."""
     left = length
     async with closing(answer.chunks) as chunks:
         async for chunk in chunks:

@@ -1,9 +1,9 @@
-"""Header blocks that clients send again and again, with a few values changed each time.
+"""Templates of header blocks that clients send again and again with a few changed values.
 
-A block of a plain GET that ``identify`` let in becomes a template: fixed text with holes for what a client
-changes (time of signing, signature, invocation id). Laws: a signature is verified for every request, with
-the functions of core/sigv4.py, over the bytes of that request; a hole takes only what cannot end a line; a
-block with anything beyond the plainest fields never becomes a template.
+The block of an identified plain GET becomes a template: fixed text with holes for the values that change
+(time of signing, signature, invocation id). Laws: the signature of every request is verified over its own
+bytes, with the functions of core/sigv4.py. A hole accepts no character that can end a line. A block with any
+unusual field never becomes a template.
 """
 
 import hmac
@@ -21,8 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that change nothing of what a GET means, or no more than a plan tells. A token is compared with what
-# identify accepted.
+# Fields that do not change the meaning of a GET, or only as far as a plan records. A token is compared with
+# the one that identify accepted.
 _PLAIN = frozenset(
     {
         "accept",
@@ -44,12 +44,12 @@ _PLAIN = frozenset(
     }
 )
 CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
-"""Fields of a new value in every request."""
+"""Fields with a new value in every request."""
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-# Of a client, or of a proxy in front of this one.
+# The id of a client, or of a proxy in front of this one.
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
@@ -57,7 +57,7 @@ _RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
 _SPEC = re.compile(r"[0-9-]{2,41}")
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
-# No client sends them: where they stand in a canonical request is where the real values go.
+# No client sends these marks: they show where the real values go in a canonical request.
 _PATH_MARK, _TIME_MARK, _RANGE_MARK = "\x01", "\x02", "\x03"
 _ANY_MARK = re.compile("[\x01-\x03]")
 # Signed names are sorted, so "range" comes before "x-amz-date".
@@ -66,9 +66,9 @@ _PARTS_WITHOUT_RANGE = 3
 
 
 class Plan(NamedTuple):
-    """What a header block stands for: a plain GET for ``job`` by a client with a right to read everything.
+    """The meaning of a header block: a plain GET for ``job`` by a client that may read everything.
 
-    ``checksums``: the one that asks for those of whole objects (``wants_checksums``).
+    ``checksums``: the client asks for checksums of whole objects (``wants_checksums``).
     """
 
     job: JobContext | None
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """How a block of one client on one day is verified. ``parts``: of the canonical request, around path,
-    range (where it is signed) and time.
+    """Verifies a block of one client on one day. ``parts``: of the canonical request, around path, range (if
+    signed) and time.
     """
 
     signer: Signer
@@ -86,10 +86,10 @@ class _Signing(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """``fixed``: (start, text) of what never changes; the rest is holes, (0, 0) where there is none.
+    """A template. ``fixed``: (start, text) of unchanging parts. The rest is holes, (0, 0) for none.
 
-    ``date``: of the signature, empty for a block without one. ``signing`` None: who signed counts as
-    anonymous, and only the form of the signature is looked at.
+    ``date``: of the signature, empty for an unsigned block. ``signing`` None: the signer counts as anonymous,
+    and only the form of the signature is checked.
     """
 
     fixed: tuple[tuple[int, bytes], ...]
@@ -102,9 +102,9 @@ class _Template(NamedTuple):
 
 
 def cut_range(block: bytes) -> tuple[bytes, str] | None:
-    """``block`` without its Range, and the value of that; None when there is none that is plain."""
+    """Return ``block`` without its Range, and the Range's value; None if there is no plain one."""
     for name in _RANGE_NAMES:
-        # As the first field too; what is cut out is a line with its end.
+        # The Range may also be the first field. The whole line with its end is cut out.
         start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
         if start != 1:
             stop = block.index(b"\r\n", start) + 2
@@ -114,9 +114,9 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
-    """The plan of an identified read, or None when it is no GET, or more than plain."""
-    # Of a presigned URL the query is gone from ``call``, and what is left of its block proves nobody's name;
-    # in virtual-host style the target alone does not name the object.
+    """Return the plan of an identified read, or None if it is no plain GET."""
+    # The query of a presigned URL is gone from ``call``, and its block proves no identity. In virtual-host
+    # style the target alone does not name the object.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
@@ -129,7 +129,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
 
 
 class Templates:
-    """The templates of a listener's clients. ``by_length``: of their blocks."""
+    """The templates of a listener's clients. ``by_length``: by the length of their blocks."""
 
     __slots__ = ("by_length",)
 
@@ -137,7 +137,7 @@ class Templates:
         self.by_length: dict[int, list[_Template]] = {}
 
     def learn(self, block: bytes, call: Call, plan: Plan) -> None:
-        """Remember the block, without its Range, of a plain GET that was identified."""
+        """Learn from the block, without its Range, of a plain GET that was identified."""
         template = _template(block, call, plan)
         if template is None:
             return
@@ -148,10 +148,10 @@ class Templates:
         del alike[_MOST_PER_LENGTH:]
 
     def plan(self, block: bytes, canonical_path: bytes, range_value: str, now_s: float) -> Plan | None:
-        """The plan of a GET of ``canonical_path`` with this header block, its empty line included, its Range
-        cut out of it ("" where there was none).
+        """Return the plan of a GET of ``canonical_path`` with this header block.
 
-        None: not plain, not known, or not signed right, which is for ``identify`` to tell apart.
+        The block includes its empty line; its Range was cut out ("" if there was none). None: the block is
+        not plain, not known, or wrongly signed; ``identify`` finds out which.
         """
         for template in self.by_length.get(len(block), ()):
             for start, text in template.fixed:
@@ -169,7 +169,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
     if not date:
         return True
     amz_date, signature = date + block[time_start:time_stop], block[start:stop]
-    # Latin-1 takes every byte; what is no time and no signature is refused below.
+    # Latin-1 decodes every byte; invalid times and signatures are refused below.
     if signing is None:
         return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
     signer, parts = signing
@@ -177,7 +177,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
         canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
     else:
         canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
-    # A field that is signed has to be there.
+    # A signed field must be present.
     is_there = len(parts) == _PARTS_WITHOUT_RANGE or bool(range_value)
     if not is_there or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
@@ -189,7 +189,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
 
 
 def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
-    """The template of a block whose GET was identified; None when it is signed in no usual way."""
+    """Make the template of an identified GET's block; None if it is signed in an unusual way."""
     invocation = _hole(_INVOCATION, block)
     if "authorization" not in call.request.fields:
         return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, b"", None, plan)

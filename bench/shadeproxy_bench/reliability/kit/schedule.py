@@ -1,6 +1,6 @@
-"""Which call suffers which fault: by a script, then by a seeded draw. Knows no medium and no network.
+"""Faults that are injected into calls: from a script first, then by a seeded draw.
 
-The same script, rates, seed and order of calls give the same faults.
+Knows no medium and no network. Equal script, rates, seed and order of calls give equal faults.
 """
 
 import random
@@ -13,9 +13,9 @@ Kind = TypeVar("Kind")
 
 
 class Schedule(Generic[Kind]):
-    """Each entry of ``script`` befalls the first call that it ``fits``, in order; while one waits for its
-    call the others pass. After the script's end every call suffers each fault that fits it with the
-    probability in ``rates``. ``noted``: told of each fault, on whichever thread. Thread-safe.
+    """Decides which call gets which fault. Thread-safe. The first entry of ``script`` hits the next call that
+    it ``fits``; calls before that get no fault. After the script's end each call gets each fault that fits it
+    with the probability in ``rates``. ``noted`` is called with each fault, on the thread of the call.
     """
 
     def __init__(
@@ -35,23 +35,23 @@ class Schedule(Generic[Kind]):
         self._lock = threading.Lock()
 
     def enqueue(self, *kinds: Kind) -> None:
-        """Add to the script."""
+        """Append faults to the script."""
         with self._lock:
             self._script.extend(kinds)
 
     def hasten(self, kind: Kind) -> None:
-        """The next call that it fits suffers ``kind``."""
+        """Put ``kind`` at the front of the script."""
         with self._lock:
             self._script.appendleft(kind)
 
     def end(self) -> None:
-        """No more faults."""
+        """Stop injecting faults."""
         with self._lock:
             self._script.clear()
             self._rates.clear()
 
     def next(self, operation: str) -> Kind | None:
-        """What befalls a call of ``operation``."""
+        """Return the fault for a call of ``operation``; None for no fault."""
         with self._lock:
             kind = self._draw(operation)
         if kind is not None:
@@ -59,7 +59,7 @@ class Schedule(Generic[Kind]):
         return kind
 
     def choose(self, stop: int) -> int:
-        """A number in [0, stop), for where in a body a fault strikes."""
+        """Draw a number in [0, stop): the place in a body where a fault strikes."""
         with self._lock:
             return self._random.randrange(stop)
 

@@ -1,1 +1,1 @@
-"""Who sent this request, and is it the request that was signed. Nothing here reads configuration."""
+"""Authentication: the client of a request, and proof that it signed this request. Reads no configuration."""

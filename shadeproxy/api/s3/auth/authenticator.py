@@ -1,8 +1,8 @@
-"""From a request to an Identity. The only door: what passes here is authenticated, whatever lane it took.
+"""Turns a request into an Identity. Every request, in whatever lane, is authenticated here.
 
-Unsigned requests count as anonymous where that is allowed. A request signed with a configured key must
-verify. One signed with an unknown key is refused, except where anonymous access is on: there it counts as
-anonymous, because the sender could as well drop the signature, and stock clients always sign.
+Unsigned requests are anonymous where that is allowed. A signature with a configured key must verify. One with
+an unknown key is refused, unless anonymous access is on: then the request is anonymous, because its sender
+could as well drop the signature, and stock clients always sign.
 """
 
 import hmac
@@ -27,7 +27,7 @@ from shadeproxy.core.types import SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """Who, and what the client promised about the payload (``x-amz-content-sha256`` or its default)."""
+    """The identity, and the promised payload hash (``x-amz-content-sha256`` or its default)."""
 
     identity: Identity
     payload_hash: str
@@ -49,9 +49,9 @@ class Authenticator:
         self.adopt(clients, anonymous=anonymous)
 
     def adopt(self, clients: Iterable[ClientKey], *, anonymous: bool) -> None:
-        """Let in these from now on. Who remembers whom the door let in must be told to forget it.
+        """Replace the clients. Callers that remember identities must drop them.
 
-        Raises ConfigError, and nothing changed.
+        On a ConfigError nothing changes.
         """
         by_key: dict[str, ClientKey] = {}
         for client in clients:
@@ -67,7 +67,7 @@ class Authenticator:
         return bool(self._clients)
 
     def authenticate(self, request: S3Request) -> Authenticated:
-        """Raises a subclass of AuthError, or InvalidRequest."""
+        """Authenticate a request. Raises a subclass of AuthError, or InvalidRequest."""
         header = request.fields.get("authorization")
         in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
         if len(in_query) + (header is not None) > 1:
@@ -114,7 +114,7 @@ class Authenticator:
         return Authenticated(ANONYMOUS, request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD))
 
     def client_of(self, access_key: str, token: str | None) -> ClientKey | None:
-        """The client with ``access_key``; None: it counts as anonymous.
+        """Return the client with ``access_key``; None: the request counts as anonymous.
 
         Raises UnknownAccessKey, AccessDenied.
         """
@@ -132,7 +132,7 @@ class Authenticator:
         return client
 
     def upstream_named(self, request: S3Request) -> Upstream:
-        """The upstream of the client that a presigned URL is of, whether it is signed right or not."""
+        """Return the upstream of the client named in a presigned URL, without checking the signature."""
         query = request.query
         credential = query.get("X-Amz-Credential", "").rsplit("/", 4)[0]
         client = self._clients.get(credential or query.get("AWSAccessKeyId", ""))

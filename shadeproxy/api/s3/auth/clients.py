@@ -10,7 +10,7 @@ from shadeproxy.core.types import OWN, SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What may be done to keys with ``prefix`` in buckets that match ``bucket`` (shell pattern)."""
+    """Permissions for keys with ``prefix`` in buckets that match ``bucket`` (shell pattern)."""
 
     bucket: str = "*"
     prefix: str = ""
@@ -32,7 +32,7 @@ ALL_RIGHTS = (Right(),)
 @dataclass(frozen=True, slots=True)
 class ClientKey:
     """A configured client. ``session_token``: the token that must come with a temporary key, else None.
-    ``namespace``: in which its names of buckets are meant.
+    ``namespace``: the namespace of its bucket names.
     """
 
     access_key: str
@@ -49,7 +49,7 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSeed:
-    """What signs the chunks of a body: the derived key, and the signature that the first one follows."""
+    """Signs the chunks of a body: the derived key, and the signature that the first chunk follows."""
 
     signing_key: bytes = field(repr=False)
     amz_date: str
@@ -59,7 +59,7 @@ class ChunkSeed:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request counts as. ``seed`` is None where no signature was verified."""
+    """The client that a request counts as. ``seed`` is None unless a signature was verified."""
 
     name: str
     upstream: Upstream
@@ -68,7 +68,7 @@ class Identity:
     namespace: str = OWN
 
     def check(self, permission: Permission, bucket: str, key: str) -> None:
-        """Raises AccessDenied unless one of the rights covers it. For LIST, ``key`` is the prefix asked."""
+        """Raise AccessDenied unless a right covers ``key``. For LIST, ``key`` is the prefix asked for."""
         if not any(right.allows(permission, bucket, key) for right in self.rights):
             what = f"{bucket}/{key}" if bucket else "the list of buckets"
             raise AccessDenied(
@@ -77,12 +77,12 @@ class Identity:
             )
 
     def check_bucket(self, permission: Permission, bucket: str) -> None:
-        """Raises AccessDenied unless some key of ``bucket`` is covered: for HeadBucket, location ..."""
+        """Raise AccessDenied unless some key of ``bucket`` is covered: for HeadBucket, location ..."""
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")
 
     def check_everything(self, operation: str) -> None:
-        """Raises AccessDenied unless one of the rights allows writing to every bucket."""
+        """Raise AccessDenied unless one of the rights allows writing to every bucket."""
         if not any(right.write and (right.bucket, right.prefix) == ("*", "") for right in self.rights):
             raise AccessDenied(
                 f"{self.name} has no right to write to every bucket, and {operation} may name others",

@@ -1,9 +1,8 @@
-"""POST policies: what a signed document lets a browser upload.
+"""POST policies: signed documents that allow a browser to upload.
 
-The policy is what is signed, so a field counts only if a condition of the policy covers it; a field that
-none covers is refused. Without a client's name there is no upload: a browser sends a form wherever a page of
-any site tells it to.
-Source: "Creating a POST policy" in the S3 API reference; where that is silent, what Ceph RGW answers.
+Only the policy is signed, so a form field must be covered by one of its conditions; other fields are refused.
+Anonymous uploads are refused, because a page of any site can make a browser send a form. Source: "Creating a
+POST policy" in the S3 API reference; where that is silent, the behaviour of Ceph RGW.
 """
 
 import base64
@@ -56,7 +55,7 @@ class _Policy:
 
 
 def authenticate_form(authenticator: Authenticator, upload: Upload, *, now_s: float) -> Identity:
-    """Who uploads; their policy is checked. Raises AuthError, InvalidRequest, BodyTooLarge."""
+    """Check an upload's policy; return its signer. Raises AuthError, InvalidRequest, BodyTooLarge."""
     policy = upload.fields.get("policy")
     if policy is None:
         raise AccessDenied(f"The form holds no policy. {_NEEDS_CLIENT}", hint=_NEEDS_CLIENT_HINT)
@@ -149,14 +148,14 @@ def _parse(document: str) -> _Policy:
 
 
 def _time(text: str) -> float:
-    """Unix time of a date as S3 writes it, in UTC. Raises ValueError, TypeError."""
+    """Parse a date in the form of S3, in UTC, into Unix time. Raises ValueError, TypeError."""
     if not _DATE.fullmatch(text):
         raise ValueError(text)
     return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC).timestamp()
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The JSON object of ``pairs``. Raises ValueError for a name that is there twice: parsers differ."""
+    """Make the JSON object of ``pairs``. Raises ValueError for repeated names: parsers differ on them."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(pairs)
@@ -164,7 +163,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _add(policy: _Policy, entry: object) -> None:
-    """One condition: an object of one exact value, or a list. Raises ValueError, TypeError."""
+    """Add one condition: an object with one exact value, or a list. Raises ValueError, TypeError."""
     match entry:
         case dict():
             ((name, wanted),) = entry.items()
@@ -178,7 +177,7 @@ def _add(policy: _Policy, entry: object) -> None:
 
 
 def _number(value: object) -> int:
-    """A count of bytes, which some clients write as text."""
+    """Parse a number of bytes, which some clients write as text."""
     if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
         raise ValueError(value)
     return int(str(value))

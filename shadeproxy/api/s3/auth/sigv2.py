@@ -1,9 +1,8 @@
-"""Verification of AWS Signature Version 2: presigned URLs, which boto3 still makes for custom endpoints, and
-the Authorization header of clients that are as old (s3cmd --signature-v2, Hadoop's s3n).
+"""Verifies AWS Signature Version 2.
 
-Only what version 2 signs may decide what is done: a sub-resource that it does not cover is refused,
-because anyone who holds the URL could add it.
-Source: "Signing and authenticating REST requests" in the S3 user guide.
+boto3 still makes presigned URLs of it for custom endpoints, and very old clients send it in the Authorization
+header (s3cmd --signature-v2, Hadoop's s3n). A sub-resource that version 2 does not sign is refused, because
+anyone with the URL could add it. Source: "Signing and authenticating REST requests" in the S3 user guide.
 """
 
 import base64
@@ -59,10 +58,10 @@ _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a request says of its own signature.
+    """The signature data of a request, not verified yet.
 
-    ``date``: the line of the signed text that says when: Expires of a URL, Date of a header, or "" where
-    x-amz-date takes its place. ``expires_s``: Unix time of a URL's end. ``signed_s``: when a header was made.
+    ``date``: the date line of the signed text: Expires of a URL, Date of a header, or "" where x-amz-date
+    replaces it. ``expires_s``: Unix time of a URL's end. ``signed_s``: Unix time of a header's signature.
     """
 
     access_key: str
@@ -74,7 +73,7 @@ class Claim:
 
 
 def parse_presigned(request: S3Request) -> Claim:
-    """The claim of ``?AWSAccessKeyId=&Expires=&Signature=``. Raises MalformedAuth."""
+    """Parse the claim of ``?AWSAccessKeyId=&Expires=&Signature=``. Raises MalformedAuth."""
     query = request.query
     expires = query.get("Expires", "")
     if not expires.isdecimal() or len(expires) > 12 or not query.get("Signature"):
@@ -86,7 +85,7 @@ def parse_presigned(request: S3Request) -> Claim:
 
 
 def parse_header(request: S3Request) -> Claim:
-    """The claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth."""
+    """Parse the claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth."""
     access_key, colon, signature = (
         request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
     )
@@ -130,7 +129,7 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:
-    """What version 2 signs. Of a presigned URL, fields that were moved into the query count as fields."""
+    """Return the text that version 2 signs. In a presigned URL, fields moved to the query are fields."""
     moved = {
         name.lower(): value
         for name, value in request.query.items()
@@ -146,7 +145,7 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    """Over decoded names: one that is spelled otherwise (%61cl) is the same sub-resource."""
+    """Return the canonical resource over decoded names: another spelling (%61cl) is the same sub-resource."""
     named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]
     signed = [
         (name, f"{name}{separator}{request.query[name]}")

@@ -1,7 +1,7 @@
-"""Verification of AWS Signature Version 4: Authorization header and presigned URL.
+"""Verifies AWS Signature Version 4: Authorization header and presigned URL.
 
-`parse_header` and `parse_presigned` read a Claim out of a request without trusting it; `verify` decides.
-Source: "Authenticating Requests (AWS Signature Version 4)" in the S3 API reference.
+`parse_header` and `parse_presigned` parse a Claim without trusting it; `verify` decides. Source:
+"Authenticating Requests (AWS Signature Version 4)" in the S3 API reference.
 """
 
 import hmac
@@ -47,7 +47,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a request says of its own signature. ``expires_s``: seconds of validity of a presigned URL."""
+    """Unverified signature data of a request. ``expires_s``: validity of a presigned URL in seconds."""
 
     access_key: str
     scope: Scope
@@ -60,7 +60,7 @@ class Claim:
 
 
 def parse_header(request: S3Request) -> Claim:
-    """The claim of ``Authorization: AWS4-HMAC-SHA256 ...``. Raises MalformedAuth, InvalidRequest."""
+    """Parse the claim of ``Authorization: AWS4-HMAC-SHA256 ...``. Raises MalformedAuth, InvalidRequest."""
     parts: dict[str, str] = {}
     for part in request.fields["authorization"].removeprefix(ALGORITHM).split(","):
         name, separator, value = part.strip().partition("=")
@@ -83,7 +83,7 @@ def parse_header(request: S3Request) -> Claim:
 
 
 def parse_presigned(request: S3Request) -> Claim:
-    """The claim of a presigned URL. Raises MalformedQueryAuth."""
+    """Parse the claim of a presigned URL. Raises MalformedQueryAuth."""
     query = request.query
     if query.get("X-Amz-Algorithm") != ALGORITHM:
         raise MalformedQueryAuth(f"X-Amz-Algorithm must be {ALGORITHM}")
@@ -109,10 +109,10 @@ def parse_presigned(request: S3Request) -> Claim:
 
 
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
-    """Check that ``request`` is what the holder of ``secret_key`` signed, and is timely.
+    """Check that the holder of ``secret_key`` signed ``request``, and that the time is right.
 
-    Raises SignatureMismatch, ClockSkew, RequestExpired, AccessDenied (fields that should be signed are
-    not). The comparison takes the same time wherever the first difference is.
+    Raises SignatureMismatch, ClockSkew, RequestExpired, AccessDenied (a field that must be signed is not).
+    The comparison takes constant time.
     """
     _check_signed_fields(claim, request)
     canonical = canonical_request(
@@ -179,12 +179,12 @@ def _check_signed_fields(claim: Claim, request: S3Request) -> None:
 
 
 def well_formed(amz_date: str, signature_hex: str) -> bool:
-    """Whether these can be a signing date and a signature at all."""
+    """Return whether the two have the form of a signing date and of a signature."""
     return _AMZ_DATE.fullmatch(amz_date) is not None and _SIGNATURE.fullmatch(signature_hex) is not None
 
 
 def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
-    """Raises ClockSkew, RequestExpired or AccessDenied unless a signature made at ``amz_date`` counts now."""
+    """Raise ClockSkew, RequestExpired or AccessDenied unless a signature of ``amz_date`` is valid now."""
     signed_s = _unix_time(amz_date)
     if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:

@@ -1,1 +1,1 @@
-"""Bodies on their way up: framing taken off, every promise checked before the last byte goes."""
+"""Bodies of uploads: framing is removed, and every promise is checked before the last byte is sent on."""

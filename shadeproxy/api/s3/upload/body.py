@@ -1,10 +1,9 @@
-"""The body of a request, as the origin shall get it: decoded, counted, hashed, compared.
+"""The body of a request as the origin gets it: decoded, counted, hashed, compared.
 
-Rules: every promise that the client made (length, SHA-256, chunk signatures, trailing checksum) is checked
-before the piece that completes the body is handed on, so an origin that waits for the announced length can
-never commit a body that is wrong. (Without a length the transfer coding ends the body, and it is not ended
-after an error.) `100 Continue` is sent when the first byte is wanted,
-and so never before the signature was accepted.
+Rules: every promise of the client (length, SHA-256, chunk signatures, trailing checksum) is checked before
+the last piece of the body is passed on, so an origin that waits for the announced length can never commit a
+wrong body. (Without a length the transfer coding ends the body, and after an error it is not ended.) `100
+Continue` is sent when the first byte is wanted, and so never before the signature was accepted.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from shadeproxy.core.errors import (
 
 
 async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
-    """The pieces of the body as they arrive. Raises BodyIncomplete when the framing breaks, ClientTooSlow."""
+    """Yield the body as it arrives. Raises BodyIncomplete when the framing breaks, ClientTooSlow."""
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -44,9 +43,9 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 class UploadBody:
-    """The body that ``source`` carries under ``plan``; to be read once.
+    """The body from ``source``, sent as ``plan`` says; read it once.
 
-    ``failure`` is what went wrong with the body, for a caller that sees it only wrapped in an OriginError.
+    ``failure``: the error of the body, for a caller that sees it only wrapped in an OriginError.
     """
 
     def __init__(self, plan: BodyPlan, source: AsyncIterator[bytes]) -> None:
@@ -57,7 +56,7 @@ class UploadBody:
         self._source = source
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The decoded body. Raises BodyMismatch, MalformedBody, SignatureMismatch."""
+        """Yield the decoded body. Raises BodyMismatch, MalformedBody, SignatureMismatch."""
         try:
             async with aclosing(self._checked()) as checked:
                 async for piece in checked:
@@ -67,7 +66,7 @@ class UploadBody:
             raise
 
     async def read(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises as ``pieces``, and BodyTooLarge beyond ``limit_bytes``."""
+        """Read the whole body. Raises as ``pieces``, and BodyTooLarge beyond ``limit_bytes``."""
         body = bytearray()
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -77,11 +76,11 @@ class UploadBody:
         return bytes(body)
 
     async def hold(self, size_bytes: int) -> memoryview:
-        """The whole body, of which ``plan`` says that it has ``size_bytes``. Raises as ``pieces``.
+        """Read the whole body, which has ``size_bytes`` by its ``plan``. Raises as ``pieces``.
 
-        Mapped, and not allocated: it takes what it says, and all of that is given back at once.
+        Uses a mapping, not the heap: it takes exactly this memory, and gives all of it back at once.
         """
-        # Nothing cannot be mapped.
+        # A mapping cannot be empty.
         mapping = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -103,7 +102,7 @@ class UploadBody:
                 for checksum in checksums.values():
                     checksum.update(piece)
                 if length == plan.length:
-                    # Until this piece is out, the body is not whole.
+                    # Hold this piece back: without it the body is incomplete.
                     held = piece
                 else:
                     yield piece

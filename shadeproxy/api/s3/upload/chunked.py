@@ -1,10 +1,10 @@
-"""Decoding of `aws-chunked` bodies, signed and unsigned, with and without trailers.
+"""Decodes `aws-chunked` bodies, signed and unsigned, with and without trailers.
 
-Rule: data is yielded while its chunk is still arriving, so memory is bounded by the pieces that arrive; a
-chunk whose signature is wrong raises at its end. The caller holds back the last piece of the body until
-this iterator has ended well, so that nothing wrong is ever complete at the origin.
-Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks", with
-and without trailing headers, in the S3 API reference.
+Rule: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. A chunk
+with a wrong signature raises at its end. The caller holds back the last piece of the body until this iterator
+has ended without error, so a wrong body is never complete at the origin. Source: "Signature calculations for
+the Authorization header: transferring payload in multiple chunks", with and without trailing headers, in the
+S3 API reference.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
 class Framing(NamedTuple):
-    """How a body is cut: chunks that carry signatures, and trailing fields after them."""
+    """The framing of a body: whether chunks carry signatures, and whether trailing fields follow."""
 
     signed: bool
     trailing: bool
@@ -38,11 +38,11 @@ class ChunkVerifier:
         self._previous = seed.signature
 
     def check_chunk(self, digest: str, given: str) -> None:
-        """``digest``: hex SHA-256 of the chunk. Raises SignatureMismatch."""
+        """Check a chunk by its hex SHA-256 ``digest``. Raises SignatureMismatch."""
         self._check("AWS4-HMAC-SHA256-PAYLOAD", f"{EMPTY_SHA256}\n{digest}", given)
 
     def check_trailer(self, trailers: Mapping[str, str], given: str) -> None:
-        """Raises SignatureMismatch."""
+        """Check the signature of the trailers. Raises SignatureMismatch."""
         text = "".join(f"{name}:{value}\n" for name, value in trailers.items())
         self._check("AWS4-HMAC-SHA256-TRAILER", hashlib.sha256(text.encode()).hexdigest(), given)
 
@@ -56,9 +56,9 @@ class ChunkVerifier:
 
 
 class ChunkedDecoder:
-    """``pieces`` yields the decoded body; after it, ``trailers`` holds the trailing fields (lower-case).
+    """Decodes a body. After ``pieces`` has ended, ``trailers`` holds the trailing fields (lower-case).
 
-    ``verifier`` None: the request counts as anonymous and there is no key to check signatures with.
+    ``verifier`` None: the request is anonymous, so there is no key to check signatures with.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ChunkedDecoder:
         self._buffer = bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Raises MalformedBody, SignatureMismatch."""
+        """Yield the decoded body. Raises MalformedBody, SignatureMismatch."""
         while True:
             size, given = _parse_chunk_line(await self._line())
             if self._framing.signed and not given:
@@ -106,7 +106,7 @@ class ChunkedDecoder:
             self._verifier.check_trailer(self.trailers, given)
 
     async def _expect_end(self) -> None:
-        # Some clients end the body with one empty line more than others.
+        # Some clients end the body with an additional empty line.
         while not self._buffer.strip():
             self._buffer.clear()
             if not await self._more():
@@ -122,7 +122,7 @@ class ChunkedDecoder:
                     return b""
                 raise MalformedBody("The chunked body ended early")
         line = bytes(self._buffer[:end])
-        # Removing from the front of a bytearray moves an offset, not the bytes behind it.
+        # Deleting at the front of a bytearray moves an offset, not the bytes.
         del self._buffer[: end + 2]
         return line
 

@@ -12,12 +12,12 @@ _NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-am
 
 
 def is_digest(name: str) -> bool:
-    """Return whether the lower-case field ``name`` is about a digest of one body, and true of no other."""
+    """Return whether the lower-case field ``name`` describes a digest of one specific body."""
     return name in {"content-md5", "x-amz-sdk-checksum-algorithm"} or name.startswith(FIELD_PREFIX)
 
 
 def check_digests(fields: Mapping[str, str], body: bytes) -> None:
-    """Raises BodyMismatch unless ``body`` is what ``fields`` promise; NotSupported for what is not known."""
+    """Check ``body`` by its ``fields``. Raises BodyMismatch, and NotSupported for an unknown checksum."""
     if (given := fields.get("content-md5")) is not None:
         digest = hashlib.md5(body, usedforsecurity=False).digest()
         _compare("content-md5", base64.b64encode(digest).decode(), given)

@@ -1,6 +1,6 @@
-"""The XML that the proxy must read: the keys of DeleteObjects, and the tags of an upload form.
+"""The XML that the proxy must parse: the keys of DeleteObjects, and the tags of an upload form.
 
-Law: what rights were decided on is serialised again for the origin: no other reader finds another key.
+Law: the origin gets a new document of the authorised keys, so it cannot find other keys than the proxy did.
 """
 
 from typing import NamedTuple
@@ -21,19 +21,19 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
 _QUIET = frozenset({"true", "false", ""})
 _XML_SPACE = " \t\r\n"
-# A parser would make one line feed of it.
+# A parser would turn it into a line feed.
 _KEPT = {"\r": "&#13;"}
 
 
 class Delete(NamedTuple):
-    """A DeleteObjects body: the ``keys`` that it names, and the document that names them and nothing else."""
+    """A DeleteObjects body: its ``keys``, and a document that names exactly these."""
 
     keys: tuple[str, ...]
     document: bytes
 
 
 def parse_delete(body: bytes) -> Delete:
-    """Read a DeleteObjects body of at most 1,000 objects by its schema. Raises MalformedBody."""
+    """Parse a DeleteObjects body of at most 1,000 objects by its schema. Raises MalformedBody."""
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
@@ -64,7 +64,7 @@ def _delete_document(objects: list[dict[str, str]], *, quiet: bool) -> bytes:
 
 
 def _children(element: Element) -> list[Element]:
-    """The elements in ``element``. Raises MalformedBody when it has attributes, or text beside them."""
+    """Return the child elements. Raises MalformedBody if ``element`` has attributes, or text beside them."""
     beside = [element.text, *(child.tail for child in element)]
     if element.attrib or any(text and text.strip(_XML_SPACE) for text in beside):
         raise MalformedBody(f"{_local(element)} holds elements alone, and has no attributes")
@@ -72,7 +72,7 @@ def _children(element: Element) -> list[Element]:
 
 
 def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
-    """The texts of the elements in ``element``, each of which may be there once. Raises MalformedBody."""
+    """Return the texts of the child elements, each of which may occur once. Raises MalformedBody."""
     fields: dict[str, str] = {}
     for child in _children(element):
         name = _plain_name(child)
@@ -84,19 +84,19 @@ def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
 
 def _text_of(element: Element) -> str:
     if len(element) or element.attrib:
-        # The origin may read another key out of nested elements than the one that was authorised.
+        # The origin may read another key from nested elements than the authorised one.
         raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
     return element.text or ""
 
 
 def _plain_name(element: Element) -> str:
-    """The name of an element of S3, or of no namespace; "" for others."""
+    """Return the name of an element of S3's namespace or of none; "" for others."""
     name = element.tag.removeprefix(_NAMESPACE)
     return "" if "}" in name else name
 
 
 def parse_tags(text: str) -> str:
-    """The value of x-amz-tagging for a Tagging document. Raises MalformedBody."""
+    """Return the value of x-amz-tagging for a Tagging document. Raises MalformedBody."""
     try:
         root: Element = fromstring(text)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

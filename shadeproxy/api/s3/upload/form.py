@@ -1,9 +1,8 @@
 """A browser's upload form: the fields before the file, then the file as it arrives.
 
-Rules: the fields are bounded and read before a byte of the file; the file is streamed. Its length follows
-from the request's, because the file is the last part and the form ends as every browser ends it; a form
-that does not is refused before the file is whole.
-Source: RFC 7578, and "POST Object" in the S3 API reference.
+Rules: the fields are limited in size and read before the file, which is streamed. The file's length follows
+from the request's, because the file is the last part and the form ends as every browser ends it. Any other
+form is refused before the file is complete. Source: RFC 7578, and "POST Object" in the S3 API reference.
 """
 
 import re
@@ -13,14 +12,14 @@ from email.message import Message
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest
 
 MAX_FIELDS_BYTES = 64 * 1024
-"""S3 takes 20 KB of fields; a policy with many conditions and a session token needs some."""
+"""S3 accepts 20 KB of fields; a policy with many conditions and a session token needs some."""
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
 _ORDER = "the file must be the last field, and the form must end with --boundary-- and a line break"
 
 
 def boundary_of(content_type: str) -> bytes | None:
-    """The boundary of a multipart/form-data Content-Type, None for another type. Raises InvalidRequest."""
+    """Return the boundary of a multipart/form-data Content-Type, else None. Raises InvalidRequest."""
     message = Message()
     message["Content-Type"] = content_type
     if message.get_content_type() != "multipart/form-data":
@@ -28,16 +27,16 @@ def boundary_of(content_type: str) -> bytes | None:
     try:
         boundary = message.get_boundary("")
     except (LookupError, ValueError):
-        boundary = ""  # in an encoding (RFC 2231) that is none, or cannot be decoded
+        boundary = ""  # its encoding (RFC 2231) is unknown, or decoding fails
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
 
 
 class Form:
-    """``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
+    """A form. ``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
 
-    ``fields``: lower-case names to values, without the file. ``filename``: as the client calls the file.
+    ``fields``: lower-case names to values, without the file. ``filename``: the client's name of the file.
     """
 
     def __init__(self, source: AsyncIterator[bytes], boundary: bytes, length: int) -> None:
@@ -74,7 +73,7 @@ class Form:
             raise InvalidRequest("The form ended early", hint=_ORDER)
 
     async def file(self) -> AsyncGenerator[bytes, None]:
-        """The file's bytes. Raises BodyMismatch when the form does not end where it must."""
+        """Yield the file's bytes. Raises BodyMismatch if the form does not end correctly."""
         remaining, tail = self.file_length, b""
         while remaining:
             if not self._buffer and not await self._more():
@@ -97,7 +96,7 @@ class Form:
         return self._delimiter + b"--\r\n"
 
     async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """What comes before ``mark``, which is taken too. ``before`` is put in front of what is searched."""
+        """Return the bytes before ``mark``; consume both. ``before`` is put in front of the buffer first."""
         self._buffer[:0] = before
         self._left += len(before)
         while (end := self._buffer.find(mark)) < 0:
@@ -121,13 +120,13 @@ class Form:
 
 
 def _disposition(head: str) -> tuple[str, str]:
-    """Lower-case name and file name of a part, out of its header lines. Raises InvalidRequest."""
+    """Return lower-case name and file name of a part from its header lines. Raises InvalidRequest."""
     message = Message()
     for line in head.strip("\r\n").split("\r\n"):
         name, _, value = line.partition(":")
         if name.strip().lower() == "content-disposition":
             message["Content-Disposition"] = value.strip()
-    # A value that is encoded as RFC 2231 has it comes as a tuple; RFC 7578 forbids that in forms.
+    # A value encoded by RFC 2231 comes as a tuple; RFC 7578 forbids that in forms.
     values = [message.get_param(label, "", header="Content-Disposition") for label in ("name", "filename")]
     name, filename = (value if isinstance(value, str) else "" for value in values)
     if not name:

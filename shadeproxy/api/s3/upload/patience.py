@@ -1,8 +1,9 @@
 """``Patience``: how long a body may keep the proxy waiting.
 
-Law: only time in which nothing came from the client counts, never the origin's. Who sends pays back: each
-second of waiting past the first GRACE_S has to be worth LEAST_BYTES_PER_S. S3 ends connections that are idle
-for some 20 s; a body in sips would else hold a connection of the origin for as long as its client likes.
+Law: only time in which the client sent nothing counts, never the origin's time. Each second of waiting past
+the first GRACE_S must bring LEAST_BYTES_PER_S; bytes earn back waiting time. S3 ends connections that are
+idle for some 20 s. Without a limit, a client that sends its body in sips could hold a connection of the
+origin for as long as it likes.
 """
 
 import asyncio
@@ -15,13 +16,13 @@ LEAST_BYTES_PER_S = 1024
 
 
 class Patience:
-    """With one body. ``left_s``: how long it may be waited for now."""
+    """The patience with one body. ``left_s``: seconds that the proxy may still wait."""
 
     def __init__(self) -> None:
         self.left_s = GRACE_S
 
     async def wait_for(self, arrival: Awaitable[bytes]) -> bytes:
-        """What arrives. Raises ClientTooSlow."""
+        """Return the next bytes. Raises ClientTooSlow."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -36,5 +37,5 @@ class Patience:
         return piece
 
     def note(self, waited_s: float, size_bytes: int) -> None:
-        """``size_bytes`` came after ``waited_s``."""
+        """Record that ``size_bytes`` arrived after ``waited_s``."""
         self.left_s = min(GRACE_S, self.left_s - waited_s + size_bytes / LEAST_BYTES_PER_S)

@@ -1,4 +1,4 @@
-"""What a client promised of its body, read out of the header before a byte of the body is asked for."""
+"""The promises of a client about its body, parsed from the header before the body is read."""
 
 from dataclasses import dataclass
 
@@ -20,10 +20,10 @@ _MAX_LENGTH_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """``length``: decoded length in bytes, None where it is not known. ``sha256``: promised hex digest.
+    """A plan of the body. ``length``: decoded bytes, None if unknown. ``sha256``: promised hex digest.
 
-    ``framing``: how aws-chunked cuts it, None where it is sent as it is. ``trailers``: lower-case names that
-    x-amz-trailer announces. ``verifier``: None where chunks carry no signature, or nobody can check them.
+    ``framing``: of aws-chunked, None if the body is sent as it is. ``trailers``: lower-case names in
+    x-amz-trailer. ``verifier``: None if chunks are unsigned, or there is no key to check them with.
     """
 
     length: int | None
@@ -38,7 +38,7 @@ class BodyPlan:
 
 
 def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
-    """Raises InvalidRequest, NotSupported, MissingLength, PayloadMismatch."""
+    """Parse the plan of a request. Raises InvalidRequest, NotSupported, MissingLength, PayloadMismatch."""
     payload_hash = authenticated.payload_hash
     if (framing := _FRAMINGS.get(payload_hash)) is not None:
         return _plan_framed(request, authenticated, framing)
@@ -65,7 +65,7 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     named = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
     names = tuple(name.strip() for name in named if name.strip())
     if unknown := [name for name in names if make_checksum(name) is None]:
-        # A trailer becomes a field of the request that is signed for the origin: only what is checked may.
+        # A trailer becomes a field of the signed request to the origin, so only verified checksums may.
         raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
     if twice := [name for name in names if names.count(name) > 1 or name in request.fields]:
         raise InvalidRequest(f"{twice[0]} may come once, as a header or as a trailer")
