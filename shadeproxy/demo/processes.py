@@ -1,7 +1,7 @@
 """Child processes that never outlive the demo: each in its own session, ended with all its descendants.
 
-Law: whoever starts a process does it in a ``with``; however the block is left, the process is gone after it.
-A process that fails is explained by the end of its own log.
+Law: every process is started in a ``with``; however the block is left, the process is gone afterwards. The
+end of its own log explains a process that fails.
 """
 
 import os
@@ -27,7 +27,7 @@ class Child:
         self.log = log
 
     def failure(self) -> ShadeProxyError:
-        """What to say of a process that ended when it should not have."""
+        """Return the error for a process that ended unexpectedly."""
         status = self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
@@ -49,7 +49,7 @@ def running(
             stdout=subprocess.PIPE if piped else file,
             stderr=file,
             env=dict(env),
-            # Its own group: Ctrl-C reaches the demo alone, which then ends everything in order.
+            # Its own group: Ctrl-C reaches only the demo, which then ends everything in order.
             start_new_session=True,
         )
     try:
@@ -60,7 +60,7 @@ def running(
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process is left behind."""
+    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left behind."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
