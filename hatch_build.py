@@ -1,8 +1,8 @@
-"""Compiles the part of the package that is Cython; hatchling calls it when the package is built.
+"""Compiles the Cython part of the package; hatchling calls it when the package is built.
 
-Law: an install never fails for it. What is missing, or goes wrong, is one line on stderr, and the package is
-built without: shadeproxy/api/s3/known.py does the same work in Python. The tree stays as it was, except that
-an editable install, which runs from the tree, finds the module beside its source.
+Law: an install never fails because of it. If something is missing or goes wrong, it prints one line on stderr
+and the package is built without the module: shadeproxy/api/s3/known.py does the same work in Python. The tree
+stays unchanged, except that an editable install, which runs from the tree, gets the module beside its source.
 """
 
 import shutil
@@ -20,7 +20,7 @@ _SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """One a wheel; an editable install is a wheel of version "editable"."""
+    """The build hook of one wheel; an editable install is a wheel of version "editable"."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self._directory = TemporaryDirectory(prefix="shadeproxy-build-")
@@ -28,7 +28,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         module = _SOURCE.with_name(f"_known{sysconfig.get_config_var('EXT_SUFFIX')}")
         try:
             if version == "editable":
-                # An older one would be loaded beside sources that it does not fit.
+                # An older module would be loaded beside sources that it does not fit.
                 (root / module).unlink(missing_ok=True)
             built = _compiled(root / _SOURCE, Path(self._directory.name))
             if version == "editable":
@@ -46,20 +46,20 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 
 def _compiled(source: Path, directory: Path) -> Path:
-    """The module, made of ``source`` under ``directory``."""
-    # Imported here: without build isolation neither need be there.
+    """Compile ``source`` under ``directory`` and return the path of the module."""
+    # Imported here: without build isolation they may be missing.
     from Cython.Build import cythonize  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
-    # It knows what it was made of: shadeproxy/api/s3/compiled.py asks when it is loaded.
+    # The module carries the digest of its sources: shadeproxy/api/s3/compiled.py checks it at import.
     names = (source.name, *sorted(part.name for part in source.parent.glob("*.pxi")))
     texts = [source.with_name(name).read_bytes() for name in names]
     for name, text in zip(names, texts, strict=True):
         (directory / name).write_bytes(text)
     copy, digest = directory / source.name, sha256(b"".join(texts)).hexdigest()
     copy.write_bytes(texts[0] + f'\n\nSOURCE, SOURCES = "{digest}", {names}\n'.encode())
-    # -g0: debug information about the generated C would be five times the rest.
+    # -g0: debug information about the generated C would be five times as large as the rest.
     extension = Extension(_MODULE, [str(copy)], extra_compile_args=["-O2", "-g0"])
     modules = cythonize([extension], build_dir=str(directory), force=True, quiet=True)
     command = build_ext(Distribution({"ext_modules": modules}))
@@ -71,7 +71,7 @@ def _compiled(source: Path, directory: Path) -> Path:
 
 def _explained(error: Exception) -> str:
     failed = error.__context__
-    if isinstance(failed, CalledProcessError):  # whose text is every argument; the compiler said why above
+    if isinstance(failed, CalledProcessError):  # its text has every argument; the compiler printed the cause
         reason = f"{failed.cmd[0]!r} failed with exit code {failed.returncode}"
     else:
         reason = " ".join(str(error).split())

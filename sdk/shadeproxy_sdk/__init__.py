@@ -1,7 +1,7 @@
 """The training loop's side of ShadeProxy: datasets, samplers and importance scores.
 
-``import shadeproxy_sdk as shade``. Importing it never imports torch: what needs torch is loaded when it is
-named.
+Use ``import shadeproxy_sdk as shade``. The import never imports torch: names that need torch load it at their
+first use.
 """
 
 from importlib import import_module

@@ -1,10 +1,9 @@
-"""``shade.announce``: any sampler as it is, with its order told to the proxy. For loops that keep their own
-Dataset.
+"""``shade.announce``: announces the order of any sampler to the proxy. For loops that keep their own Dataset.
 
-Law: what is yielded, and what it does to random number generators, is what the sampler alone would do.
-Nothing here raises into the loop once it runs: an order that cannot be announced is a warning. Coming
-epochs are foretold only of samplers whose draw is known to touch nothing but a generator of their own; a
-foretold order that proves wrong is replaced, and no more is foretold.
+Law: it yields what the sampler alone would yield, and leaves random number generators in the same state. It
+raises nothing into a running loop: an order that cannot be announced is a warning. Coming epochs are
+announced early only for samplers known to draw from nothing but a generator of their own. If such an order
+proves wrong, the right one replaces it, and no further epoch is announced early.
 """
 
 import copy
@@ -42,25 +41,25 @@ def announce(
     ahead: int | None = None,
     announce_epochs: int = 2,
 ) -> "Announced":
-    """``sampler`` with its order announced: pass the result to the DataLoader in its place.
+    """Return ``sampler`` with its order announced: pass the result to the DataLoader in its place.
 
-    ``sampler``: yields indices, or lists of them, as a BatchSampler. ``job``: whose order it is; by default
-    the one job that is open in this process. ``ids``: the sample id in ``job``'s
-    dataset of each index, integers (n,), as ``subset.indices``; None: they are the same. ``ahead``: how many
-    indices the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it
-    the position is reported from here. Without it the proxy follows the reads, and what ``job.report``,
-    ``job.timed`` or ``job.progress`` count. ``announce_epochs``: how many coming epochs to announce of
-    samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their
-    own, SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a
-    length, and where there is no open job, or several.
+    ``sampler``: yields indices, or lists of them like a BatchSampler. ``job``: the job that the order belongs
+    to; by default the one job that is open in this process. ``ids``: the sample id in ``job``'s dataset of
+    each index, integers (n,), like ``subset.indices``; None: they are the same. ``ahead``: number of indices
+    that the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it, the
+    position is reported from here. Without it, the proxy follows the reads, and what ``job.report``,
+    ``job.timed`` or ``job.progress`` count. ``announce_epochs``: number of coming epochs to announce, for
+    samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their own,
+    SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a length, and if
+    there is no open job, or several.
     """
     job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
 
 
 class Announced(Sampler[Any]):
-    """What ``announce`` returns; attributes are the sampler's. Epochs are those of ``set_epoch``, else they
-    are counted.
+    """The result of ``announce``; other attributes are the sampler's. Epochs are those of ``set_epoch``, or
+    else counted.
     """
 
     def __init__(
@@ -87,26 +86,26 @@ class Announced(Sampler[Any]):
         self._complained = False
 
     def __len__(self) -> int:
-        length: int = len(self.sampler)  # type: ignore[arg-type]  # checked when it was made
+        length: int = len(self.sampler)  # type: ignore[arg-type]  # checked at construction
         return length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # while it is being unpickled
+        if name == "sampler":  # during unpickling
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is ``epoch``; the sampler, or the one in a BatchSampler, is told if it asks."""
+        """Set the epoch of the next iteration, also on the sampler (or the one in a BatchSampler)."""
         self._epoch = epoch
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """What the sampler yields. A generator on purpose: nothing is drawn before the loader asks."""
-        # Whoever sets the epoch of the sampler itself, past this, is followed.
+        """Yield the sampler's items. It is a generator so that nothing is drawn before the loader asks."""
+        # The epoch may also be set on the sampler itself: take the later one.
         epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
         self._epoch = epoch + 1
         items = iter(self.sampler)
-        # One more than there are: some draw again from their generator when they end.
+        # Ask for one item too many: some samplers draw again from their generator at their end.
         drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
@@ -151,7 +150,7 @@ class Announced(Sampler[Any]):
         return indices.astype(np.uint32)
 
     def _foretell(self, epoch: int) -> None:
-        """Announce what follows ``epoch``; the job's thread calls it, the twin is its alone meanwhile."""
+        """Announce the epochs after ``epoch``. The job's thread calls it and then alone uses the twin."""
         twin, self._twin = self._twin, None
         if twin is None:
             return
@@ -165,7 +164,7 @@ class Announced(Sampler[Any]):
 
 
 def _drawing(sampler: Any) -> Any:
-    """The sampler that draws: of a BatchSampler the one in it."""
+    """Return the sampler that draws: of a BatchSampler the one in it."""
     return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
 
 
@@ -176,8 +175,8 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
 
 
 def _twin(sampler: Any) -> Any:
-    """A sampler that will draw what ``sampler`` draws next, and does not touch it; None where that cannot be
-    had. Exact types: a subclass may draw from anywhere.
+    """Return a copy of ``sampler`` that draws the same next items and does not touch it; None if that is
+    impossible. Only exact types: a subclass may draw from anywhere.
     """
     kind = type(sampler)
     if kind in {DistributedSampler, SequentialSampler}:

@@ -1,7 +1,7 @@
-"""The orders that this rank has announced, or is about to: which piece goes next, and which must go again.
+"""The orders that this rank announces: the next piece to send, and the pieces to send again.
 
-No I/O, any thread. An epoch's latest order counts; orders of past epochs are dropped, sent or not. Orders
-are kept until their epoch is over, because a proxy that forgot the job must be told them again.
+No I/O, any thread. An epoch's latest order counts; orders of past epochs are dropped, sent or not. Orders are
+kept until their epoch is over, because a proxy that forgot the job needs them again.
 """
 
 import threading
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _IDS_PER_PIECE = 262_144
-"""One MiB: a piece is sent within one timeout over a slow line."""
+"""Ids of 1 MiB: such a piece is sent within one timeout over a slow line."""
 
 
 class Piece(NamedTuple):
-    """``ids``: u32 (k,), what ``epoch`` reads from position ``offset`` on."""
+    """A part of an order. ``ids``: u32 (k,), the samples that ``epoch`` reads from position ``offset`` on."""
 
     epoch: int
     offset: int
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class Announcements:
-    """Orders by epoch, and how many ids of each have arrived."""
+    """Orders by epoch, and how many ids of each the proxy has."""
 
     def __init__(self, ids_per_piece: int = _IDS_PER_PIECE) -> None:
         self._ids_per_piece = ids_per_piece
@@ -34,7 +34,7 @@ class Announcements:
         self._told: set[int] = set()
 
     def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
-        """``epoch`` reads ``order``. Whether that is new: the same array again changes nothing."""
+        """Set the order of ``epoch``. Return whether it is new: the same array again changes nothing."""
         with self._lock:
             if self._orders.get(epoch) is order:
                 return False
@@ -43,15 +43,15 @@ class Announcements:
             return True
 
     def begin(self, epoch: int) -> None:
-        """``epoch`` begins: earlier ones are over."""
+        """Begin ``epoch``: earlier ones are over."""
         with self._lock:
             for past in [known for known in self._orders if known < epoch]:
                 self._drop(past)
-            # To the proxy the one before is over when reads of this one have come.
+            # For the proxy, the epoch before is over only when reads of this one have come.
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
-        """What to send next, the nearest epoch first; None when all has arrived."""
+        """Return the next piece to send, the nearest epoch first; None when the proxy has all."""
         with self._lock:
             for epoch in sorted(self._orders):
                 order, offset = self._orders[epoch], self._arrived.get(epoch, 0)
@@ -60,7 +60,7 @@ class Announcements:
         return None
 
     def arrived(self, piece: Piece) -> None:
-        """The proxy took ``piece``."""
+        """Note that the proxy took ``piece``."""
         with self._lock:
             order = self._orders.get(piece.epoch)
             if order is not None and np.may_share_memory(order, piece.ids):
@@ -68,18 +68,18 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Epochs of which the proxy may still hold something, to be withdrawn by who reads no more."""
+        """Return the epochs of which the proxy may still hold orders; a rank withdraws them when it stops."""
         with self._lock:
             return sorted(self._told)
 
     def withdrawn(self, epoch: int) -> None:
-        """The proxy holds nothing of ``epoch``."""
+        """Note that the proxy holds no order of ``epoch`` any more."""
         with self._lock:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """The proxy will not take ``piece``. What follows others is tried once more from the beginning: the
-        proxy may have lost those.
+        """Note that the proxy refuses ``piece``. If other pieces went before it, try once more from the
+        beginning: the proxy may have lost those.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:
@@ -89,7 +89,7 @@ class Announcements:
                 self._drop(piece.epoch)
 
     def again(self) -> None:
-        """The proxy has forgotten the job: everything is due again."""
+        """Mark every order as unsent, because the proxy has forgotten the job."""
         with self._lock:
             self._arrived.clear()
             self._restarted.clear()

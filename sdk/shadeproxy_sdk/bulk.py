@@ -1,13 +1,13 @@
-"""Many samples in few calls: from the cache's own files where they can be opened, else in one streamed
+"""Many samples in few calls: from the cache's own files if this process can open them, else in one streamed
 answer.
 
-Law: nothing here fails a read. What a better way does not give stays missing, and the client then reads it
-by plain GETs, whose rules about statuses, retries and the origin are the only ones. A way that does not work
-is left alone for a pause that grows (``Gate``), and then tried again.
+Law: nothing here fails a read. A sample that these calls do not bring stays missing, and the client then
+reads it by a plain GET, whose rules about statuses, retries and the origin are the only ones. A call that
+does not work is not used for a pause that grows (``Gate``), and then tried again.
 
-Samples go by id where the proxy took the manifest, and with its digest: an id means what the dataset of that
-name says now, which another run may have registered anew. Else they go by bucket and key, which are always
-themselves.
+Samples go by id if the proxy took the manifest, and with its digest, because another run may have registered
+another list under the same dataset name. Otherwise they go by bucket and key, which never change their
+meaning.
 """
 
 import json
@@ -31,28 +31,29 @@ from shadeproxy_sdk.ways import Offers
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
-# By a proxy that has another dataset of that name, or none, or is too old to compare digests.
+# Answers of a proxy with another dataset of that name, or none, or too old to compare digests.
 _IDS_REFUSED = frozenset({"conflict", "unknown_name", "invalid_request"})
 MOST_ITEMS = 4096
-"""In one call: with the longest keys of S3 its body stays below the 8 MiB that the proxy takes."""
+"""Limit of one call: with the longest keys of S3 its body stays below the 8 MiB that the proxy takes."""
 STEP = 256
-"""Items that are looked for while those before are copied. Measured with 256 x 100 KB: a call costs the proxy
-0.6 ms and an item that it has told before next to nothing, so that two calls of 128 took 15 % longer."""
+"""Items to locate while the items before are copied. Measured with 256 x 100 KB: a call costs the proxy 0.6
+ms, and an item that it has located before next to nothing, so two calls of 128 took 15 % longer.
+"""
 _MOST_RECORDS_BYTES = 256 << 20
 _MOST_REFUSAL_BYTES = 1 << 20
 
 
 def parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """``ids`` in pieces that fit one call."""
+    """Split ``ids`` into pieces that fit one call."""
     return (ids[start : start + MOST_ITEMS] for start in range(0, len(ids), MOST_ITEMS))
 
 
 class Request:
     """Samples ``ids`` of ``manifest`` on their way into ``landing``.
 
-    ``lengths``: of each by the manifest, UNKNOWN for whole objects; ``promised``: the same, i64[k], None when
-    all are whole objects. ``by_id``: how they are named; ``known_as``: name and digest by which the proxy
-    took the manifest, None where it did not. Raises IndexError.
+    ``lengths``: of each sample by the manifest, UNKNOWN for whole objects. ``promised``: the same, i64[k],
+    None when all are whole objects. ``by_id``: True if samples go by id. ``known_as``: name and digest by
+    which the proxy took the manifest, None if it did not. Raises IndexError.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], landing: Landing) -> None:
@@ -67,7 +68,7 @@ class Request:
         self._ids = ids
 
     def body(self, positions: Sequence[int], order: str | None = None) -> tuple[str, str, bytes]:
-        """Query, content type and body of a call for ``landing``'s missing ``positions``."""
+        """Return query, content type and body of a call for the missing ``positions`` of ``landing``."""
         fields: dict[str, str | int] = {} if order is None else {"order": order}
         if self.tag is not None:
             fields |= {"job": self.tag.job, "epoch": self.tag.epoch.value, "rank": self.tag.rank}
@@ -81,9 +82,9 @@ class Request:
         return "", "application/json", b'{"items": [%b]%b}' % (items, rest.encode())
 
     def give_way(self, error: ControlError) -> bool:
-        """Ask without what made the proxy refuse; False when nothing is left that could have."""
+        """Drop the part of the request that the proxy refused; return False if no such part is left."""
         if error.code == "unknown_name" and self.tag is not None:
-            # A proxy that has forgotten the job, or has not met it yet: the reads need not wait for it.
+            # The proxy has forgotten the job or does not know it yet: reads need not wait for it.
             self.tag = None
         elif self.by_id and error.code in _IDS_REFUSED:
             self.by_id = False
@@ -92,7 +93,7 @@ class Request:
         return True
 
     def known(self, positions: Sequence[int] = (), lengths: Iterable[int] = ()) -> list[int]:
-        """The length of each sample as well as it is known: ``lengths`` were found for ``positions``."""
+        """Return the best known length of each sample; ``lengths`` were found for ``positions``."""
         guess = self.guess.length
         known = [guess if length == UNKNOWN else length for length in self.lengths]
         for position, length in zip(positions, lengths, strict=True):
@@ -106,7 +107,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call about the samples at ``positions`` that was sent on ``channel``, its answer not read yet."""
+    """A call for the samples at ``positions``, sent on ``channel``; its answer is not read yet."""
 
     path: str
     content_type: str
@@ -119,16 +120,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class BulkReads:
-    """Batch and locate calls of this process; each wait for bytes is bounded by ``timeout_s``."""
+    """Batch and locate calls of this process; ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     control: Control
     timeout_s: float
 
     def read(self, request: Request, allocate: Allocate) -> str | None:
-        """Land what can be had, of at most MOST_ITEMS samples, in memory of ``allocate``.
+        """Land as many as possible of at most MOST_ITEMS samples, in memory of ``allocate``.
 
-        The reason when the proxy was waited for in vain: who hangs here may hang everywhere.
+        Return the reason if a wait for the proxy timed out: later calls may then hang too.
         """
         ways = self.connections.ways
         passage = ways.batch.ask()
@@ -152,14 +153,14 @@ class BulkReads:
                 ways.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
-            ways.offers = None  # What listens there next may be another version, with another socket.
+            ways.offers = None  # The proxy may come back as another version, with another socket.
             ways.batch.failed(passage, str(error))
             return str(error) if isinstance(error, Silent) else None
         ways.batch.succeeded()
         return None
 
     def _offers(self, timeout_s: float) -> Offers:
-        """What the proxy can do. Raises ControlError, ConfigError, and Unreachable when it can do neither."""
+        """Return the calls that the proxy offers. Raises ControlError, ConfigError; Unreachable if none."""
         offers = self.connections.ways.offers
         if offers is None:
             answer = self.control.call(self.connections, "GET", "/v1/info", timeout_s=timeout_s)
@@ -178,15 +179,15 @@ class BulkReads:
     # ------------------------------------------------------------------ locate
 
     def _locate(self, request: Request, allocate: Allocate, timeout_s: float) -> None:
-        """Lay out and land what lies in files that this process can read. Raises Unreachable."""
+        """Land the samples that lie in files readable from here. Raises Unreachable."""
         ways = self.connections.ways
         passage = ways.locate.ask()
         landing = request.landing
         if passage is Passage.SHUT or not landing.missing():
             return
         try:
-            # One sample shows whether the files can be opened. A located read counts as a hit: a proxy on
-            # another host should not count batches of them that nobody can use.
+            # One sample shows if the files can be opened. A located read counts as a hit: a proxy on another
+            # host should not count batches of hits that this process cannot use.
             if not ways.proven:
                 self._copy_all(request, None, [landing.missing()[:1]], passage, timeout_s)
             positions = landing.missing()
@@ -209,9 +210,9 @@ class BulkReads:
         passage: Passage,
         timeout_s: float,
     ) -> None:
-        """Find and copy step by step: while a step is copied the proxy looks for the next.
+        """Locate and copy step by step: the proxy locates the next step while this one is copied.
 
-        ``allocate``: lay out what was found first. Where nothing can be copied, locating rests for a while.
+        ``allocate``: lay out the found samples first. If nothing can be copied, locating pauses for a while.
         """
         ways, landing = self.connections.ways, request.landing
         found = landed = 0
@@ -248,12 +249,12 @@ class BulkReads:
     # ------------------------------------------------------------------ batch
 
     def _batch(self, request: Request, timeout_s: float) -> None:
-        """Land the rest; what the proxy refuses stays missing. Raises Unreachable, ControlError."""
+        """Land the missing samples but those that the proxy refuses. Raises Unreachable, ControlError."""
         positions = request.landing.missing()
         try:
             self._receive(request, positions, timeout_s)
         except Broken:
-            # Cut short, as by a restart: what came whole is kept, and the rest is asked for once more.
+            # Cut short, for example by a restart: keep the whole samples and ask once more for the others.
             self._receive(request, request.landing.missing(), timeout_s)
 
     def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
@@ -275,7 +276,7 @@ class BulkReads:
         *,
         order: str | None = None,
     ) -> _Call:
-        """A call on its way. Raises Unreachable."""
+        """Send a call. Raises Unreachable."""
         ways = self.connections.ways
         address = self.control.address(ways.offers.socket if ways.offers is not None else None)
         query, kind, body = request.body(positions, order)
@@ -288,7 +289,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                continue  # An idle connection, closed by its server meanwhile.
+                continue  # An idle connection that its server closed meanwhile.
             except BaseException:
                 channel.close()
                 raise
@@ -301,7 +302,7 @@ class BulkReads:
 
     @contextmanager
     def _answer(self, call: _Call) -> Iterator[Channel]:
-        """A channel whose answer has begun; it serves again if its user read the answer to the end."""
+        """Yield a channel whose answer has begun; it is used again if the answer is read to the end."""
         while True:
             try:
                 channel = self._begin(call)
@@ -330,7 +331,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                call = self._again(call)  # As above: it was idle.
+                call = self._again(call)  # It was idle, as in _send.
                 continue
             except BaseException:
                 channel.close()
@@ -345,6 +346,6 @@ def _check_type(channel: Channel, call: _Call) -> None:
 
 
 def _steps(positions: list[int], *, known: bool) -> list[list[int]]:
-    """In which portions ``positions`` are looked for: all at once while nobody knows how long they are."""
+    """Split ``positions`` into steps to locate: one big step while their lengths are unknown."""
     size = STEP if known else MOST_ITEMS
     return [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -1,8 +1,8 @@
-"""Orders that prefer what is cached: pure functions from one rank's uniform order to the one it reads.
+"""Orders that prefer cached samples: pure functions from one rank's uniform order to the order it reads.
 
-Law: each works within the samples that were dealt to this rank. So ranks need not agree on what is cached:
-whatever each of them believes, together they read the uniform epoch ("reorder"), or leave out at most what
-the bounds allow ("substitute"). A shared plan would need every rank to see one bitmap at one moment.
+Law: each function works within the samples that were dealt to this rank. So ranks need not agree on what is
+cached: in any case they together read the uniform epoch ("reorder"), or leave out at most what the bounds
+allow ("substitute"). A shared plan would need every rank to see one bitmap at one moment.
 Source of the second: Chen et al., "iCache", HPCA'23.
 """
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SUBSTITUTED = 0.3
-"""Share of a batch that ``substitute_order`` may replace."""
+"""Share of a batch that ``substitute`` may replace."""
 
 
 def reorder(order: NDArray[np.uint32], resident: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """The same samples, cached ones first: every second one is cached until none is left.
+    """Return the same samples, cached ones earlier: every second one is cached until none is left.
 
-    One by one, not all at once, so that the line to the origin is busy from the first batch. When more than
-    half is cached, the two are spread evenly. Both keep their random order. ``resident``: bool, by id.
+    They alternate so that the line to the origin is busy from the first batch. If more than half is cached,
+    both kinds are spread evenly. Both keep their random order. ``resident``: bool, by id.
     """
     cached = resident[order]
     count = int(cached.sum())
@@ -41,12 +41,12 @@ def substitute(
     seed: int,
     epoch: int,
 ) -> NDArray[np.uint32]:
-    """Uncached samples of low weight give way to cached ones of high weight, which are read twice.
+    """Replace uncached samples of low weight by cached ones of high weight, which are then read twice.
 
-    Bounds: at most ``share`` of each batch is replaced; a sample is used at most once more than in
-    ``order``, never in the same batch as, or next to, its other use; what gave way in one epoch does not in
-    the next, whichever rank has it then, so any two epochs in a row read every sample. ``resident``,
-    ``weights`` (nan: the mean): by id.
+    Bounds: at most ``share`` of each batch is replaced; a sample is used at most once more than in ``order``,
+    never in the same batch as, or next to, its other use. A sample replaced in one epoch is not replaced in
+    the next, on any rank, so any two epochs in a row read every sample. ``resident``, ``weights`` (nan: the
+    mean): by id.
     """
     known = np.isfinite(weights)
     mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
@@ -65,7 +65,7 @@ def substitute(
 
 
 def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
-    """Which samples may give way in ``epoch``: one half, drawn by ``seed``; in the next the other."""
+    """Return the samples that may be replaced in ``epoch``: one half by ``seed``; in the next the other."""
     half: NDArray[np.bool_] = (np.random.default_rng([seed]).permutation(samples) + epoch) % 2 == 0
     return half
 
@@ -73,15 +73,15 @@ def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
 def _slots(
     values: NDArray[np.float32], yielding: NDArray[np.bool_], *, batch_size: int, share: float
 ) -> NDArray[np.int64]:
-    """Positions to replace among those that are ``yielding``, the least of ``values`` first; in each batch at
-    most its share.
+    """Return positions to replace among those that are ``yielding``, the least of ``values`` first, and in
+    each batch at most its share.
     """
     places = np.flatnonzero(yielding)
     places = places[np.lexsort((places, values[places], places // batch_size))]
     batches = places // batch_size
     rank_in_batch = np.arange(places.size) - np.searchsorted(batches, batches)
     sizes = np.minimum(values.size - batches * batch_size, batch_size)
-    # The hundred-millionth makes 0.3 x 10 three, whichever way it was rounded.
+    # 1e-8 makes the floor of 0.3 x 10 three, however it was rounded.
     slots = places[rank_in_batch < np.floor(sizes * share + 1e-8)]
     least_first: NDArray[np.int64] = slots[np.lexsort((slots, values[slots]))]
     return least_first

@@ -1,8 +1,8 @@
-"""What the callbacks of training frameworks have in common: a sampler that is told of epochs, batches and
-validation.
+"""The common part of the callbacks for training frameworks: it passes epochs, losses and validation results
+to a sampler.
 
-Law: nothing here raises into a training loop. What fails is said once, as a warning; training goes on as if
-the callback were not there.
+Law: nothing here raises into a training loop. A failure is one warning; training goes on as if the callback
+were not there.
 """
 
 import logging
@@ -15,10 +15,10 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class Companion:
-    """Beside ``sampler``, a ShadeSampler or whatever has its ``job`` and ``set_epoch``.
+    """A helper of ``sampler``, a ShadeSampler or any object with its ``job`` and ``set_epoch``.
 
-    ``monitor``: the validation metric for a sampler that wants to know one (``validated``), and which way is
-    ``better``.
+    ``monitor``: the validation metric for a sampler that adapts to one (``validated``). ``better``: which
+    direction of it is an improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None, better: Better) -> None:
@@ -28,16 +28,16 @@ class Companion:
         self._complained = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """``set_epoch``, unless the framework called it."""
+        """Call ``set_epoch``, unless the framework did."""
         if self.sampler.epoch != epoch:
             self.safely(self.sampler.set_epoch, epoch)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """``job.report``, for a loop that has losses of samples elsewhere than the callback looks."""
+        """Call ``job.report``, for a loop whose losses of samples the callback does not find."""
         self.safely(self.sampler.job.report, ids, losses)
 
     def validated(self, metrics: Any) -> None:
-        """Tell the sampler what ``metrics`` says of ``monitor``."""
+        """Pass the value of ``monitor`` in ``metrics`` to the sampler."""
         tell = getattr(self.sampler, "validated", None)
         if self.monitor is None or tell is None:
             return
@@ -50,7 +50,7 @@ class Companion:
         self.safely(lambda: tell(**{name: float(value)}))
 
     def safely(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``call`` returns, None when it raises."""
+        """Return the result of ``call``, None if it raises."""
         try:
             return call(*arguments)
         except Exception as error:  # noqa: BLE001 (the law: training goes on; it is said once)
@@ -58,7 +58,7 @@ class Companion:
             return None
 
     def complain(self, text: str) -> None:
-        """Warn, the first time."""
+        """Warn, the first time only."""
         if not self._complained:
             self._complained = True
             _LOG.warning("The callback of job %s: %s (said once)", self.sampler.job.name, text)

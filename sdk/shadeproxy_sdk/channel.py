@@ -1,8 +1,8 @@
-"""HTTP/1.1 POSTs whose answers are received straight into their place: the connection under batch and locate.
+"""HTTP/1.1 POSTs whose answers are received straight into place: the connections of batch and locate.
 
-urllib3 hands bodies out as new ``bytes`` and asks ``poll`` before each read; at 100 KB a sample that costs
-more than the copy. So here is one connection with a small read-ahead and ``recv_into``, for answers with
-Content-Length or chunks and nothing else. A Unix socket is preferred where one can be opened.
+urllib3 returns bodies as new ``bytes`` and calls ``poll`` before each read; at 100 KB a sample that costs
+more than the copy. So this is a connection with a small read-ahead and ``recv_into``, only for answers with
+Content-Length or chunks. A Unix socket is preferred if one can be opened.
 
 Laws: one call at a time per Channel; a body is exactly as long as its framing says or an error is raised; a
 Channel that raised is closed and never used again. Nothing is retried here.
@@ -20,15 +20,16 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
 READ_AHEAD_BYTES = 16384
-"""Holds a frame's header and samples up to this size in one system call; of a bigger one this much at most
-is copied twice."""
+"""Holds a frame's header and samples up to this size in one system call; at most this much of a bigger one is
+copied twice.
+"""
 _MOST_HEADER_LINES = 100
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})(?: .*)?")
 
 
 class Address(NamedTuple):
-    """Where the control side listens: TCP, and the Unix ``socket`` where /v1/info names one."""
+    """Address of the control listener: TCP, and the Unix ``socket`` if /v1/info names one."""
 
     host: str
     port: int
@@ -38,7 +39,7 @@ class Address(NamedTuple):
 
 
 class Channel:
-    """One connection. Each wait for bytes is bounded by ``timeout_s``. Raises Unreachable."""
+    """One connection; ``timeout_s`` bounds each wait for bytes. Raises Unreachable."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.fresh = True
@@ -59,12 +60,12 @@ class Channel:
             raise Silent(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
         except OSError as error:
             raise Unreachable((error.strerror or str(error)).lower()) from None
-        # TLS records are decrypted piece by piece: its sockets know no flags.
+        # TLS records are decrypted piece by piece: TLS sockets accept no flags.
         self._flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
         self._host = f"{address.host}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
-        """Send a POST; ``begin`` must follow. Raises Unreachable, and Broken as ``begin``."""
+        """Send a POST; ``begin`` must follow. Raises Unreachable, and Broken like ``begin``."""
         self.reusable = False
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -86,8 +87,8 @@ class Channel:
             raise self._lost(error) from None
 
     def read_into(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view`` with the next bytes of the body, behind which at least ``follow_bytes`` more follow:
-        they come in the same system call.
+        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` must follow these: they
+        are read ahead in the same system call.
 
         Raises Unreachable; Broken when the connection ended, BadAnswer when the body did.
         """
@@ -103,14 +104,14 @@ class Channel:
 
     @property
     def at_hand_bytes(self) -> int:
-        """How many bytes ``read_some`` may be asked for; 0 where it does not work."""
+        """Number of bytes that ``read_some`` may be asked for; 0 if it does not work now."""
         return self._left if self._flags and not self._unread else 0
 
     def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
-        """Fill ``views`` one after the other with the next bytes of the body, at most ``at_hand_bytes``, in
-        one system call; how many came. ``follow_bytes`` as for ``read_into``.
+        """Fill ``views`` in turn with the next bytes of the body, at most ``at_hand_bytes``, in one system
+        call. Return how many came. ``follow_bytes`` as for ``read_into``.
 
-        Raises as ``read_into``.
+        Raises the same errors as ``read_into``.
         """
         first, wanted = views[0], sum(map(len, views))
         ready = min(self._stop - self._start, len(first))
@@ -126,19 +127,19 @@ class Channel:
             except OSError as error:
                 if not ready:
                     raise self._lost(error) from None
-                received = 0  # what was there counts; whoever reads on meets it again
+                received = 0  # bytes that came count; the next read meets the error again
             self._start, self._stop = 0, max(0, ready + received - wanted)
             ready = min(ready + received, wanted)
         self._left -= ready
         return ready
 
     def unread(self, data: bytes) -> None:
-        """Take back the last bytes of the body that ``read_some`` gave: they come again."""
+        """Put back the last bytes that ``read_some`` returned: they are read again."""
         self._unread = memoryview(data)
         self._left += len(data)
 
     def read(self, most_bytes: int) -> bytes:
-        """The rest of the body. Raises Broken, and BadAnswer when it is longer than ``most_bytes``."""
+        """Return the rest of the body. Raises Broken, and BadAnswer if it is longer than ``most_bytes``."""
         parts: list[bytearray] = []
         total = 0
         while True:
@@ -155,7 +156,7 @@ class Channel:
             self._left = 0
 
     def finish(self) -> None:
-        """The body must end here; the connection may serve again then. Raises Broken, BadAnswer."""
+        """Check that the body ends here; the connection can then be used again. Raises Broken, BadAnswer."""
         self.read(0)
 
     def close(self) -> None:
@@ -186,14 +187,14 @@ class Channel:
         self._whole = False
 
     def _next_chunk(self) -> None:
-        """Begin the next chunk, or note that the body is whole."""
+        """Begin the next chunk, or note that the body is complete."""
         if self._whole:
             return
         if not self._chunked:
             self._whole = True
             return
         try:
-            # A chunk but the first follows the line end of the one before.
+            # Every chunk but the first follows the line end of the one before.
             size = _CHUNK_SIZE.fullmatch(self._line() or self._line())
             if size is None:
                 raise Broken("the answer's chunks are damaged")
@@ -208,7 +209,7 @@ class Channel:
     # ------------------------------------------------------------------ bytes
 
     def _line(self) -> bytes:
-        """The next line without its end. Raises OSError, Unreachable."""
+        """Return the next line without its end. Raises OSError, Unreachable."""
         searched = self._start
         while (end := self._ahead.find(b"\r\n", searched, self._stop)) < 0:
             searched = max(self._start, self._stop - 1)
@@ -231,7 +232,7 @@ class Channel:
         self._stop += received
 
     def _receive(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view``: first what was read ahead, then big rests straight from the socket."""
+        """Fill ``view``: first with bytes read ahead, then a big rest straight from the socket."""
         try:
             while view:
                 ready = min(self._stop - self._start, len(view))
@@ -252,7 +253,7 @@ class Channel:
             raise self._lost(error) from None
 
     def _receive_big(self, view: memoryview, follow_bytes: int) -> int:
-        """Bytes of ``view`` that were filled; nothing is read ahead yet. Raises OSError."""
+        """Fill ``view`` while nothing is read ahead; return the number of bytes filled. Raises OSError."""
         if self._flags and follow_bytes:
             buffers = [view, self._view[:follow_bytes]]
             received = self._socket.recvmsg_into(buffers, 0, self._flags)[0]
@@ -269,7 +270,7 @@ class Channel:
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:
-        """Bound each wait. The kernel does it: Python's own timeout asks ``poll`` before every read."""
+        """Bound each wait by the kernel: Python's own timeout calls ``poll`` before every read."""
         if timeout_s == self._timeout_s:
             return
         self._timeout_s = timeout_s
@@ -287,7 +288,7 @@ class Channels:
         self._lock = threading.Lock()
 
     def take(self, address: Address, timeout_s: float) -> Channel:
-        """An idle Channel, or a new one. Raises Unreachable."""
+        """Return an idle Channel, or a new one. Raises Unreachable."""
         with self._lock:
             if self._idle:
                 channel = self._idle.pop()
@@ -296,7 +297,7 @@ class Channels:
         return Channel(address, timeout_s)
 
     def give(self, channel: Channel) -> None:
-        """Hand back a Channel whose call is over; one that cannot serve again is closed."""
+        """Return a Channel after its call; one that cannot be used again is closed."""
         if channel.reusable:
             with self._lock:
                 self._idle.append(channel)
@@ -304,7 +305,7 @@ class Channels:
             channel.close()
 
     def close(self) -> None:
-        """Close the idle ones."""
+        """Close the idle Channels."""
         with self._lock:
             idle, self._idle = self._idle, []
         for channel in idle:
@@ -312,14 +313,14 @@ class Channels:
 
 
 def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
-    """A blocking socket, and what precedes the path in requests to it. Raises OSError."""
+    """Return a blocking socket, and the prefix of the path in requests to it. Raises OSError."""
     if address.socket is not None:
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             near.settimeout(timeout_s)
             near.connect(address.socket)
         except OSError:
-            near.close()  # Another host's path, or not ours to open: TCP goes everywhere.
+            near.close()  # Another host's path, or no right to open it: TCP always works.
         else:
             near.settimeout(None)
             return near, ""

@@ -1,8 +1,7 @@
 """One object from the control URL to bytes: finds the proxy's S3 side, registers, reads, and falls back.
 
-Law: while anybody who has the data answers, a read succeeds; which one answered is not the caller's
-concern. A Client holds settings only, so it can be forked and pickled; sockets live in ``Connections``, one
-per process.
+Law: a read succeeds while the proxy or the origin answers; the caller need not know which one did. A Client
+holds settings only, so it can be forked and pickled; sockets live in ``Connections``, one per process.
 """
 
 import gzip
@@ -37,14 +36,14 @@ _REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand
 
 
 class Client:
-    """A proxy, and the origin behind it for when the proxy is away.
+    """A proxy, and the origin behind it for when the proxy does not answer.
 
-    ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener where
-    ``GET /v1/info`` does not name one that is reachable from here. ``credentials``: sign reads of the proxy
-    (``[[auth.clients]]``). ``origin``: the fall-back; by default what the AWS variables name.
-    ``timeout_s`` bounds each wait for bytes, and how long a read looks for somebody who answers.
+    ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener, if ``GET
+    /v1/info`` names none that is reachable from here. ``credentials``: keys that sign reads from the proxy
+    (``[[auth.clients]]``). ``origin``: the fall-back; by default the origin of the AWS variables.
+    ``timeout_s`` bounds each wait for bytes, and the time a read looks for a server that answers.
     ``retry_s``: first pause before a proxy that failed is tried again; doubles up to a minute.
-    ``concurrency``: reads at a time, per process. Raises ConfigError for addresses that are none.
+    ``concurrency``: reads at a time, per process. Raises ConfigError for invalid addresses.
     """
 
     def __init__(
@@ -73,27 +72,27 @@ class Client:
     # ------------------------------------------------------------------ reading
 
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
-        """The bytes of one sample, whole. Thread-safe.
+        """Return all bytes of one sample. Thread-safe.
 
-        Asks the proxy; when it does not answer, the origin, with one warning a run. Raises ReadError
-        when the sample does not exist or may not be read, or nobody answered for ``timeout_s``.
+        Asks the proxy; if it does not answer, the origin, with one warning a run. Raises ReadError when the
+        sample does not exist or may not be read, or no server answered for ``timeout_s``.
         """
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
-        """Return the bytes of one sample as ``read`` does, trying proxy and origin until ``deadline``."""
+        """Return the bytes of one sample like ``read``; try proxy and origin until ``deadline``."""
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
     def listing(self, bucket: str, prefix: str = "") -> list[Found]:
-        """The objects under ``prefix`` in key order, with their sizes; nothing is registered. Raises as
-        ``read``.
+        """Return the objects under ``prefix`` in key order, with their sizes, without registering them.
+        Raises like ``read``.
         """
         what, deadline = f"s3://{bucket}/{prefix}", time.monotonic() + self.timeout_s
         return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
     def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
-        """``call`` on the proxy's S3 side (then with True), or on the origin."""
+        """Run ``call`` on the proxy's S3 side (then with True), or on the origin."""
         gate = self.connections.s3_gate
         while True:
             passage, reason = gate.ask(), gate.reason
@@ -112,22 +111,22 @@ class Client:
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
 
     def read_many(self, manifest: Manifest, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of many samples, in the order of ``ids``, in as few calls as possible. Thread-safe.
+        """Return the bytes of many samples, in the order of ``ids``, in few calls. Thread-safe.
 
-        Raises IndexError, and ReadError as ``read``.
+        Raises IndexError, and ReadError like ``read``.
         """
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """As ``read_many``, but without the copy out of the memory that the samples were received into."""
+        """Return samples like ``read_many``, but as views of the memory they were received into."""
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
-        """Samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
+        """Read samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
 
         On a warm cache of the same host each byte is copied once, from the cache into ``out``. Raises
-        ConfigError for another ``out``, IndexError, and ReadError as ``read`` and when a sample has another
-        length; what ``out`` then holds is undefined. Thread-safe.
+        ConfigError for an unfit ``out``, IndexError, and ReadError like ``read`` and when a sample has
+        another length; the contents of ``out`` are then undefined. Thread-safe.
         """
         check_rows(out, len(ids))
         length, row = out.shape[1], 0
@@ -143,10 +142,10 @@ class Client:
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> Landing:
-        """At most MOST_ITEMS samples, whole, in memory of ``allocate`` as far as lengths are known before.
+        """Fetch at most MOST_ITEMS whole samples, into memory of ``allocate`` if their lengths are known.
 
-        Asks the proxy by locate, then batch, then one GET a sample, whatever works from here; then the
-        origin. Raises IndexError, and ReadError as ``read``.
+        Asks the proxy by locate, then batch, then one GET a sample, as far as these work from here; then the
+        origin. Raises IndexError, and ReadError like ``read``.
         """
         return self._fill(manifest, ids, Landing(ids), allocate)
 
@@ -159,7 +158,7 @@ class Client:
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif missing := landing.missing():
-            # One read finds out, and does not wait for long: else each would wait as long once more.
+            # One read finds out if the proxy hangs, with a short wait: else each read would wait in full.
             connections.s3_gate.failed(Passage.OPEN, hung)
             connections.s3_gate.hurry(0.0)
             landing.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
@@ -206,7 +205,7 @@ class Client:
             pause_s = min(2 * pause_s, 2.0)
 
     def _find_s3(self, timeout_s: float) -> Origin:
-        """The S3 listener, as the control side names it. Raises Unreachable, ControlError, ConfigError."""
+        """Return the S3 listener that /v1/info names. Raises Unreachable, ControlError, ConfigError."""
         if self._s3 is None:
             try:
                 answer = self.call("GET", "/v1/info", timeout_s=timeout_s)
@@ -225,7 +224,7 @@ class Client:
     def _s3_side(self, endpoint: str) -> Origin:
         parts = urlsplit(endpoint)
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
-            # "Every address" is where the proxy listens, not where it can be reached.
+            # The proxy listens on every address: use the host of the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
         keys = self._credentials
         if keys is None:
@@ -233,7 +232,7 @@ class Client:
         return Origin(endpoint, "us-east-1", keys.access_key, keys.secret_key, keys.session_token)
 
     def _fallback(self) -> Origin | None:
-        """The origin, unless the AWS variables point at the proxy itself."""
+        """Return the origin, unless the AWS variables point at the proxy itself."""
         if self._origin is None or self._s3 is None or self._origin.endpoint_url != self._s3.endpoint_url:
             return self._origin
         return None
@@ -253,10 +252,10 @@ class Client:
     # ------------------------------------------------------------------ datasets and jobs
 
     def manifest(self, *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-        """The objects under ``prefix`` in key order, as the proxy lists them; as the origin does without a
-        proxy.
+        """Return the objects under ``prefix`` in key order, listed by the proxy, or without a proxy by the
+        origin.
 
-        Raises ControlError when the proxy refuses, ReadError when nobody answers, ConfigError when empty.
+        Raises ControlError when the proxy refuses, ReadError when no server answers, ConfigError when empty.
         """
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         gate = self.connections.control_gate
@@ -293,7 +292,7 @@ class Client:
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register by ``name``, or by the next one that no running job keeps for another listing."""
+        """Register under ``name``, or under the next name that no running job uses for another listing."""
         asked, number = name, 1
         while True:
             try:
@@ -308,7 +307,7 @@ class Client:
                 _LOG.warning("%s. This run registers what is there now as %r", error, name)
 
     def register(self, manifest: Manifest) -> None:
-        """Make the proxy know ``manifest`` id by id. Raises Unreachable, ControlError."""
+        """Register ``manifest`` at the proxy, id by id. Raises Unreachable, ControlError."""
         answer = self.call(
             "PUT",
             f"/v1/datasets/{quote(manifest.name)}",
@@ -332,9 +331,9 @@ class Client:
     ) -> Job:
         """Register a training run over ``dataset``; from now on its reads carry the job's name.
 
-        ``weight``: share of the cache. ``interval_s``: how often scores and progress are sent.
+        ``weight``: share of the cache. ``interval_s``: seconds between deliveries of scores and progress.
         ``queue_batches``: reports that may wait before the oldest is dropped. ``resume_scores``: draw from
-        scores of earlier runs, too. Without a proxy it registers later. Raises ConfigError, ControlError.
+        scores of earlier runs, too. Without a proxy, it registers later. Raises ConfigError, ControlError.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")
@@ -360,7 +359,7 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """One control call of this process, with ``extra`` headers. Raises Unreachable, ControlError."""
+        """Make one control call, with ``extra`` headers. Raises Unreachable, ControlError."""
         return self._control.call(
             self.connections,
             method,
@@ -378,9 +377,9 @@ class Client:
         """This process's connections, made on first use."""
         current = self._connections
         if current is None or current.pid != os.getpid():
-            # After a fork the parent's are kept and never touched: ending them here would run their locks
-            # and finalizers in a state that no thread of this process is going to change. But for its files:
-            # they are plain descriptors, and while they are open the memory of a deleted one is not free.
+            # After a fork, the parent's connections are kept unused: closing them would run locks and
+            # finalizers in a state that no thread here can change. Segment files are closed: they are plain
+            # descriptors, and would keep the memory of deleted files.
             self._inherited = current
             if current is not None:
                 current.ways.segments.close()

@@ -1,6 +1,7 @@
-"""What belongs to one process: sockets, threads, gates. Never pickled, never used after a fork.
+"""The resources of one process: sockets, threads, gates. Never pickled, never used after a fork.
 
-The only module that calls urllib3. Its exceptions become ``Unreachable`` here; nothing is retried here.
+It is the only module that calls urllib3, and turns its exceptions into ``Unreachable``; nothing is retried
+here.
 """
 
 import os
@@ -57,11 +58,11 @@ class Connections:
         body: bytes | None = None,
         timeout_s: float,
     ) -> Answer:
-        """One request, one whole answer. Raises Unreachable: Silent when nothing came in time, Broken when
-        another attempt may do.
+        """Send one request and return one whole answer. Raises Unreachable: Silent when nothing came in time,
+        Broken when another attempt may succeed.
 
-        ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or whose end
-        nothing announces, is Broken: it could be a truncated sample.
+        ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or that has
+        neither length nor chunks, is Broken: it could be a truncated sample.
         """
         timeout = urllib3.Timeout(connect=min(timeout_s, MAX_CONNECT_S), read=timeout_s)
         try:
@@ -100,7 +101,7 @@ class Connections:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost sentence: urllib3 wraps the operating system's error in its own, twice."""
+    """Return the innermost text: urllib3 wraps the operating system's error in its own, twice."""
     inner = error.__cause__ or error.__context__
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror.lower()

@@ -15,11 +15,11 @@ from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.gate import Passage
 
 _PROBE_TIMEOUT_S = 2.0
-"""How long the one request waits that finds out whether a proxy has come back."""
+"""Time limit of the one request that tests if a proxy has come back."""
 
 
 def probe_timeout_s(passage: Passage, timeout_s: float) -> float:
-    """The wait that ``passage`` allows, in seconds."""
+    """Return the wait that ``passage`` allows, in seconds."""
     return min(timeout_s, _PROBE_TIMEOUT_S) if passage is Passage.PROBE else timeout_s
 
 
@@ -44,16 +44,16 @@ class Control:
         return f"Control({self.url!r})"
 
     def address(self, near: str | None) -> Address:
-        """Where batch and locate calls go, by preference to the Unix socket ``near``."""
+        """Return the address for batch and locate calls, with the preferred Unix socket ``near``."""
         parts = urlsplit(self.url)
         tls = parts.scheme == "https"
         return Address(self.host, parts.port or (443 if tls else 80), tls, parts.path, near)
 
     def headers(self) -> dict[str, str]:
-        """What every call carries."""
+        """Return the header fields of every call."""
         headers = {"accept-encoding": "identity"}
         if self._token is not None:
-            # Text of a header leaves as Latin-1, and the listener reads UTF-8.
+            # A header is encoded as Latin-1, but the listener reads UTF-8.
             headers["authorization"] = f"Bearer {self._token}".encode().decode("latin-1")
         return headers
 
@@ -68,7 +68,7 @@ class Control:
         extra: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Answer:
-        """One call, with ``extra`` headers, tried twice when the connection breaks. Raises Unreachable,
+        """Make one call, with ``extra`` headers, twice if the connection breaks. Raises Unreachable,
         ControlError for 4xx and 5xx.
         """
         headers = {**self.headers(), **(extra or {})}
@@ -79,7 +79,7 @@ class Control:
         try:
             answer = connections.send(method, url, headers=headers, body=data, timeout_s=timeout_s)
         except Broken:
-            # What an idle connection does when its server restarted. Every call is safe to repeat.
+            # An idle connection breaks when its server restarts. Every call is safe to repeat.
             answer = connections.send(method, url, headers=headers, body=data, timeout_s=timeout_s)
         if answer.status >= 300:
             raise refusal(self.url, method, path, answer.status, answer.body)
@@ -87,7 +87,7 @@ class Control:
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:
-    """The JSON object in ``answer``. Raises ConfigError when something else came, as from another server."""
+    """Return the JSON object in ``answer``. Raises ConfigError if it is none: another server answered."""
     try:
         value = json.loads(answer.body)
     except ValueError:
@@ -98,7 +98,7 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
 
 
 def refusal(url: str, method: str, path: str, status: int, body: bytes) -> ControlError:
-    """The error that a refused call raises, in the proxy's words where it gave some."""
+    """Return the error for a refused call, in the proxy's words if it gave any."""
     code, message, hint = "", "", ""
     try:
         told = json.loads(body)["error"]

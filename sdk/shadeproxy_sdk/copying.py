@@ -1,7 +1,7 @@
-"""Copying located samples by more than one thread, where the machine has cores for it.
+"""Copying of located samples by more than one thread, if the machine has cores for it.
 
-The kernel copies one page of a file after the other, so that one thread takes a fraction of what the memory
-gives, and Python's lock is free meanwhile. Law: nothing is still being written when ``copy`` has returned or
+The kernel copies one page of a file after the other, so one thread reaches a fraction of the memory's
+bandwidth, and Python's lock is free meanwhile. Law: no thread still writes when ``copy`` has returned or
 raised.
 """
 
@@ -17,18 +17,18 @@ from shadeproxy_sdk.locate import Located
 from shadeproxy_sdk.shared import worker_info
 
 _MOST_THREADS = 2
-# Of fewer bytes, or of shorter pieces, starting a thread and waiting for Python's lock cost what it saves.
+# Below these sizes, starting a thread and waiting for Python's lock cost what it saves.
 _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
 def copy(located: Located, positions: Sequence[int], landing: Landing, connections: Connections) -> int:
-    """As ``locate.copy``, by as many threads as help."""
+    """Copy like ``locate.copy``, with as many threads as help."""
     parts = located.split(threads_for(located))
     segments = connections.ways.segments
     others: list[Future[int]] = []
     try:
-        # Python starts nothing anew once its main thread has ended; another thread may train on.
+        # Python starts no thread after its main thread has ended, while another thread may still train.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, landing, segments)
@@ -42,7 +42,7 @@ def copy(located: Located, positions: Sequence[int], landing: Landing, connectio
 
 
 def threads_for(located: Located) -> int:
-    """How many threads shall copy."""
+    """Return the number of threads that should copy."""
     pieces, size_bytes = len(located.rows), located.size_bytes
     if size_bytes < max(_LEAST_BYTES, pieces * _LEAST_PIECE_BYTES):
         return 1
@@ -50,10 +50,10 @@ def threads_for(located: Located) -> int:
 
 
 def cores_of_this_process() -> int:
-    """Cores that are left for it, beside the other workers of its DataLoader and the other ranks of its
-    machine, as far as those are known; at least one.
+    """Return the cores left for this process, without those of the DataLoader's other workers and the
+    machine's other ranks, as far as these are known; at least one.
     """
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun tells it
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun
     return max(1, len(os.sched_getaffinity(0)) // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

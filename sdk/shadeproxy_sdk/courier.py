@@ -1,6 +1,6 @@
 """A daemon thread that delivers at an interval, so that the training loop never waits for a network.
 
-What is delivered is the caller's; here are only the rhythm, the bounded flush and the end at exit.
+The caller decides what is delivered; this module has only the rhythm, the bounded flush and the end at exit.
 """
 
 import atexit
@@ -15,11 +15,11 @@ _EXIT_FLUSH_S = 2.0
 
 
 class Courier:
-    """Calls ``deliver`` every ``interval_s`` and when asked. ``deliver`` returns whether nothing is left to
+    """Calls ``deliver`` every ``interval_s`` and on request. ``deliver`` returns True if nothing is left to
     send.
 
-    The thread starts with the first ``start``; in a forked child it starts anew. ``running``: whether that of
-    this process was started.
+    The first ``start`` starts the thread, and the first in a forked child starts a new one. ``running``: True
+    if this process has started its thread.
     """
 
     def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
@@ -41,17 +41,17 @@ class Courier:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called: what is delivered now is the last."""
+        """True if ``close`` was called: the next delivery is the last."""
         return self._closed
 
     def start(self) -> None:
-        """Make sure that the thread of this process runs; a look at ``running`` spares the call."""
+        """Start the thread of this process unless it runs; checking ``running`` first saves the call."""
         if self._closed or self.running:
             return
-        self._reset()  # A lock that was held in the parent at the fork stays held here for ever.
+        self._reset()  # A lock held in the parent at the fork would stay held here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        # Before, since others run while it starts, and may ask for it, too.
+        # Set first: other threads run during the start, and may call this too.
         self.running = True
         self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
@@ -64,7 +64,7 @@ class Courier:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver now; whether everything arrived within ``timeout_s``. Within ``deliver``: nothing."""
+        """Deliver now; do nothing within ``deliver``. Return whether all arrived within ``timeout_s``."""
         if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
         with self._changed:
@@ -75,8 +75,8 @@ class Courier:
             return arrived and self._clean
 
     def close(self, timeout_s: float) -> bool:
-        """Flush and end the thread; whether everything arrived. Idempotent; a closed courier starts no
-        more.
+        """Flush and end the thread. Return whether everything arrived. Idempotent; a closed courier starts no
+        thread any more.
         """
         self._closed = True
         if self._thread is None or self._pid != os.getpid():
@@ -86,7 +86,7 @@ class Courier:
             self._closing = True
             self._changed.notify_all()
         atexit.unregister(self.close)
-        if clean:  # Else it may be waiting for a dead proxy; it is a daemon, and ends when it sees the flag.
+        if clean:  # Else it may be waiting for a dead proxy; it is a daemon, and ends at the flag.
             self._thread.join(timeout_s)
         return clean
 
@@ -107,7 +107,7 @@ class Courier:
         try:
             return self._deliver()
         except Exception:  # noqa: BLE001 (see below)
-            # The thread must outlive a bug: training goes on, scores are late, and the trace says why.
+            # The thread must outlive a bug: training goes on, scores are late, and the trace shows the cause.
             _LOG.exception("Delivering scores failed")
             return False
 
@@ -120,5 +120,5 @@ def _after_fork() -> None:
         courier.running = False
 
 
-# Asking for the process's number at every start would be a system call at every training step.
+# A system call for the process id at every start would be one at every training step.
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,8 @@
 """A map-style torch Dataset over a manifest: ids in, decoded samples out, whole batches at a time.
 
-Law: a sample is whole or an error, never short; duplicates in a batch are fetched once and decoded each.
-It holds settings only, so it can be forked and pickled into workers; threads and sockets are the Client's.
+Law: a sample is whole or an error, never short. A sample that is twice in a batch is fetched once and decoded
+twice. The dataset holds settings only, so it can be forked and pickled into workers; the Client has threads
+and sockets.
 """
 
 import inspect
@@ -20,14 +21,14 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     """Samples ``(*decoded, sample_id)``.
 
     ``bucket``, ``prefix``: every object under it is a sample, ids in key order; or ``manifest``: these
-    samples. ``decode``: from the object's bytes to a value, or a tuple of values that are laid out before
-    the id. A function with two required positional parameters is called with ``(data, key)``, for where the
-    key holds the label; any other with ``(data)``. None: the bytes. ``shade.as_tensor``: uint8 tensors that
-    lie side by side, which ``shade.collate`` batches without a copy. It runs in the worker's own thread, one
-    sample at a time. ``views``: decode gets a writable memoryview of the sample's own bytes within the
-    batch's memory instead of ``bytes``; that saves a copy, and whoever keeps one keeps the whole batch.
-    ``name``: of the dataset at the proxy; by default made from bucket and prefix. Raises ConfigError,
-    ControlError, and ReadError when neither proxy nor origin can list it.
+    samples. ``decode``: turns the object's bytes into a value, or into a tuple of values that precede the id.
+    A function with two required positional parameters is called with ``(data, key)``, for labels in the key;
+    any other with ``(data)``. None: the bytes. ``shade.as_tensor``: uint8 tensors that lie side by side,
+    which ``shade.collate`` batches without a copy. ``decode`` runs in the worker's own thread, one sample at
+    a time. ``views``: ``decode`` gets a writable memoryview of the sample's own bytes within the batch's
+    memory instead of ``bytes``; that saves a copy, and keeping one view keeps the whole batch. ``name``: of
+    the dataset at the proxy; by default made from bucket and prefix. Raises ConfigError, ControlError, and
+    ReadError when neither proxy nor origin can list it.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """One sample. Raises IndexError, ReadError."""
+        """Return one sample. Raises IndexError, ReadError."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-        """The samples of one batch, in order, fetched together; DataLoader calls it. Raises as one sample."""
+        """Return the samples of one batch, in order, fetched together, for DataLoader. Raises ReadError."""
         if self._decode is as_tensor:
             return fetch_samples(self._client, self.manifest, indices)
         samples = self._client.views(self.manifest, indices)

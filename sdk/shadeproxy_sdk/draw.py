@@ -1,6 +1,6 @@
-"""How an epoch's order is drawn: pure functions from weights to ids, seeded, on numpy alone.
+"""Drawing of an epoch's order: pure functions from weights to ids, seeded, on numpy alone.
 
-Law: same arguments, same order, on every rank and machine. A draw never depends on which rank asks.
+Law: the same arguments give the same order on every rank and machine. A draw never depends on the rank.
 Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos & Fleuret, ICML'18, for the
 correction.
 """
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 _FIRST_SMOOTHING = 0.01
 _SMOOTHING_BOUNDS = (1e-6, 10.0)
-"""Ranks weigh ln 10 = 2.3 to ln(b + 9): beyond ten the smoothing would drown them."""
+"""Rank weights are ln 10 = 2.3 to ln(b + 9): beyond ten, the smoothing would outweigh them."""
 
 
 def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | None) -> float:
-    """SHADE's ``ls``: 0.01 x mean loss at first, then x exp((L - L_prev) / L_prev), the exponent within +-1.
+    """Return SHADE's ``ls``: 0.01 x mean loss at first, then x exp((L - L_prev) / L_prev), the exponent
+    within +-1.
 
-    Bounded to [1e-6, 10], so that no loss scale or spike makes the draw uniform, or singular, for ever.
+    It is bounded to [1e-6, 10], so that no loss scale or spike makes the draw uniform, or singular, for ever.
     """
     if smoothing is None or previous_loss is None:
         value = _FIRST_SMOOTHING * mean_loss
@@ -32,10 +33,10 @@ def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | Non
 
 
 def probabilities(weights: NDArray[np.float32], smoothing: float) -> NDArray[np.float64]:
-    """float64 (n,), sum 1: proportional to weight + ``smoothing``; an unknown weight (nan) counts as the
-    mean.
+    """Return float64 (n,), sum 1: proportional to weight + ``smoothing``; an unknown weight (nan) counts as
+    the mean.
 
-    Weights are ranks' logarithms, so positive; a column from elsewhere that is not is clipped to zero.
+    Weights are logarithms of ranks, so positive; a negative weight from elsewhere is clipped to zero.
     """
     known = np.isfinite(weights)
     mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
@@ -45,23 +46,22 @@ def probabilities(weights: NDArray[np.float32], smoothing: float) -> NDArray[np.
 
 
 def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.float64]:
-    """float64 (n,), sum 1: ``aggressiveness`` parts of ``chances``, the rest uniform."""
+    """Return float64 (n,), sum 1: ``aggressiveness`` parts of ``chances``, the rest uniform."""
     return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
 
 
 def importance_order(
     chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """An order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample.
+    """Return an order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample.
 
     The floor: one fixed permutation is dealt into ``coverage_epochs`` parts, and each epoch draws one part
-    once, so that any ``coverage_epochs`` epochs in a row read every sample. All other draws are
-    independent, with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f)
-    chance, with f the part's share of the draws, whence the correction is at most 1 / f, and its mean over
-    draws is one.
+    once, so any ``coverage_epochs`` epochs in a row read every sample. All other draws are independent, with
+    replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, with f the
+    part's share of the draws. So the correction is at most 1 / f, and its mean over draws is one.
 
-    Returns ids uint32 (length,) and float32 (n,). The part is shared out before anything depends on
-    weights, so the floor holds even where ranks know different weights.
+    Returns ids uint32 (length,) and float32 (n,). The part is dealt before anything depends on weights, so
+    the floor holds even if ranks know different weights.
     """
     samples = chances.size
     part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
@@ -86,9 +86,9 @@ def shade_order(
     seed: int,
     epoch: int,
 ) -> NDArray[np.uint32]:
-    """PADS as published, made reproducible: ``length`` draws from ``chances``, of which the cached ones
-    occur ``repeat`` times, evenly interleaved with the misses and cut to ``length``. Repetition thins
-    the misses out: the bound is ``repeat``, there is no floor. Returns uint32 (length,).
+    """Return PADS as published, but reproducible, uint32 (length,): ``length`` draws from ``chances``, of
+    which the cached ones occur ``repeat`` times, evenly interleaved with the misses and cut to ``length``.
+    Repetition reduces the share of misses: its bound is ``repeat``, there is no floor.
     """
     generator = np.random.default_rng([seed, epoch])
     drawn = _draw(chances, generator.random(length))
@@ -101,7 +101,7 @@ def shade_order(
 
 
 def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Inverse of the cumulative distribution: nearly equal ``chances`` give nearly equal draws."""
+    """Invert the cumulative distribution: nearly equal ``chances`` give nearly equal draws."""
     ladder = np.cumsum(chances)
     places = np.searchsorted(ladder, uniforms * ladder[-1], side="right")
     drawn: NDArray[np.int64] = np.minimum(places, chances.size - 1)

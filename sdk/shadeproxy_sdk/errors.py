@@ -19,7 +19,7 @@ class ConfigError(ShadeError):
 
 
 class ReadError(ShadeError):
-    """An object cannot be read: it is missing, forbidden, or nobody who has it answers."""
+    """An object cannot be read: it is missing, forbidden, or no server that has it answers."""
 
 
 class ControlError(ShadeError):
@@ -40,15 +40,15 @@ class Unreachable(ShadeError):
 
 
 class Broken(Unreachable):
-    """The connection broke under way, as an idle one does when its server restarts: worth another attempt."""
+    """The connection broke during a call, as an idle one does when its server restarts: try again."""
 
 
 class Silent(Unreachable):
-    """A server took the connection, or did not even refuse it, and gave no answer in time: it may be hung."""
+    """A server took the connection, or did not refuse it, but gave no answer in time: it may hang."""
 
 
 class BadAnswer(Unreachable):
-    """A server answered something that docs/protocol.md does not allow."""
+    """A server's answer breaks the rules of docs/protocol.md."""
 
 
 class Busy(ShadeError):
@@ -56,6 +56,6 @@ class Busy(ShadeError):
 
 
 def nobody_answers(what: str, proxy: str, origin: str | None) -> ReadError:
-    """The error of a read that neither side answers: ``proxy`` and ``origin`` say how each fares."""
+    """Return the error of a read that neither side answers: ``proxy`` and ``origin`` describe both."""
     second = "no origin is known" if origin is None else f"the origin {origin}"
     return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {NOBODY_ANSWERS}")

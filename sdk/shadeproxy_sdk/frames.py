@@ -1,11 +1,11 @@
-"""The answer of ``POST /v1/batch`` (docs/protocol.md): frames, each received straight into its place.
+"""The answer of ``POST /v1/batch`` (docs/protocol.md): frames, each received straight into place.
 
-Law: an answer that breaks a rule is worth nothing, so none of its samples is kept; of one that is only cut
-short the frames that arrived whole are kept, since each says its own length before its bytes.
+Law: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its whole frames
+are kept, because each frame gives its length before its bytes.
 
-Where the lengths of samples are believed to be known, many frames come in one system call, each into the
-place that it has if the answer goes on in the order of the call. Their headers are looked at afterwards, and
-what is not what was expected is received once more, frame by frame.
+If the lengths of samples are believed to be known, one system call receives many frames, each into the place
+that it has if the answer follows the order of the call. Their headers are checked afterwards, and frames that
+differ from the expected ones are received again, one by one.
 """
 
 import struct
@@ -24,20 +24,22 @@ MOST_BYTES = 5 << 40
 MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Frames and bytes in one system call: so much is copied once more where they are not what was expected."""
+"""Frames and bytes in one system call; this much is copied again if they are not the expected ones."""
 _ALONE_AFTER_SURPRISE = 16
-"""So many frames come one by one after one that was not what was expected, and twice as many each time: an
-answer with a cold sample in it goes on together, one in no order does not copy for ever."""
+"""Frames that come one by one after an unexpected one, twice as many each time. So an answer with one cold
+sample soon goes on together, and an answer without any order does not copy for ever.
+"""
 _CHUNK_FOLLOWS_BYTES = 28
-"""Behind a chunk that does not hold the last frame come at least that frame in a chunk and the last chunk:
-with the line ends 29 bytes."""
+"""A chunk without the last frame is followed by at least that frame in a chunk and by the last chunk: 29
+bytes with the line ends.
+"""
 
 
 def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: Landing) -> None:
     """Land the samples that the answer holds; item i of the request is sample ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
-    refuses stay missing: a plain GET tells why. Raises BadAnswer, and Broken when the answer is cut short.
+    refuses stay missing: a plain GET shows why. Raises BadAnswer, and Broken when the answer is cut short.
     """
     answer = _Answer(channel, positions, promised, landing)
     try:
@@ -65,7 +67,7 @@ class _Answer:
         self._alone_next = _ALONE_AFTER_SURPRISE
 
     def receive(self) -> None:
-        """Raises BadAnswer, Broken."""
+        """Receive all frames. Raises BadAnswer, Broken."""
         channel, waiting = self._channel, self._waiting
         raw = bytearray(FRAME.size)
         header = memoryview(raw)
@@ -91,7 +93,7 @@ class _Answer:
         channel.finish()
 
     def _receive_from(self, index: int, length: int) -> None:
-        """Land the item ``index``, whose header was read, and those behind it that come with it."""
+        """Land the item ``index``, whose header was read, and the items after it that come with it."""
         channel = self._channel
         try:
             view = self._landing.room(self._positions[index], length)
@@ -107,7 +109,7 @@ class _Answer:
             ends_chunk = length + sum(map(len, expected)) == at_hand
             came = channel.read_some([view, *expected], _CHUNK_FOLLOWS_BYTES if ends_chunk else FRAME.size)
         if came < length or not expected:
-            # The header of another frame, if only the last one, follows.
+            # At least the header of the last frame follows.
             channel.read_into(view[came:], FRAME.size)
             self._land(index, view)
             return
@@ -115,7 +117,7 @@ class _Answer:
         self._land_expected(index + 1, expected, came - length)
 
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
-        """Headers and samples, in turn, that are likely to follow item ``index`` in what is at hand."""
+        """Return views for the headers and samples, in turn, that probably follow item ``index`` at hand."""
         views: list[memoryview] = []
         lengths, total = self._landing.lengths, length
         most = min(at_hand, _MOST_TOGETHER_BYTES)
@@ -127,7 +129,7 @@ class _Answer:
             total += FRAME.size + lengths[position]
             is_promised = self._promised[position] in {lengths[position], UNKNOWN}
             if lengths[position] == UNKNOWN or not is_promised or total > most:
-                break  # a frame that comes alone is held against what was promised
+                break  # a frame received alone is checked against the promised length
             views += (
                 self._headers[first : first + FRAME.size],
                 self._landing.room(position, lengths[position]),
@@ -135,7 +137,7 @@ class _Answer:
         return views
 
     def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
-        """Land those of ``expected``, of which ``came`` bytes are there, that are what was expected."""
+        """Land the ``expected`` frames that came whole and as expected; ``came`` bytes of them are there."""
         whole = 0
         for header, view in zip(expected[::2], expected[1::2], strict=True):
             stop = whole + FRAME.size + len(view)

@@ -1,7 +1,7 @@
-"""Whether a server that failed is worth asking again; the growing pause lives here, and no I/O.
+"""A circuit breaker for a server that failed: a growing pause between attempts, without I/O.
 
-One request at a time may probe a shut gate, and only after the pause; the pause doubles while probes fail.
-So a dead proxy costs training one failed request a pause, not one a sample.
+One request at a time may probe a shut gate, and only after the pause; the pause doubles while probes fail. So
+a dead proxy costs training one failed request a pause, not one a sample.
 """
 
 import threading
@@ -13,7 +13,7 @@ _MOST_GATES = 256
 
 
 class Passage(Enum):
-    """OPEN: ask. PROBE: ask, you are the only one and should not wait long. SHUT: do not ask."""
+    """OPEN: ask. PROBE: ask; this is the only request, and should not wait long. SHUT: do not ask."""
 
     OPEN = auto()
     PROBE = auto()
@@ -35,14 +35,14 @@ class Gate:
         self.reason = ""
 
     def hurry(self, pause_s: float) -> None:
-        """Somebody waits for this server and has no other: probe it within ``pause_s``."""
+        """Shorten the pause to ``pause_s``, because a caller waits for this server and has no other."""
         with self._lock:
             if self._reopens_at is not None:
                 self._reopens_at = min(self._reopens_at, self._clock() + pause_s)
 
     def ask(self) -> Passage:
-        """May this request go? A PROBE must be followed by ``failed`` or ``succeeded``, or the pause runs
-        again.
+        """Return whether this request may go. A PROBE must be followed by ``failed`` or ``succeeded``, or the
+        pause begins again.
         """
         with self._lock:
             if self._reopens_at is None:
@@ -54,17 +54,17 @@ class Gate:
             return Passage.PROBE
 
     def failed(self, passage: Passage, reason: str) -> None:
-        """The request that had ``passage`` got no answer, because of ``reason``."""
+        """Note that the request with ``passage`` got no answer, because of ``reason``."""
         with self._lock:
             self.reason = reason
             if passage is Passage.PROBE:
                 self._pause_s = min(2 * self._pause_s, self._max_pause_s)
             elif self._reopens_at is not None:
-                return  # Another request that set out with this one has shut the gate already.
+                return  # Another request of the same time has already shut the gate.
             self._reopens_at = self._clock() + self._pause_s
 
     def succeeded(self) -> None:
-        """The server answered: ask freely again."""
+        """Open the gate: the server answered."""
         with self._lock:
             self._reopens_at = None
             self._pause_s = self._first_pause_s
@@ -73,7 +73,7 @@ class Gate:
 class Gates:
     """A gate for each of many names. Thread-safe.
 
-    Only gates that are shut are kept, at most ``most``; beyond it the one that was shut first opens.
+    Only shut gates are kept, at most ``most``; beyond that, the one that was shut first opens.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Gates:
         return len(self._shut)
 
     def ask(self, name: Hashable) -> Passage:
-        """As ``Gate.ask``."""
+        """Return the passage of ``name``; see ``Gate.ask``."""
         with self._lock:
             gate = self._shut.get(name)
         return Passage.OPEN if gate is None else gate.ask()
 
     def failed(self, name: Hashable, passage: Passage, reason: str) -> None:
-        """As ``Gate.failed``."""
+        """Note a failure of ``name``; see ``Gate.failed``."""
         with self._lock:
             gate = self._shut.get(name)
             if gate is None:
@@ -105,6 +105,6 @@ class Gates:
         gate.failed(passage, reason)
 
     def succeeded(self, name: Hashable) -> None:
-        """As ``Gate.succeeded``."""
+        """Open the gate of ``name``; see ``Gate.succeeded``."""
         with self._lock:
             self._shut.pop(name, None)

@@ -1,7 +1,7 @@
-"""What was known of the samples when half of an epoch had been reported: the next one is drawn from that.
+"""A snapshot of the scores when half of an epoch has been reported: the next epoch is drawn from it.
 
-Law: the moment is counted in reported samples, never in time, so the same reports give the same draw however
-fast anybody was. Not thread-safe, no I/O.
+Law: the moment is counted in reported samples, never in time, so the same reports give the same draw at any
+speed. Not thread-safe, no I/O.
 """
 
 import math
@@ -14,8 +14,8 @@ from shadeproxy_sdk.scoreboard import Scoreboard
 
 
 class Known(NamedTuple):
-    """``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None where nobody can tell that all
-    ranks agree on.
+    """Scores of samples. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if there is no
+    value that all ranks share.
     """
 
     weights: NDArray[np.float32]
@@ -23,7 +23,7 @@ class Known(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "Known":
-        """What the proxy answered: the column's bytes, and the header field, which may be no number."""
+        """Parse the proxy's answer: the column's bytes, and the header field, which may be no number."""
         try:
             value = float(mean_loss or "nan")
         except ValueError:
@@ -32,7 +32,7 @@ class Known(NamedTuple):
 
 
 class Halfway:
-    """Counts the reports of the epoch that was begun last, and keeps what was known at its half."""
+    """Counts the reports of the current epoch, and keeps a snapshot of the scores at its half."""
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -40,12 +40,12 @@ class Halfway:
         self._known: dict[int, Known] = {}
 
     def begin(self, epoch: int, start: int, length: int) -> None:
-        """``epoch`` begins at sample ``start`` of ``length``; a half that was passed stays as it was."""
+        """Begin ``epoch`` at sample ``start`` of ``length``; a snapshot that was taken stays."""
         self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
 
     def count(self, epoch: int, samples: int, board: Scoreboard) -> None:
-        """``samples`` more of ``epoch`` are on ``board``."""
+        """Count ``samples`` more of ``epoch``, which are on ``board``."""
         if epoch != self._epoch:
             return
         self._counted += samples
@@ -53,5 +53,5 @@ class Halfway:
             self._known[epoch] = Known(board.weights.copy(), board.mean_loss())
 
     def known(self, epoch: int) -> Known | None:
-        """What was known at the half of ``epoch``; None when it was not reached."""
+        """Return the snapshot at the half of ``epoch``; None if the half was not reached."""
         return self._known.get(epoch)

@@ -1,4 +1,4 @@
-"""For Trainer of Hugging Face transformers: a callback, and a mixin that takes its mean loss apart by sample.
+"""For Trainer of Hugging Face transformers: a callback, and a mixin that splits its mean loss by sample.
 
 Never raises into the loop (callbacks.py). Trainer asks the model for one loss a batch and its callbacks never
 see the batch, so scores need the mixin; the callback alone begins epochs and passes on validation.
@@ -30,17 +30,18 @@ SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class ShadeTrainerCallback(TrainerCallback):
-    """Begins epochs, tells the sampler of evaluations, and keeps its state beside each checkpoint.
+    """Begins epochs, passes evaluations to the sampler, and saves its state beside each checkpoint.
 
-    ``sampler``: the training loader's. ``monitor``: a metric of ``evaluate`` ("eval_loss") that says whether
-    validation improves, smaller being ``better`` ("min") or larger ("max"), for samplers that adapt to it.
+    ``sampler``: the training loader's. ``monitor``: a metric of ``evaluate`` ("eval_loss") that shows if
+    validation improves, for samplers that adapt to it; ``better``: if smaller ("min") or larger ("max") is an
+    improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "min") -> None:
         self._beside = Companion(sampler, monitor=monitor, better=better)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """The losses of one batch, for a Trainer without the mixin. Never raises."""
+        """Report the losses of one batch, for a Trainer without the mixin. Never raises."""
         self._beside.report(ids, losses)
 
     # ------------------------------------------------------------------ Trainer's side
@@ -71,7 +72,7 @@ class ShadeTrainerCallback(TrainerCallback):
 
     def _resume(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
-        # Trainer itself passes over the batches that were trained on.
+        # Trainer itself skips the batches that were trained on.
         self._beside.sampler.load_state_dict(state | {"position": 0})
 
 
@@ -80,10 +81,10 @@ class ShadeTrainerMixin:
     reports each sample's loss.
 
     ``train_dataset``: an S3Dataset whose decode returns a dict of features. ``shade_sampler``: a ShadeSampler
-    of its job; with several processes made with rank and world size, because it deals the samples itself.
+    of its job; for several processes made with rank and world size, because it deals the samples itself.
     ``shade_losses``: from outputs and labels to one loss a sample; by default ``class_losses``. In mode
-    "importance" the loss that is trained on is the mean of the corrected sample losses; in the others it is
-    the one that Trainer computes. ``shade_monitor``, ``shade_better``: as in ShadeTrainerCallback.
+    "importance" the training loss is the mean of the corrected sample losses; in other modes it is the one
+    that Trainer computes. ``shade_monitor``, ``shade_better``: as in ShadeTrainerCallback.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class ShadeTrainerMixin:
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
         if self._corrects:
-            # Ours is the mean of a batch, which Trainer then divides by the steps it accumulates.
+            # This loss is the mean of a batch, which Trainer then divides by its accumulation steps.
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
         trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The loader of ``train_dataset``; not prepared by accelerate, which would deal the samples again."""
+        """Return the loader of ``train_dataset``, unprepared: accelerate would deal the samples again."""
         trainer = cast(Any, self)
         args = trainer.args
         return DataLoader(
@@ -124,7 +125,7 @@ class ShadeTrainerMixin:
         )
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """Trainer's loss, or in mode "importance" the corrected one; each sample's loss is reported."""
+        """Return Trainer's loss, or in mode "importance" the corrected one; report each sample's loss."""
         above: Any = super()
         ids = inputs.pop(SAMPLE_IDS, None)
         labels = inputs.get("labels")  # Trainer may take them out.
@@ -135,7 +136,7 @@ class ShadeTrainerMixin:
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Trainer's, without ids."""
+        """Call Trainer's method without the ids."""
         above: Any = super()
         inputs.pop(SAMPLE_IDS, None)
         return above.prediction_step(model, inputs, *args, **kwargs)
@@ -148,7 +149,7 @@ class ShadeTrainerMixin:
 
 
 class SampleCollator:
-    """``collate`` for samples ``(features, id)``, with the ids under SAMPLE_IDS; other samples as it does."""
+    """``collate`` for samples ``(features, id)``, with the ids under SAMPLE_IDS; passes on other samples."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -163,12 +164,12 @@ class SampleCollator:
 
 
 def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of classification: logits (b, classes), labels (b,)."""
+    """Return the cross entropy of classification: logits (b, classes), labels (b,)."""
     return functional.cross_entropy(_logits(outputs), labels, reduction="none")
 
 
 def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy of each next token: logits (b, t, words), labels (b, t), where -100 is none."""
+    """Return the mean cross entropy of each next token: logits (b, t, words), labels (b, t), -100 is none."""
     logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]
     losses = functional.cross_entropy(logits.transpose(1, 2), coming, reduction="none", ignore_index=-100)
     return losses.sum(1) / (coming != -100).sum(1).clamp(min=1)

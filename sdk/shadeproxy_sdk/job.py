@@ -1,9 +1,8 @@
-"""A training run as the proxy knows it: scores, orders, progress and stall go out, weights and residency
-come in.
+"""A training run at the proxy: sends scores, orders, progress and stall; receives weights and residency.
 
-Law: ``report`` and ``progress`` return at once and never raise, whatever is passed and whoever is dead.
-So the loop takes no lock: the queue is a deque, whose append is atomic and drops the oldest by itself. The
-board's lock is the background's and the samplers'; no network under it.
+Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. So the
+loop takes no lock: the queue is a deque, whose append is atomic and drops the oldest by itself. The board's
+lock belongs to the background thread and the samplers, and is never held during a network call.
 """
 
 import logging
@@ -42,8 +41,8 @@ _SHARE_TIMEOUT_S = 5.0
 
 
 class Job:
-    """Made by ``Client.job``. It lives in the process that trains; DataLoader workers need only the
-    dataset.
+    """A training run, made by ``Client.job``. It lives in the training process; DataLoader workers need only
+    the dataset.
     """
 
     def __init__(
@@ -85,19 +84,20 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the proxy knows it by: another one than was asked for, where another run has that."""
+        """Name at the proxy; differs from the requested name if another run has that."""
         return self._proxy.name
 
     # ------------------------------------------------------------------ the training loop
 
     def report(self, ids: Any, losses: Any, *, mask: Any = None, lengths: Any = None) -> None:
-        """The losses of one batch: ``ids`` integers (b,); ``losses`` (b,), whatever number tells how hard
-        each sample is, or (b, ...), as of tokens, whose mean is taken; tensors or arrays.
+        """Report the losses of one batch: ``ids`` integers (b,); ``losses`` (b,), any number that grows with
+        a sample's difficulty, or (b, ...), like losses of tokens, of which the mean is taken; tensors or
+        arrays.
 
-        ``mask``: of the shape of ``losses``, true where a loss counts, as ``labels != -100``. ``lengths``:
-        integers (b,), of losses (b, tokens) only so many from the left count. A sample of which nothing
-        counts is left out. Copies and returns; means, ranking and sending happen in the background. What
-        makes no sense is counted (``stats``) and logged once.
+        ``mask``: same shape as ``losses``, true where a loss counts, like ``labels != -100``. ``lengths``:
+        integers (b,), for losses (b, tokens): only this many from the left count. A sample without counting
+        losses is left out. It copies and returns; means, ranking and sending happen in the background.
+        Invalid input is counted (``stats``) and logged once.
         """
         try:
             if mask is not None and lengths is not None:
@@ -119,10 +119,10 @@ class Job:
             self._reject(error)
 
     def progress(self, position: int, stall_s: float = 0.0) -> None:
-        """This rank finished ``position`` samples of the epoch and waited ``stall_s`` seconds since it last
-        said so.
+        """Report that this rank finished ``position`` samples of the epoch, and waited ``stall_s`` seconds
+        since the last report.
 
-        Not needed beside ``timed`` or ``report``, which count by themselves. Returns at once, never raises.
+        Not needed with ``timed`` or ``report``, which count by themselves. Returns at once, never raises.
         """
         try:
             self._progress.told(int(position), float(stall_s))
@@ -133,7 +133,7 @@ class Job:
             self._reject(error)
 
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches; the time that the loop waits for them is reported as stall.
+        """Yield the same batches, and report the time that the loop waits for them as stall.
 
         Without it the wait is estimated (waiting.py). A batch is a tuple or list whose last element is the
         sample ids; other batches are timed, not counted.
@@ -150,16 +150,16 @@ class Job:
             self._progress.timed(0, meter.lap())
             self._watch.timed(-1)
 
-    # ------------------------------------------------------------------ what samplers ask
+    # ------------------------------------------------------------------ for samplers
 
     @property
     def epoch(self) -> int:
-        """The epoch that reads and reports belong to now, in every process of this rank."""
+        """Current epoch of reads and reports, in every process of this rank."""
         return self._tag.epoch.value
 
     @property
     def position(self) -> int | None:
-        """Samples of this epoch that training finished, as far as anybody counted; else None."""
+        """Number of samples of this epoch that training finished; None if they are not counted."""
         return self._progress.position
 
     def begin(
@@ -171,9 +171,9 @@ class Job:
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """An epoch of ``length`` samples begins at sample ``start`` of this rank; ``sampler`` calls it.
+        """Begin an epoch of ``length`` samples at sample ``start`` of this rank; ``sampler`` calls it.
 
-        ``ahead`` is called now and then by the thread that sends, to announce what became known meanwhile.
+        The sending thread calls ``ahead`` from time to time, to announce orders that became known meanwhile.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -187,49 +187,50 @@ class Job:
             self._orders.begin(epoch)
 
     def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
-        """This rank reads the samples ``order``, u32 (k,), in ``epoch``: the proxy keeps and fetches them in
-        time. Returns at once, never raises; the array must not change afterwards. Samplers call it.
+        """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``: the proxy keeps and
+        fetches them in time. Returns at once, never raises; the array must not change afterwards. Samplers
+        call it.
         """
         orders = self._orders
-        # What is known is announced again at every delivery: waking for it would deliver without end.
+        # Each delivery announces known orders again: waking the thread for them would never end.
         if orders is not None and orders.put(epoch, order):
             self._courier.wake()
 
     def exhausted(self, epoch: int) -> None:
-        """The sampler has given all of ``epoch``, or nobody wants the rest."""
+        """Note that the sampler has yielded all of ``epoch``, or that its iteration was given up."""
         if epoch == self.epoch:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Samplers that nobody reports for: about ``position`` samples of the epoch were used."""
+        """Set the position from the sampler, about ``position`` samples, for loops without reports."""
         self._progress.gave(position)
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean loss of the latest epoch that has reports, over this rank's samples; None before the first."""
+        """Mean loss of this rank's samples in the latest reported epoch; None before the first report."""
         self._settle()
         with self._board_lock:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """The weights of ``known``."""
+        """Return the weights of ``known``."""
         known = self.known(epoch)
         return None if known is None else known.weights
 
     def half_reported(self, epoch: int) -> bool:
-        """Whether losses of half of this rank's samples of ``epoch`` were reported."""
+        """Return whether losses of half of this rank's samples of ``epoch`` were reported."""
         self._settle()
         with self._board_lock:
             return self._halfway.known(epoch) is not None
 
     def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> Known | None:
-        """What ``epoch`` is to be drawn from: each sample's latest weight, and the mean loss; None before
-        the first report.
+        """Return the scores to draw ``epoch`` from: each sample's latest weight, and the mean loss; None
+        before the first report.
 
-        One rank: as of now, or, with ``halfway``, as of the half of the epoch before where it was reached.
-        Several: the proxy's column for ``epoch``, which holds everybody's scores, and the mean loss of the
-        rank that asked first; the same for all who ask. Without a proxy this rank's own, or, with
-        ``shared``, None.
+        One rank: the current scores, or, with ``halfway``, those at the half of the epoch before, if it was
+        reached. Several: the proxy's column for ``epoch`` with the scores of all ranks, and the mean loss of
+        the rank that asked first; all ranks get the same. Without a proxy: this rank's own, or None with
+        ``shared``.
         """
         self._settle()
         with self._board_lock:
@@ -247,7 +248,7 @@ class Job:
         return Known.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
-        """Which samples the proxy holds, bool (samples,); None without a proxy."""
+        """Return which samples the proxy holds, bool (samples,); None without a proxy."""
         answer = self._proxy.fetch("/residency")
         if answer is None or len(answer.body) * 8 < len(self.manifest):
             return None
@@ -255,13 +256,13 @@ class Job:
         return np.unpackbits(packed, count=len(self.manifest), bitorder="little").astype(np.bool_)
 
     def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """What a checkpoint needs to go on with the same weights: ``Scoreboard.state``."""
+        """Return the scores for a checkpoint: ``Scoreboard.state``."""
         self._settle()
         with self._board_lock:
             return self._board.state()
 
     def restore_scores(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Back to ``scores_state``. Raises ValueError when it is of another dataset."""
+        """Restore ``scores_state``. Raises ValueError when it is of another dataset."""
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
@@ -270,7 +271,7 @@ class Job:
     # ------------------------------------------------------------------ sending
 
     def stats(self) -> JobStats:
-        """Counts since the job began."""
+        """Return counts since the job began."""
         with self._board_lock:
             return JobStats(
                 reported=self._reported,
@@ -284,12 +285,12 @@ class Job:
             )
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what waits; whether all of it arrived within ``timeout_s``."""
+        """Send what waits. Return whether all of it arrived within ``timeout_s``."""
         return self._courier.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Flush, withdraw the orders that this rank has announced, tell the proxy that it has ended, and end
-        the background thread; happens by itself, for at most 2 s, when the process ends.
+        """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
+        thread. It also happens at the end of the process, for at most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()
@@ -298,7 +299,7 @@ class Job:
         return self._courier.close(timeout_s)
 
     def _settle(self) -> None:
-        """Rank everything that was reported until now."""
+        """Rank everything that was reported so far."""
         with self._board_lock:
             while True:
                 try:
@@ -314,7 +315,7 @@ class Job:
                     ValueError,
                     TypeError,
                     RuntimeError,
-                ) as error:  # RuntimeError: what a failed device raises
+                ) as error:  # RuntimeError: raised by a failed device
                     self._reject(error)
 
     def _deliver(self) -> bool:
@@ -322,7 +323,7 @@ class Job:
         if self._courier.closed:
             said = self._send_progress() and self._send_scores() and self._withdraw_orders()
             return said and self._proxy.delete(f"/ranks/{self.rank}")
-        # Orders first: a position is one in an order. Scores before what is drawn from them.
+        # Orders first, because a position refers to one. Scores before orders that are drawn from them.
         sent = self._send_orders() and self._send_progress() and self._send_scores()
         if sent and self._ahead is not None:
             self._ahead()
@@ -356,7 +357,7 @@ class Job:
         return True
 
     def _withdraw_orders(self) -> bool:
-        """What nobody will read is not to be kept, nor fetched, until the job expires."""
+        """Withdraw the orders, so that the proxy neither keeps nor fetches for them until the job expires."""
         orders = self._orders
         for epoch in orders.told() if orders is not None else ():
             if not self._proxy.delete(f"/epochs/{epoch}/order?rank={self.rank}"):

@@ -1,4 +1,4 @@
-"""What a job counts of itself, for whoever asks."""
+"""Counts of a job about itself."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ class JobStats:
     """Counts since the job began.
 
     ``reported``: batches given to ``report``; ``dropped``: of these, pushed out of a full queue;
-    ``rejected``: of these, made no sense; ``not_finite``: samples whose loss was nan or inf, or of which no
-    token counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of
-    orders that the proxy took; ``failures``: calls to the proxy that failed.
+    ``rejected``: of these, invalid; ``not_finite``: samples whose loss was nan or inf, or of which no token
+    counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of orders
+    that the proxy took; ``failures``: calls to the proxy that failed.
     """
 
     reported: int

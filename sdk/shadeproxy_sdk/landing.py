@@ -1,7 +1,7 @@
-"""Where the samples of one batch go: side by side in one buffer as far as their lengths are known.
+"""The buffer of one batch: samples lie side by side as far as their lengths are known.
 
-Laws: ``views`` holds whole samples only, None for what is not there yet; a sample whose length is not that
-of its slot gets bytes of its own, so a wrong guess costs a copy and never a byte. No I/O.
+Laws: ``views`` holds whole samples only, None for those still missing; a sample whose length differs from its
+slot gets bytes of its own, so a wrong guess costs a copy and never a byte. No I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 
 def heap(length_bytes: int) -> memoryview:
-    """Plain memory, not zeroed: numpy asks for huge pages, which halves the cost of touching 25 MB anew."""
+    """Return plain memory, not zeroed; numpy's huge pages halve the cost of first touching 25 MB."""
     return np.empty(length_bytes, np.uint8).data
 
 
@@ -34,10 +34,10 @@ def check_rows(out: NDArray[np.uint8], count: int) -> None:
 
 
 class LengthGuess:
-    """The one length that all whole objects of a dataset had so far; UNKNOWN from the first that differs.
+    """The one length of all whole objects of a dataset so far; UNKNOWN from the first that differs.
 
-    Samples of one length are what is stacked without a copy; where lengths vary nothing is lost by bytes of
-    their own.
+    Only samples of one length are stacked without a copy; where lengths vary, bytes of their own lose
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class LengthGuess:
         self._varies = False
 
     def seen(self, length: int) -> None:
-        """A sample has ``length`` bytes."""
+        """Note that a sample has ``length`` bytes."""
         if self._varies or length == self.length:
             return
         self._varies = self.length != UNKNOWN
@@ -55,7 +55,7 @@ class LengthGuess:
 class Landing:
     """The samples ``ids``, in that order; ``views[i]`` is the i-th once it is whole.
 
-    One that is named again waits for its twin instead of being fetched twice.
+    A repeated sample waits for its twin instead of being fetched twice.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Landing:
         self._final = True
 
     def lay(self, lengths: Sequence[int], allocate: Allocate) -> None:
-        """Give every sample with a known length a slot, side by side; what is there already moves in."""
+        """Give every sample of known length a slot, side by side; move samples that are there into theirs."""
         if self._final:
             return
         self.lengths = list(lengths)
@@ -93,25 +93,25 @@ class Landing:
 
     @property
     def laid(self) -> bool:
-        """Whether there are slots."""
+        """True if there are slots."""
         return self._buffer is not None
 
     def missing(self) -> list[int]:
-        """Positions of what is to be fetched still."""
+        """Return the positions that must still be fetched."""
         twins = self._twins
         return [
             position for position, data in enumerate(self.views) if data is None and position not in twins
         ]
 
     def room(self, position: int, length: int) -> memoryview:
-        """``length`` writable bytes for a sample, for ``views`` when they are filled."""
+        """Return ``length`` writable bytes for a sample; put them into ``views`` when they are filled."""
         if self._buffer is None or length != self.lengths[position]:
             return memoryview(bytearray(length))
         start = self._starts[position]
         return self._buffer[start : start + length]
 
     def put(self, position: int, data: Data) -> None:
-        """A whole sample that lies elsewhere: copied into its slot, or kept as it is where it has none."""
+        """Store a whole sample from elsewhere: copy it into its slot, or keep it if it has none."""
         if self._buffer is not None and len(data) == self.lengths[position]:
             room = self.room(position, len(data))
             room[:] = data
@@ -119,16 +119,16 @@ class Landing:
         self.views[position] = data
 
     def finish(self) -> list[Data]:
-        """All samples. None may be missing."""
+        """Return all samples; no sample may be missing."""
         for position, first in self._twins.items():
             data = self.views[first]
             assert data is not None
-            # Whoever writes into one must not write into the other.
+            # A write into one must not change the other.
             self.put(position, data if self.in_slot(first) else bytes(data))
         return [data for data in self.views if data is not None]
 
     def stacked_bytes(self) -> int:
-        """The length of every sample where all lie in the buffer and have one length, else 0."""
+        """Return the length of every sample if all lie in the buffer and have one length, else 0."""
         length, buffer = self.lengths[0] if self.lengths else 0, self._buffer
         if buffer is None or length <= 0 or any(one != length for one in self.lengths):
             return 0
@@ -137,6 +137,6 @@ class Landing:
         return length if here else 0
 
     def in_slot(self, position: int) -> bool:
-        """Whether the sample lies in the buffer."""
+        """Return whether the sample lies in the buffer."""
         data, buffer = self.views[position], self._buffer
         return isinstance(data, memoryview) and buffer is not None and data.obj is buffer.obj

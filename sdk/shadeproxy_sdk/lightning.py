@@ -1,4 +1,4 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``): what the README's loop does by hand.
+"""A callback for Lightning (``lightning``, ``pytorch_lightning``): the steps of the README's loop.
 
 Never raises into the loop (callbacks.py).
 """
@@ -22,9 +22,9 @@ class ShadeCallback(Callback):
 
     ``training_step`` returns ``{"loss": ..., "ids": ids, "losses": losses}``, where ``losses`` has one loss a
     sample; or it calls ``report(ids, losses)``. ``sampler``: the training loader's. ``monitor``: a logged
-    metric that says whether validation improves, larger being ``better`` ("max") or smaller ("min"), for
-    samplers that adapt to it. With several devices: ``Trainer(use_distributed_sampler=False)``, and a job
-    made with rank and world size, because the sampler deals the samples itself.
+    metric that shows if validation improves, for samplers that adapt to it; ``better``: if larger ("max") or
+    smaller ("min") is an improvement. With several devices: ``Trainer(use_distributed_sampler=False)``, and a
+    job made with rank and world size, because the sampler deals the samples itself.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "max") -> None:
@@ -32,7 +32,7 @@ class ShadeCallback(Callback):
         self._beside = Companion(sampler, monitor=monitor, better=better)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """The losses of one batch, where ``training_step`` cannot return them. Never raises."""
+        """Report the losses of one batch, if ``training_step`` cannot return them. Never raises."""
         self._beside.report(ids, losses)
 
     # ------------------------------------------------------------------ Lightning's side
@@ -65,11 +65,11 @@ class ShadeCallback(Callback):
         self._beside.safely(self._beside.sampler.job.flush)
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state, for checkpoints."""
+        """Return the sampler's state, for checkpoints."""
         return self._beside.safely(self._beside.sampler.state_dict) or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was taken; at its start when it was the end of an epoch."""
+        """Continue at the checkpoint; at the next epoch if it was taken at the end of one."""
         if state_dict:
             self._beside.safely(self._resume, state_dict)
 
@@ -77,5 +77,5 @@ class ShadeCallback(Callback):
         sampler = self._beside.sampler
         sampler.load_state_dict(state)
         if state["position"] >= len(sampler):
-            # Lightning makes the first iterator before it says which epoch it is.
+            # Lightning makes the first iterator before it sets the epoch.
             sampler.set_epoch(state["epoch"] + 1)

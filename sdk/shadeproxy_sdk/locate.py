@@ -1,9 +1,9 @@
-"""The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of what it points at.
+"""The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of the samples it points to.
 
-The law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If
-they are those that the proxy told, the copy is right: a record dies header first, its bytes are overwritten
-later, and no two records have one header. If they are not, the copy is worth nothing and is dropped.
-Nothing is held while copying, so a reader that dies, or is slow, is in nobody's way.
+The law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If they
+equal the header in the answer, the copy is right: a record dies header first, its bytes are overwritten
+later, and no two records have one header. If they differ, the copy is dropped. A reader holds nothing while
+it copies, so a dead or slow reader blocks nothing.
 """
 
 import itertools
@@ -56,11 +56,11 @@ class Located(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of all pieces."""
+        """Bytes of all pieces."""
         return int(self.rows["length"].sum())
 
     def split(self, parts: int) -> list["Located"]:
-        """The same in at most ``parts`` parts of whole items, of about as many pieces; at least one."""
+        """Split into at most ``parts`` parts of whole items with about equally many pieces; at least one."""
         index = self.rows["index"]
         parts = min(parts, len(index))
         cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
@@ -70,13 +70,13 @@ class Located(NamedTuple):
         return [self._replace(rows=self.rows[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
     def without(self, unwanted: NDArray[np.bool_]) -> "Located":
-        """The same but for the items ``unwanted[i]``."""
+        """Return the same without the items ``unwanted[i]``."""
         rows = self.rows[~unwanted[self.rows["index"]]]
         return Located(self.files, rows, np.where(unwanted, UNKNOWN, self.lengths))
 
 
 def decode(body: bytes, count: int) -> Located:
-    """What an answer for ``count`` items says. Raises BadAnswer when it breaks a rule of the format."""
+    """Parse an answer for ``count`` items. Raises BadAnswer when it breaks a rule of the format."""
     try:
         json_bytes, rows = HEAD.unpack_from(body)
         files = json.loads(body[HEAD.size : HEAD.size + json_bytes])["files"]
@@ -91,7 +91,7 @@ def decode(body: bytes, count: int) -> Located:
         raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")
     records = records[records["status"] == _HERE]
     lengths = np.full(count, UNKNOWN, np.int64)
-    # Of an item with several pieces the last one's end is the item's.
+    # The end of an item's last piece is the item's length.
     index = records["index"]
     last = np.ones(len(index), np.bool_)
     np.not_equal(index[1:], index[:-1], out=last[:-1])
@@ -100,10 +100,10 @@ def decode(body: bytes, count: int) -> Located:
 
 
 def copy(located: Located, positions: Sequence[int], landing: Landing, segments: Segments) -> int:
-    """Land what can be read of ``located``, whose item i is sample ``positions[i]``; how many samples.
+    """Land the readable samples of ``located``, whose item i is sample ``positions[i]``. Return how many.
 
     The others stay missing: evicted meanwhile, or in files that this process may not open. Several threads
-    may copy into one landing, each other samples.
+    may copy into one landing, each its own samples.
     """
     landed, copied, view, whole = 0, -1, memoryview(b""), False
     descriptors: dict[int, int | None] = {}
@@ -134,7 +134,7 @@ def copy(located: Located, positions: Sequence[int], landing: Landing, segments:
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
-    """Whether ``room`` was filled from ``offset`` on, and ``header`` stood afterwards."""
+    """Fill ``room`` from ``offset`` on. Return whether that worked and ``header`` stood there afterwards."""
     length = len(room)
     try:
         read = os.preadv(descriptor, [room], offset)
@@ -147,8 +147,8 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
 
 
 def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Whether every item is here and in one piece, the usual case: seen by whole words, at a third of the
-    cost of ``_obeys``, which then holds too.
+    """Return whether every item is here and in one piece, the usual case. It implies ``_obeys`` and compares
+    whole words, at a third of the cost.
     """
     if not (count and len(records) == count and isinstance(files, list)):
         return False
@@ -165,7 +165,7 @@ def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
 
 
 def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Whether the records are in order of index, and the pieces of each item follow each other."""
+    """Return whether records are in order of index, and the pieces of each item follow each other."""
     if not (isinstance(files, list) and all(isinstance(path, str) for path in files)):
         return False
     if not len(records):

@@ -1,10 +1,10 @@
-"""Losses and ids as a training loop has them, torch tensors or arrays, made into one number a sample
-without stalling the loop.
+"""Losses and ids from a training loop, torch tensors or arrays, as one number a sample, without stalling the
+loop.
 
-torch is never imported here: a tensor is known by its methods, and whoever has one has imported torch. Few
-calls on purpose: after a training step nothing of ours is in the CPU's caches, and each call costs 2-10 us
-(measured: the first ``Tensor.numpy`` 20 us, a copy by ``np.array`` 12, by ``tobytes`` 5). So the loop only
-copies bytes; arrays and means over tokens are made where the copies are looked at.
+torch is never imported here: a tensor is recognised by its methods, and code that has one has imported torch.
+The calls are few, because after a training step none of this code is in the CPU's caches, and each call costs
+2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by ``np.array`` 12, by ``tobytes`` 5). So the loop
+only copies bytes; the background makes arrays and means over tokens from them.
 """
 
 import sys
@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Copied = tuple[bytes, np.dtype[Any], tuple[int, ...]]
-"""An array's bytes in C order, its type and its shape; a plain tuple, since making a named one is a call."""
+"""An array's bytes in C order, its type and its shape; a plain tuple, because a named one costs a call."""
 
 Captured = Copied | NDArray[Any] | Callable[[], NDArray[Any]]
-"""An array, its bytes, or what gives it when called; the call may wait for a device, so it is made off the
-loop.
+"""An array, its bytes, or a function that returns it. The function may wait for a device, so it is called
+outside the loop.
 """
 
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
-"""One batch as it was reported: epoch, ids, losses, and at most one of mask and lengths."""
+"""One reported batch: epoch, ids, losses, and at most one of mask and lengths."""
 
 
 def capture(values: Any) -> Captured:
-    """A snapshot of ``values``; later in-place changes by the loop do not reach it.
+    """Return a snapshot of ``values``; later in-place changes by the loop do not reach it.
 
     A CUDA tensor is copied asynchronously on the current stream into pinned memory: nothing waits here.
     """
@@ -47,7 +47,7 @@ def capture(values: Any) -> Captured:
 
 
 def settle(captured: Captured) -> NDArray[Any]:
-    """The array, once its copy has arrived."""
+    """Return the array, once its copy has arrived."""
     if isinstance(captured, tuple):
         data, dtype, shape = captured
         return np.frombuffer(data, dtype).reshape(shape)
@@ -55,8 +55,8 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The ids of ``report`` and one loss for each: of (b, ...) losses the mean over what mask or lengths let
-    count, nan where nothing does. Raises ValueError, TypeError; the text says what to pass.
+    """Return the ids of ``report`` and one loss for each: of (b, ...) losses the mean over those that mask or
+    lengths let count, nan if none does. Raises ValueError, TypeError; the text says what to pass.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)
@@ -74,7 +74,7 @@ def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
 def _counting(
     masked: Captured | None, counted: Captured | None, shape: tuple[int, ...]
 ) -> NDArray[np.bool_] | None:
-    """Which of the losses count, bool of their ``shape``; None when all do."""
+    """Return which losses count, bool of their ``shape``; None when all do."""
     if masked is not None:
         mask = settle(masked)
         if mask.shape != shape:
@@ -104,7 +104,7 @@ def _mismatch(ids: tuple[int, ...], losses: tuple[int, ...]) -> str:
 
 
 def _copy_later(tensor: Any) -> Captured:
-    # Widened on the device, because NumPy has no bfloat16 and this keeps it one asynchronous copy.
+    # Widened on the device: NumPy has no bfloat16, and so it stays one asynchronous copy.
     host = (tensor.float() if tensor.is_floating_point() else tensor).to("cpu", non_blocking=True)
     cuda = sys.modules["torch"].cuda
     copied = cuda.Event()

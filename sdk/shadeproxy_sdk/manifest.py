@@ -1,7 +1,7 @@
-"""Which object, or which part of one, each sample id is.
+"""The mapping from sample ids to objects, or to parts of objects.
 
-Columns, not Python objects: a million names are one blob and one array, so a worker inherits them by fork
-without copying (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``,
+It has columns, not Python objects: a million names are one blob and one array, so a worker inherits them by
+fork without a copy (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``,
 ``guess`` and ``registered``.
 """
 
@@ -35,8 +35,8 @@ class Entry(NamedTuple):
 class Manifest:
     """Sample ids ``0 .. len - 1`` of the dataset ``name``.
 
-    ``tag`` is set by ``Client.job``: reads of this dataset then belong to that job. ``guess``: what readers
-    learnt of the lengths of whole objects. ``registered``: by which digest a proxy knows it as ``name``.
+    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: lengths of whole
+    objects that readers have seen. ``registered``: digest under which a proxy knows it as ``name``.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class Manifest:
         ends: NDArray[np.int64],
         parts: NDArray[np.int64] | None = None,
     ) -> None:
-        """``names``: the "bucket/key" of each sample, joined; ``ends``: int64 (n,), where each one stops;
-        ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all are whole objects.
+        """Set the columns. ``names``: the "bucket/key" of each sample, joined; ``ends``: int64 (n,), the end
+        of each; ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all are whole
+        objects.
         """
         self.name = name
         self.tag: JobTag | None = None
@@ -59,7 +60,7 @@ class Manifest:
 
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
-        """A manifest whose ids are the positions in ``entries``. Raises ConfigError when it is empty."""
+        """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError when it is empty."""
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:
@@ -74,9 +75,7 @@ class Manifest:
 
     @classmethod
     def from_jsonl(cls, name: str, lines: bytes, *, bucket: str = "") -> "Manifest":
-        """From JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order; ``bucket`` is the
-        default.
-        """
+        """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order; default: ``bucket``."""
         records = (json.loads(line) for line in lines.splitlines() if line.strip())
         entries = (
             Entry(
@@ -87,7 +86,7 @@ class Manifest:
         return cls.from_entries(name, entries)
 
     def to_jsonl(self) -> bytes:
-        """The same as JSON lines, without default values."""
+        """Return the manifest as JSON lines, without default values."""
         return b"".join(_line(entry) for entry in self)
 
     @cached_property
@@ -103,7 +102,7 @@ class Manifest:
         return len(self._ends)
 
     def __getitem__(self, sample_id: int) -> Entry:
-        """The entry of ``sample_id``. Raises IndexError outside ``0 .. len - 1``."""
+        """Return the entry of ``sample_id``. Raises IndexError outside ``0 .. len - 1``."""
         self._check((sample_id,))
         start = int(self._ends[sample_id - 1]) if sample_id else 0
         name = self._names[start : int(self._ends[sample_id])].decode()
@@ -115,11 +114,11 @@ class Manifest:
 
     @property
     def whole(self) -> bool:
-        """Whether all samples are whole objects."""
+        """True if all samples are whole objects."""
         return self._parts is None
 
     def lengths(self, ids: Sequence[int]) -> list[int]:
-        """The length of each sample, UNKNOWN for whole objects. Raises IndexError as one sample."""
+        """Return the length of each sample, UNKNOWN for whole objects. Raises IndexError."""
         self._check(ids)
         if self._parts is None:
             return [UNKNOWN] * len(ids)
@@ -127,7 +126,7 @@ class Manifest:
         return lengths
 
     def items_json(self, ids: Sequence[int]) -> list[bytes]:
-        """Each sample as an item of a batch or locate call. Raises IndexError as one sample."""
+        """Return each sample as an item of a batch or locate call. Raises IndexError."""
         self._check(ids)
         rows = np.asarray(ids, np.int64)
         stops = self._ends[rows].tolist()
@@ -150,7 +149,7 @@ class Manifest:
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether every name may stand in a JSON string as it is (RFC 8259 section 7)."""
+        """True if every name may stand unescaped in a JSON string (RFC 8259 section 7)."""
         return re.search(rb'["\\\x00-\x1f]', self._names) is None
 
     def _check(self, ids: Sequence[int]) -> None:

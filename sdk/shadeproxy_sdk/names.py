@@ -1,4 +1,4 @@
-"""Names of datasets and jobs: which ones the control side takes, and which one a prefix gets."""
+"""Names of datasets and jobs: those that the control side accepts, and the one made from a prefix."""
 
 import re
 import zlib
@@ -9,7 +9,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=-]{0,127}")
 
 
 def check_name(name: str, kind: str) -> str:
-    """``name`` if it may stand in URLs and header fields. Raises ConfigError."""
+    """Return ``name`` if it may stand in URLs and header fields. Raises ConfigError."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a {kind}: use letters, digits and any of . _ @ + = -, at most 128"
@@ -18,11 +18,11 @@ def check_name(name: str, kind: str) -> str:
 
 
 def other_name(name: str, mark: str) -> str:
-    """``name`` with ``mark``, for when the proxy keeps ``name`` for somebody else."""
+    """Return ``name`` with ``mark``, for a proxy that uses ``name`` for another run."""
     return f"{name[: 127 - len(mark)]}.{mark}"
 
 
 def dataset_name(bucket: str, prefix: str) -> str:
-    """A name that tells data sets apart and shows where they are."""
+    """Return a name that tells data sets apart and shows where they are."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{bucket}-{prefix}").strip("-")[:100]
     return f"{readable}-{zlib.crc32(f'{bucket}/{prefix}'.encode()):08x}"

@@ -1,4 +1,4 @@
-"""Which jobs are open in this process: for calls that may leave the job out."""
+"""The jobs that are open in this process: for calls that may leave the job out."""
 
 import os
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ class OpenJobs:
         self._pid = os.getpid()
 
     def add(self, job: "Job") -> None:
-        """``job`` was made. It takes the place of one of its name and rank: notebooks make them anew."""
+        """Add ``job``. It replaces one of the same name and rank, because notebooks make jobs again."""
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()
         for other in [one for one in self._jobs if (one.name, one.rank) == (job.name, job.rank)]:
@@ -26,11 +26,11 @@ class OpenJobs:
         self._jobs.add(job)
 
     def discard(self, job: "Job") -> None:
-        """``job`` was closed."""
+        """Remove ``job`` when it is closed."""
         self._jobs.discard(job)
 
     def only(self) -> "Job":
-        """The one open job. Raises ConfigError when there is none, or more than one."""
+        """Return the one open job. Raises ConfigError when there is none, or more than one."""
         jobs = list(self._jobs) if self._pid == os.getpid() else []
         if len(jobs) == 1:
             return jobs[0]

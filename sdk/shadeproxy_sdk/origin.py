@@ -1,8 +1,7 @@
-"""A place that speaks S3, the proxy's S3 listener and the fall-back origin alike, and how requests to it
-are signed.
+"""An S3 endpoint, the proxy's S3 listener or the fall-back origin, and the signing of requests to it.
 
-Addresses are path style. Signing needs botocore (extra ``s3``), which is imported on the first signed
-request. Who will need it and has it not is told when the place is named, not when a training depends on it.
+Addresses are path style. Signing needs botocore (extra ``s3``), which is imported for the first signed
+request. If it is missing, the warning comes when the endpoint is named, not when training depends on it.
 """
 
 import logging
@@ -54,7 +53,7 @@ class Origin:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
-        """The origin that the AWS variables name, or None when they name none.
+        """Return the origin of the AWS variables, or None if they name none.
 
         AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else Amazon's endpoint of AWS_REGION or AWS_DEFAULT_REGION
         when AWS_ACCESS_KEY_ID is set too.
@@ -75,11 +74,11 @@ class Origin:
         )
 
     def object_url(self, bucket: str, key: str) -> str:
-        """Path-style URL of an object, each octet encoded once."""
+        """Return the path-style URL of an object, each octet encoded once."""
         return f"{self.endpoint_url}/{quote(bucket)}/{quote(key, safe='/-_.~')}"
 
     def sign(self, method: str, url: str) -> dict[str, str]:
-        """Header fields that sign a request without body; none without keys. Raises ConfigError."""
+        """Return header fields that sign a request without body; none without keys. Raises ConfigError."""
         if self.access_key is None or self.secret_key is None:
             return {}
         try:
@@ -103,8 +102,6 @@ class Origin:
 
 
 def wire_url(url: str) -> str:
-    """``url`` so that no client library removes the key's own "." and ".." segments (RFC 3986 section
-    5.2.4).
-    """
+    """Encode the key's "." and ".." segments, so that no client removes them (RFC 3986 section 5.2.4)."""
     dots = {".": "%2E", "..": "%2E%2E"}
     return "/".join(dots.get(part, part) for part in url.split("/"))

@@ -1,9 +1,9 @@
-"""How a sampler's mode becomes one rank's order of one epoch, from what the job knows.
+"""Planning: from a sampler's mode and the job's data to one rank's order of one epoch.
 
-Law: an epoch is planned once and never changes afterwards, so that what is announced, trained and resumed
-is one order. Every rank gets equally many samples, as torch's DistributedSampler deals them. What depends
-on weights is drawn for all ranks together, from weights they share; what depends on the cache is made within
-what was dealt to this rank (cached.py says why).
+Law: an epoch is planned once and never changes afterwards, so the announced, trained and resumed order is the
+same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order that depends on
+weights is drawn for all ranks together, from shared weights; one that depends on the cache is made within the
+samples dealt to this rank (cached.py says why).
 """
 
 import math
@@ -24,13 +24,13 @@ from shadeproxy_sdk.trend import Trend
 Mode = Literal["uniform", "importance", "shade", "reorder", "substitute"]
 _MAX_REPEAT = 4
 _SHARED_SMOOTHING = 0.01
-"""Where ranks cannot know one mean loss: SHADE's first value for a mean loss of one."""
+"""Used if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
 
 
 class Plan(NamedTuple):
-    """One epoch. ``order``: ids of this rank, uint32 (num_samples,); ``whole``: those of all ranks, of which
-    it is a part, None when each plans for itself; ``correction``: float32 (samples,), None when all are
-    one; ``distinct``: how many different samples all ranks read ("substitute": this rank).
+    """One epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all ranks, which
+    contains it; None if each rank plans for itself. ``correction``: float32 (samples,), None when all are
+    one. ``distinct``: number of different samples that all ranks read ("substitute": this rank).
     """
 
     order: NDArray[np.uint32]
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What ``ShadeSampler`` was asked for. Raises ConfigError."""
+    """Arguments of ``ShadeSampler``. Raises ConfigError."""
 
     mode: Mode
     seed: int
@@ -76,7 +76,7 @@ class Planner:
         per_rank = self._samples / job.world_size
         self.num_samples = math.floor(per_rank) if settings.drop_last else math.ceil(per_rank)
         self._total = self.num_samples * job.world_size
-        # A loader with drop_last leaves out the last batch of a rank where it is not a whole one.
+        # A loader with drop_last leaves out a rank's last batch if it is not a whole one.
         spare = self.num_samples % settings.batch_size if settings.drop_last else 0
         self._read = self.num_samples - spare
         self._smoothing: float | None = None
@@ -84,17 +84,17 @@ class Planner:
 
     @property
     def drawn_from_weights(self) -> bool:
-        """Whether an epoch is known only when half of the one before has been reported."""
+        """True if an epoch is known only when half of the one before has been reported."""
         return self._settings.mode == "importance"
 
     def uniform(self, epoch: int) -> Plan:
-        """The plan of mode "uniform"."""
+        """Return the plan of mode "uniform"."""
         return self._share(
             self._permutation(epoch), None, min(self._samples, self._read * self._job.world_size)
         )
 
     def plan(self, epoch: int) -> Plan:
-        """The plan of ``epoch`` from what is known now."""
+        """Return the plan of ``epoch`` from the current data."""
         mode = self._settings.mode
         if mode == "reorder":
             resident = self._job.residency()
@@ -108,7 +108,7 @@ class Planner:
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> Plan | None:
-        """As ``plan``, from the weights that all ranks share; None while these cannot be had."""
+        """Return the plan from the weights that all ranks share; None if these are not available."""
         known = self._job.known(epoch, halfway=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
@@ -138,7 +138,7 @@ class Planner:
         whole = self._permutation(epoch)
         order = self._deal(whole)
         if resident is not None:
-            # What fills the ranks up is read by two of them, and by no third.
+            # The padding is read by two ranks, and no third rank may read it.
             resident[whole[self._samples :]] = False
             order = substitute(
                 order,
@@ -159,8 +159,8 @@ class Planner:
         return self._smoothing
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """As torch's DistributedSampler before it deals: randperm by seed + epoch, padded from its own
-        start or cut.
+        """Return the permutation of torch's DistributedSampler before it deals: randperm by seed + epoch,
+        padded from its own start or cut.
         """
         generator = torch.Generator()
         generator.manual_seed(self._settings.seed + epoch)
@@ -180,7 +180,7 @@ class Planner:
         return whole[self._job.rank :: self._job.world_size]
 
     def state(self) -> dict[str, Any]:
-        """Numbers for a checkpoint."""
+        """Return numbers for a checkpoint."""
         return {
             "smoothing": self._smoothing,
             "smoothed_loss": self._smoothed_loss,
@@ -188,13 +188,13 @@ class Planner:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Back to what ``state`` gave."""
+        """Restore the result of ``state``."""
         self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
         self.trend.restore(state["trend"])
 
     @staticmethod
     def pack(plan: Plan) -> dict[str, Any]:
-        """``plan`` as tensors and numbers."""
+        """Return ``plan`` as tensors and numbers."""
         ids = plan.order if plan.whole is None else plan.whole
         return {
             "ids": torch.from_numpy(ids.astype(np.int32)),
@@ -204,7 +204,7 @@ class Planner:
         }
 
     def unpack(self, packed: dict[str, Any]) -> Plan:
-        """What ``pack`` made, perhaps on another rank when it is shared."""
+        """Return the plan that ``pack`` made; a shared plan may come from another rank."""
         ids = packed["ids"].numpy().astype(np.uint32)
         correction = None if packed["correction"] is None else packed["correction"].numpy()
         if packed["shared"]:

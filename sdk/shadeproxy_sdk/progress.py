@@ -1,6 +1,6 @@
-"""How far this rank's training is in its epoch, and how long it waited since it last said so. No I/O.
+"""This rank's position in its epoch, and its waiting time since the last report. No I/O.
 
-The position is what training has *finished*, not what the sampler gave out: a DataLoader's workers run ahead.
+The position counts the samples that training *finished*, not those the sampler yielded: workers run ahead.
 """
 
 import threading
@@ -20,8 +20,8 @@ class Step(NamedTuple):
 class Progress:
     """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest counts.
 
-    ``reported``: samples of this epoch whose loss was reported. A plain number that only the training loop
-    adds to: a call would cost it 2.5 us a step.
+    ``reported``: samples of this epoch whose loss was reported. Only the training loop adds to this plain
+    number: a call would cost it 2.5 us a step.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,9 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
-        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` when it is resumed; that is
-        due at once: what is before it will not be read. What the last epoch did not send stays due.
+        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` when it is resumed. A
+        resumed start is due at once, because samples before it will not be read. Unsent steps of the last
+        epoch stay due.
         """
         with self._lock:
             self._note()
@@ -48,7 +49,7 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """Samples finished in this epoch, or None when nobody counted since it began. A sample that is
+        """Samples finished in this epoch; None if no counter has moved since it began. A sample that is
         reported twice is not finished twice.
         """
         furthest = max(self.reported, self._timed, self._told) or self._given
@@ -58,20 +59,20 @@ class Progress:
         return min(position, self._length) if self._length else position
 
     def timed(self, samples: int, stall_s: float) -> None:
-        """``samples`` more went through a timed loader, which waited ``stall_s`` for them."""
+        """Count ``samples`` more from a timed loader, which waited ``stall_s`` for them."""
         with self._lock:
             self._timed += samples
             self._stall_s += stall_s
 
     def estimated(self, stall_s: float) -> None:
-        """Nobody measures, and it looks as if training had waited ``stall_s`` more."""
+        """Add an estimate: training seems to have waited ``stall_s`` more, and no one measures."""
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s
 
     def told(self, position: int, stall_s: float) -> None:
-        """The user says: at ``position``, after waiting ``stall_s`` more. What was estimated of this epoch
-        before he said anything is a part of that.
+        """Set the user's ``position``, after waiting ``stall_s`` more. Estimates of this epoch from before
+        are part of that time.
         """
         with self._lock:
             self._told = position - self._start
@@ -80,23 +81,23 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """What a sampler thinks of the position; used only where nobody else counts. No lock: one writer."""
+        """Set the sampler's position, used only if nothing else counts. No lock: one writer."""
         self._given = max(position - self._start, 0)
 
     def take(self) -> list[Step]:
-        """What changed since the last ``take``, at most one Step an epoch, in order."""
+        """Return the changes since the last ``take``, at most one Step an epoch, in order."""
         with self._lock:
             self._note()
             unsent, self._unsent = self._unsent, []
         return unsent
 
     def put_back(self, steps: list[Step]) -> None:
-        """``steps`` did not arrive: they are due again."""
+        """Make ``steps`` that did not arrive due again."""
         with self._lock:
             self._unsent = steps + self._unsent
 
     def _note(self) -> None:
-        """Make what is not yet noted of this epoch a Step; one of the same epoch that is due is replaced."""
+        """Make a Step of this epoch's unsent changes; it replaces a due Step of the same epoch."""
         position = self._start if self.position is None else self.position
         if position == self._sent and not self._stall_s:
             return

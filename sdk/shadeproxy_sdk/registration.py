@@ -1,10 +1,10 @@
-"""A job's calls to the proxy: registers when it can, again when the proxy has forgotten, and knows when to
-wait.
+"""A job's calls to the proxy: registers the job, registers it again when the proxy forgot it, and waits when
+needed.
 
-A proxy that is away, restarted, or forgot an expired job is normal here; only a refusal at the start is
-raised, because it is a mistake that somebody can mend. A name that is taken is none: a run that was killed
-keeps its names until it expires, and the next one must not wait for that; nor does one that was silent for so
-long that another run has its name.
+A proxy that is away, restarted, or forgot an expired job is normal here. Only a refusal at the start is
+raised, because it is a mistake that the user can correct. A taken name is no mistake: a killed run keeps its
+names until it expires, and the next run must not wait for that. A run that was silent for so long that
+another run has its name does not wait either.
 """
 
 import logging
@@ -36,8 +36,8 @@ _MARK_LENGTH = 8
 
 
 class Sent(Enum):
-    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: nobody answered, try again. UNKNOWN: this
-    proxy has no such call.
+    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: no answer, try again. UNKNOWN: this proxy
+    has no such call.
     """
 
     ARRIVED = auto()
@@ -47,8 +47,8 @@ class Sent(Enum):
 
 
 class Registration:
-    """One job at one proxy. ``failures`` counts calls that did not arrive, ``entered`` registrations: one
-    more means that the proxy had forgotten what it was told before.
+    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations:
+    one more means that the proxy had forgotten what it had.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # All ranks find the same names: they are made of the manifest's digest.
+        # All ranks find the same names, because these are made of the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._client = client
         self._manifest = manifest
         self._body = body
-        # The first registration says that a process has started: scores of runs before it are not drawn from.
+        # The first registration marks the start of a process: scores of earlier runs are then not drawn from.
         self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
         self._complained = False
 
     @property
     def name(self) -> str:
-        """What the proxy knows it by: another one than was asked for, where that was taken."""
+        """Name at the proxy; differs from the requested name if that was taken."""
         return self.tag.job
 
     @property
@@ -83,8 +83,8 @@ class Registration:
         return f"/v1/jobs/{quote(self.name)}"
 
     def enter(self) -> None:
-        """Register, by another name where ``name`` is taken, or note that nobody answers. Raises ControlError
-        when the proxy refuses.
+        """Register, under another name if ``name`` is taken, or note that the proxy does not answer. Raises
+        ControlError when the proxy refuses.
         """
         try:
             self._guard(lambda _: self._register())
@@ -97,7 +97,7 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # There is no room for it: it goes on without, as without a proxy, and asks again.
+            # There is no room for the job: it goes on as without a proxy, and asks again.
             self.failures += 1
             self._complain(error)
 
@@ -110,8 +110,8 @@ class Registration:
         return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
 
     def delete(self, path: str) -> bool:
-        """DELETE the job's ``path``; whether nothing is there now. Never raises, and registers nothing: a job
-        that is forgotten has nothing to delete, nor one whose name is another run's by now.
+        """DELETE the job's ``path``. Return whether nothing is there now. Never raises, and registers
+        nothing: a job that is forgotten, or whose name belongs to another run, has nothing to delete.
         """
         url = self._path + path
         try:
@@ -149,7 +149,7 @@ class Registration:
         return Sent.ARRIVED
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:
-        """GET the job's ``path``, or POST ``body`` to it; None when no answer can be had. Never raises."""
+        """GET the job's ``path``, or POST ``body`` to it; None if there is no answer. Never raises."""
         try:
             return self._call("GET" if body is None else "POST", path, body)
         except Unreachable as error:
@@ -167,7 +167,7 @@ class Registration:
         body: bytes | dict[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Answer:
-        """A call about the job, which is registered first, and again when the proxy has forgotten it or knows
+        """Make a call about the job. Register it first, and again if the proxy has forgotten it or knows
         another run by its name.
         """
 
@@ -188,7 +188,7 @@ class Registration:
         return self._guard(call)
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
-        """Whether ``error`` came because the proxy knows nobody by ``name``, or a run on other samples."""
+        """Return whether ``error`` came because the proxy has no run ``name``, or one on other samples."""
         if error.status != _CONFLICT:
             return error.status == _NOT_FOUND
         try:
@@ -198,7 +198,7 @@ class Registration:
         return not self._is_ours(answer)
 
     def _is_ours(self, answer: Answer) -> bool:
-        """Whether it tells of our samples. Raises ConfigError where it tells nothing that a proxy would."""
+        """Return whether the answer describes our samples. Raises ConfigError for no proxy's answer."""
         return bool(read_json(answer, repr(self._client)).get("digest") == self._manifest.digest)
 
     def _ask(
@@ -209,8 +209,8 @@ class Registration:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Answer:
-        """A call about the registered job, which says of which manifest its ids are: another run may have
-        taken the name while this one was silent. Raises as ``Client.call``.
+        """Make a call about the registered job, with its manifest's digest, because another run may have
+        taken the name while this one was silent. Raises like ``Client.call``.
         """
         extra = {"x-shade-manifest": self._manifest.digest}
         return self._client.call(
@@ -218,7 +218,7 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """``action`` with the time it may take, if the gate lets it pass; 5xx become Unreachable."""
+        """Run ``action`` with its time limit, if the gate is open; 5xx become Unreachable."""
         gate = self._client.connections.control_gate
         passage = gate.ask()
         if passage is Passage.SHUT:
@@ -237,7 +237,7 @@ class Registration:
         return result
 
     def _register(self) -> None:
-        """The dataset, then the job, each by another name where its own is taken. Raises ControlError."""
+        """Register dataset and job, each under another name if its own is taken. Raises ControlError."""
         self._registered = False
         dataset = self._manifest.name  # another thread, or another job on it, may rename it meanwhile
         try:
@@ -260,8 +260,8 @@ class Registration:
         self.entered += 1
 
     def _register_dataset(self) -> None:
-        """PUT the manifest, id by id, where the proxy lacks it or numbers it otherwise. Before the job: a job
-        that is in use holds on to what it has.
+        """PUT the manifest, id by id, if the proxy lacks it or numbers it differently. It must come before
+        the job: a job in use keeps its dataset.
         """
         try:
             answer = self._client.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")

@@ -1,7 +1,7 @@
-"""Which samples an epoch reads, in which order, on this rank: a torch Sampler over a Job.
+"""The samples that an epoch reads on this rank, and their order: a torch Sampler over a Job.
 
 Law: an epoch is planned once (planner.py), announced as soon as it is known, and read as announced. Planning
-ahead happens on the job's own thread, under a lock that the training loop takes only where it needs the plan.
+ahead happens on the job's own thread, under a lock that the training loop takes only when it needs the plan.
 """
 
 import math
@@ -26,16 +26,16 @@ class ShadeSampler(Sampler[int]):
 
     ``mode``: "uniform" is DistributedSampler(shuffle=True) index by index. "importance" draws by SHADE's
     ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and ``weight_of``
-    corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: cached draws occur
-    ``repeat`` times (at most 4), no floor, no correction. "reorder" is "uniform" with the rank's cached
-    samples first, every second one. "substitute" replaces at most 30 % of each batch, uncached samples of
-    low weight by cached ones of high weight; uncorrected, any two epochs in a row read every sample. What
-    needs losses is uniform until some were reported. ``batch_size``: the loader's. ``drop_last``: as in
+    corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: cached draws occur ``repeat``
+    times (at most 4), no floor, no correction. "reorder" is "uniform" with the rank's cached samples earlier,
+    every second one. "substitute" replaces at most 30 % of each batch, uncached samples of low weight by
+    cached ones of high weight; uncorrected, any two epochs in a row read every sample. Modes that need losses
+    are uniform until some were reported. ``batch_size``: the loader's. ``drop_last``: as in
     DistributedSampler.
 
-    The order is announced to the proxy: of this epoch when it begins; "uniform": of ``announce_epochs``
-    more; "importance": the next, drawn when losses of half of this one were reported. ``epochs``: how many
-    there will be, so that none is announced that never comes. Raises ConfigError.
+    The order is announced to the proxy: of this epoch when it begins; "uniform": of ``announce_epochs`` more;
+    "importance": the next, drawn when losses of half of this one were reported. ``epochs``: number of epochs
+    in all, so that no later one is announced. Raises ConfigError.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's ids of the epoch, from where ``load_state_dict`` left it."""
+        """Yield this rank's ids of the epoch, from the position of ``load_state_dict`` on."""
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
@@ -102,32 +102,32 @@ class ShadeSampler(Sampler[int]):
         self._distinct = plan.distinct
 
     def __len__(self) -> int:
-        """Samples of a whole epoch on this rank, also when one is resumed; equal on all ranks."""
+        """Return the samples of a whole epoch on this rank, also if it is resumed; equal on all ranks."""
         return self.num_samples
 
     @property
     def batches(self) -> int:
-        """Batches of a whole epoch on this rank, as a DataLoader with the same ``drop_last`` makes them."""
+        """Batches of a whole epoch on this rank, for a DataLoader with the same ``drop_last``."""
         whole = self.num_samples / self.batch_size
         return math.floor(whole) if self.drop_last else math.ceil(whole)
 
-    # ------------------------------------------------------------------ what was drawn
+    # ------------------------------------------------------------------ the draw
 
     def order(self, epoch: int) -> NDArray[np.uint32]:
-        """This rank's ids of ``epoch``, uint32 (num_samples,): what it will read, in order. Do not change it.
+        """Return this rank's ids of ``epoch``, uint32 (num_samples,), in reading order. Do not change them.
 
-        A coming epoch is planned with what is known at the first call, and then read so. Raises ValueError
-        for a past epoch whose weights are gone (never in mode "uniform").
+        A coming epoch is planned at the first call, and stays as it was planned. Raises ValueError for a past
+        epoch whose weights are gone (never in mode "uniform").
         """
         return self._planned(epoch).order
 
     def weight_of(self, ids: Any) -> torch.Tensor:
-        """The correction 1 / (N p) for samples drawn in this epoch: float32, shaped and placed like ``ids``.
+        """Return the correction 1 / (N p) for samples drawn in this epoch: float32, shaped and placed like
+        ``ids``.
 
-        Multiply each sample's loss by it, and the mean over a batch is an unbiased estimate of the mean
-        over the data set. Its expectation over draws is one, so the learning rate stays as it is. All ones
-        but in mode "importance": uniform epochs need none, and "shade" and "substitute" are biased as
-        published.
+        Multiply each sample's loss by it, and the mean over a batch is an unbiased estimate of the mean over
+        the data set. Its expectation over draws is one, so the learning rate stays as it is. All ones except
+        in mode "importance": uniform epochs need none, and "shade" and "substitute" are biased as published.
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
@@ -137,19 +137,19 @@ class ShadeSampler(Sampler[int]):
 
     @property
     def distinct_samples(self) -> int:
-        """Different samples that all ranks together ("substitute": this rank) read in the last epoch that was
-        iterated to its end, as a DataLoader with the same ``drop_last`` makes batches of it; 0 before.
+        """Different samples that all ranks together ("substitute": this rank) read in the last epoch iterated
+        to its end, for a DataLoader with the same ``drop_last``; 0 before.
         """
         return self._distinct
 
     def validated(self, *, accuracy: float | None = None, loss: float | None = None) -> float:
-        """A validation result, the same on every rank. SHADE's switch: while it gets better, draws lean on
-        importance as far as they may; each result that is no new best relaxes the next draws by a quarter
-        towards uniform, each new best tightens them by as much.
+        """Pass in a validation result, the same on every rank. SHADE's switch: while it gets better, draws
+        follow importance as far as they may; each result that is no new best relaxes the next draws by a
+        quarter towards uniform, each new best tightens them by as much.
 
-        Returns the new aggressiveness a, 1.0 to 0.0: "importance" and "shade" draw with chances a q +
-        (1 - a) / N, "shade" repeats 1 + a (repeat - 1) times, "substitute" replaces at most 30 % x a of a
-        batch. Plans that were announced stay as they are. Raises ConfigError unless exactly one is given.
+        Returns the new aggressiveness a, 1.0 to 0.0: "importance" and "shade" draw with chances a q + (1 - a)
+        / N, "shade" repeats 1 + a (repeat - 1) times, "substitute" replaces at most 30 % x a of a batch.
+        Announced plans stay as they are. Raises ConfigError unless exactly one is given.
         """
         with self._planning:
             return self._planner.trend.validated(accuracy=accuracy, loss=loss)
@@ -173,8 +173,8 @@ class ShadeSampler(Sampler[int]):
         self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
 
     def _plan_ahead(self) -> None:
-        """Announce coming epochs that are known by now. The job's thread calls it; it waits for nobody who
-        may be waiting for that thread.
+        """Announce coming epochs that are known by now. The job's thread calls it, and it never blocks on a
+        caller that may be waiting for that thread.
         """
         if not self._planning.acquire(blocking=False):
             return
@@ -193,7 +193,7 @@ class ShadeSampler(Sampler[int]):
             self._planning.release()
 
     def _known_until(self) -> int:
-        """The first epoch that is not known yet, or does not come."""
+        """Return the first epoch that is not known yet, or does not come."""
         if self.mode == "uniform":
             ahead = self._announce_epochs
         else:
@@ -204,12 +204,12 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Everything needed to go on at the same sample with the same draws; tensors and numbers only.
+        """Return the state to continue at the same sample with the same draws; tensors and numbers only.
 
-        ``position``: samples of this epoch that this rank's training finished. By default what
-        ``job.report``, ``job.timed`` or ``job.progress`` counted; where none is used, what the sampler gave
-        out, which is right for ``num_workers=0`` only, because workers run ahead. Any rank may load it; in
-        modes "reorder" and "substitute", where ranks plan for themselves, only the rank that saved it.
+        ``position``: samples of this epoch that this rank's training finished. The default is the count of
+        ``job.report``, ``job.timed`` or ``job.progress``; without these, the ids that the sampler yielded,
+        which is right for ``num_workers=0`` only, because workers run ahead. Any rank may load it; in modes
+        "reorder" and "substitute", where ranks plan for themselves, only the rank that saved it.
         """
         if position is None:
             position = self.job.position
@@ -221,7 +221,7 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             self._planned(self.epoch)
             if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
-                # What the next epoch is drawn from is known, and is not kept otherwise.
+                # The data that the next epoch is drawn from are known now, and only a plan keeps them.
                 self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
             state |= self._planner.state()
@@ -233,7 +233,7 @@ class ShadeSampler(Sampler[int]):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken. Raises ConfigError when it is of another run's shape."""
+        """Continue where ``state_dict`` was taken. Raises ConfigError for the state of a different run."""
         for name, value in self._shape().items():
             if state.get(name) != value:
                 raise ConfigError(
@@ -251,7 +251,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
-        """What must be the same where a checkpoint is loaded."""
+        """Return the values that must be equal when a checkpoint is loaded."""
         shape: dict[str, Any] = {
             "version": _STATE_VERSION,
             "mode": self.mode,

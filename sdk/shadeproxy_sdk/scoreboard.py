@@ -1,8 +1,8 @@
-"""What this process knows of its samples' importance: numpy columns and pure arithmetic, no threads, no I/O.
+"""This process's scores of its samples: numpy columns and pure arithmetic, no threads, no I/O.
 
-SHADE (Khan et al., FAST'23, section 4.1): within a batch, sorted by loss, the sample of rank j (0 =
-smallest) weighs ln(j + 10). Only the order within a batch counts, so scores of different epochs and loss
-scales compare.
+SHADE (Khan et al., FAST'23, section 4.1): within a batch, sorted by loss, the sample of rank j (0 = smallest)
+weighs ln(j + 10). Only the order within a batch counts, so scores of different epochs and loss scales
+compare.
 """
 
 import struct
@@ -17,7 +17,7 @@ _KEPT_EPOCHS = 3
 class Scoreboard:
     """Scores of ``samples`` samples. Not thread-safe.
 
-    ``weights``: float32 (samples,), nan where no loss was seen yet.
+    ``weights``: float32 (samples,), nan before a sample's first loss.
     """
 
     def __init__(self, samples: int) -> None:
@@ -26,7 +26,7 @@ class Scoreboard:
         self._losses: dict[int, tuple[float, int]] = {}
 
     def apply(self, epoch: int, ids: ArrayLike, losses: ArrayLike) -> int:
-        """Take one batch; returns how many of its samples were refused because their loss is not finite.
+        """Rank one batch. Return how many of its samples were refused because their loss is not finite.
 
         ``ids``: integers (b,); ``losses``: floats, one for each id. A sample that occurs twice keeps its
         later rank. Raises ValueError for other shapes and unknown ids; then nothing is applied.
@@ -55,7 +55,7 @@ class Scoreboard:
         return int(finite.size - finite.sum())
 
     def mean_loss(self) -> float | None:
-        """Mean over the samples of the latest epoch that was reported; None before the first report."""
+        """Return the mean over the samples of the latest reported epoch; None before the first report."""
         if not self._losses:
             return None
         total, count = self._losses[max(self._losses)]
@@ -63,27 +63,25 @@ class Scoreboard:
 
     @property
     def unsent(self) -> int:
-        """Samples whose latest score has not been taken."""
+        """Number of samples whose latest score has not been taken."""
         return int(self._unsent.sum())
 
     def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Up to ``limit`` samples whose score is new, with it; they count as sent until ``put_back``."""
+        """Return ids and values of up to ``limit`` new scores; they count as sent until ``put_back``."""
         ids = np.flatnonzero(self._unsent)[:limit].astype(np.uint32)
         self._unsent[ids] = False
         return ids, self.weights[ids]
 
     def put_back(self, ids: NDArray[np.uint32]) -> None:
-        """What was taken did not arrive."""
+        """Make scores that did not arrive unsent again."""
         self._unsent[ids] = True
 
     def again(self) -> None:
-        """The proxy has forgotten them: all that are known are unsent."""
+        """Make all known scores unsent, because the proxy has forgotten them."""
         self._unsent |= np.isfinite(self.weights)
 
     def resume(self, column: bytes) -> bool:
-        """Take over what a run before knew, f32 (samples,), where nothing is known yet; whether that is
-        anything.
-        """
+        """Take over an earlier run's scores, f32 (samples,), where none is known. Return whether any were."""
         if len(column) != self.weights.nbytes:
             return False
         weights = np.frombuffer(column, dtype="<f4")
@@ -92,11 +90,11 @@ class Scoreboard:
         return bool(new.any())
 
     def state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """Copies of the weights and of the loss sums (epoch: sum, count)."""
+        """Return copies of the weights and of the loss sums (epoch: sum, count)."""
         return self.weights.copy(), dict(self._losses)
 
     def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Back to what ``state`` gave. Raises ValueError when it is of another number of samples."""
+        """Restore the result of ``state``. Raises ValueError when it is of another number of samples."""
         if weights.shape != self.weights.shape:
             raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")
         self.weights[:] = weights
@@ -104,5 +102,5 @@ class Scoreboard:
 
 
 def pack_scores(ids: NDArray[np.uint32], scores: NDArray[np.float32]) -> bytes:
-    """``application/vnd.shadeproxy.scores``: u32 count, u32 ids, f32 scores, little-endian."""
+    """Pack ``application/vnd.shadeproxy.scores``: u32 count, u32 ids, f32 scores, little-endian."""
     return struct.pack("<I", ids.size) + ids.astype("<u4").tobytes() + scores.astype("<f4").tobytes()

@@ -2,14 +2,14 @@
 
 Bodies are read with ``preadv`` and never through a mapping. Measured per 100 KB from tmpfs into a batch
 buffer (CPU, 2-core EPYC): preadv 14 us, a slice of a mapping whose pages this process has touched before 9,
-one whose pages it has not 20, and after an eviction they are new again. For those 5 us a mapping would ask
-three prices: touching a hole of a tmpfs file allocates a page that the proxy does not count; a full tmpfs
-or a bad disk is SIGBUS, which kills the worker, where a system call is an error; and each worker would pay
-page tables for the whole cache. A look before the touch does not exclude the first two: a record may die
-in between. Copies that the kernel makes out of a mapping (process_vm_readv) cost what preadv costs: it is
-the kernel's copy that is slow, not the way to the page.
+of one whose pages it has not touched 20; after an eviction they are new again. To save those 5 us, a mapping
+would cost three things: touching a hole of a tmpfs file allocates a page that the proxy does not count; a
+full tmpfs or a bad disk is SIGBUS, which kills the worker, where a system call is an error; and each worker
+would pay page tables for the whole cache. A check before the touch does not exclude the first two: a record
+may die in between. Copies that the kernel makes out of a mapping (process_vm_readv) cost the same as preadv:
+the kernel's copy is slow, not the way to the page.
 
-Law: a descriptor is only ever a guess of what the path names; who reads proves it by the record's header.
+Law: a descriptor is only a guess of the file at the path; each reader proves it by the record's header.
 """
 
 import os
@@ -23,15 +23,15 @@ from typing import Self
 
 _MOST_FILES = 256
 _SWEEP_S = 1.0
-# O_NONBLOCK and the look at what was opened: a path that names a pipe or a device must not stop a worker.
+# O_NONBLOCK and the check after opening: a path that names a pipe or a device must not stop a worker.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Segments:
-    """Open segment files by path, the ones used last. Thread-safe.
+    """Open segment files by path, the most recently used ones. Thread-safe.
 
-    Read inside ``with``: until the last reader has left nothing is closed, so that a descriptor's number
-    cannot come to mean another file under a read.
+    Read inside ``with``: no file is closed before the last reader has left, so a descriptor's number cannot
+    come to mean another file during a read.
     """
 
     def __init__(self, *, most_files: int = _MOST_FILES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class Segments:
                     os.close(descriptor)
 
     def open(self, path: str) -> int | None:
-        """A descriptor of the file at ``path``; None when it cannot be opened or is no regular file."""
+        """Return a descriptor of the file at ``path``; None if it cannot be opened or is no regular file."""
         with self._lock:
             known = self._files.get(path)
             if known is not None:
@@ -74,7 +74,7 @@ class Segments:
             return descriptor
 
     def renewed(self, path: str, descriptor: int) -> int | None:
-        """Another descriptor, if ``path`` names another file than ``descriptor`` does, as after a restart."""
+        """Return another descriptor if ``path`` now names another file, for example after a restart."""
         with self._lock:
             if self._files.get(path) == descriptor and not _is_same(path, descriptor):
                 self._closing.append(self._files.pop(path))
@@ -82,14 +82,14 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close everything. No reader may be inside; after a fork none is, whatever the copied books say."""
+        """Close everything. No reader may be inside; after a fork none is, whatever the copied count says."""
         files, self._files = self._files, OrderedDict()
         closing, self._closing = self._closing, []
         for descriptor in [*files.values(), *closing]:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Let go of deleted files: while somebody has them open their memory is not given back."""
+        """Let go of deleted files: their memory is not freed while they are open."""
         self._swept_at = self._clock()
         for path, descriptor in list(self._files.items()):
             if not os.fstat(descriptor).st_nlink:

@@ -1,7 +1,6 @@
-"""What the processes of one training run share: an integer, and what was already said.
+"""State that the processes of one training run share: an integer, and the warnings already given.
 
-No locks: a worker that is killed would take one with it. So what two processes say in the same moment may
-be said twice.
+No locks: a killed worker would keep one. So two processes may give the same warning at the same moment.
 """
 
 import ctypes
@@ -38,9 +37,9 @@ class SharedInteger:
 
 
 class Once:
-    """A warning that a training run gives once, whichever of its processes finds out first.
+    """A warning that a training run gives once, in the process that notices first.
 
-    ``covers``: one that tells less, and is said too once this one is.
+    ``covers``: a less informative warning, which counts as given once this one is.
     """
 
     def __init__(self, *, covers: "Once | None" = None) -> None:
@@ -48,8 +47,8 @@ class Once:
         self._covers = covers
 
     def warn(self, text: str) -> None:
-        """Log ``text`` as a warning, the first time; later ones are for debugging, as are those of all
-        DataLoader workers but the first, which find out in the same moment.
+        """Log ``text`` as a warning, the first time; later ones at debug level. So are those of all
+        DataLoader workers but the first, because they notice at the same moment.
         """
         first = not self._said.value and not _is_later_worker()
         if first:
@@ -57,15 +56,15 @@ class Once:
         _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     def settle(self) -> None:
-        """It was said: what comes is for debugging."""
+        """Mark the warning as given: later ones go to debug level."""
         self._said.value = 1
         if self._covers is not None:
             self._covers.settle()
 
 
 def worker_info() -> Any:
-    """Torch's ``WorkerInfo`` in a DataLoader's worker, else None."""
-    # Whoever has not imported it is no worker of it.
+    """Return torch's ``WorkerInfo`` in a DataLoader's worker, else None."""
+    # A process that has not imported it is no worker of it.
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
 

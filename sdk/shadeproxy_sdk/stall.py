@@ -1,4 +1,4 @@
-"""How long training waited for data: the number that ``/v1/stats`` shows as stall."""
+"""The time that training waits for data: the number that ``/v1/stats`` shows as stall."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ class StallMeter:
         self.total_s = 0.0
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches. The first wait counts too: workers that start are waited for like any other."""
+        """Yield the same batches and time each wait, including the first, while workers start."""
         asked_at = self._clock()
         for batch in batches:
             self._add(self._clock() - asked_at)
@@ -25,7 +25,7 @@ class StallMeter:
         self._add(self._clock() - asked_at)
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         lap_s, self._lap_s = self._lap_s, 0.0
         return lap_s
 

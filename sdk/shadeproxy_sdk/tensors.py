@@ -1,9 +1,9 @@
 """From bytes to tensors and from samples to a batch.
 
 The bytes of a batch are received into one buffer, sample beside sample. So a batch of equally long samples
-*is* its own stacked tensor, and ``collate`` only has to see that. In a DataLoader's worker the buffer is
-shared memory, which crosses to the trainer without a copy, as what default_collate makes there does; in the
-main process of a machine with CUDA it is pinned. Module-level functions only, for spawned workers.
+*is* its own stacked tensor, and ``collate`` only has to detect that. In a DataLoader's worker the buffer is
+shared memory, which reaches the trainer without a copy, like default_collate's output there; in the main
+process of a machine with CUDA it is pinned. Module-level functions only, for spawned workers.
 """
 
 import functools
@@ -22,17 +22,17 @@ from shadeproxy_sdk.manifest import Manifest
 
 
 def as_tensor(data: Data) -> Tensor:
-    """The bytes as u8[len(data)], writable, of its own.
+    """Return the bytes as u8[len(data)], writable, in memory of its own.
 
-    ``S3Dataset(decode=as_tensor)`` does not call it for samples that lie in the batch's buffer: those are
-    views of that.
+    ``S3Dataset(decode=as_tensor)`` does not call it for samples that lie in the batch's buffer: those become
+    views of the buffer.
     """
     return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
 
 
 class Stacked(Sequence[tuple[Tensor, int]]):
-    """``(sample, id)`` of samples that are the rows of ``values``, u8[b, length]. Tensors of single samples
-    are made for who asks for them: making 256 takes as long as copying 2 MB.
+    """Pairs ``(sample, id)`` whose samples are the rows of ``values``, u8[b, length]. Tensors of single
+    samples are made on request, because making 256 takes as long as copying 2 MB.
     """
 
     def __init__(self, values: Tensor, ids: Sequence[int]) -> None:
@@ -58,8 +58,8 @@ class Stacked(Sequence[tuple[Tensor, int]]):
 def fetch_samples(
     client: Client, manifest: Manifest, ids: Sequence[int]
 ) -> Stacked | list[tuple[Tensor, int]]:
-    """Samples as u8 tensors with their ids, views of one buffer as far as lengths are known; rows of it where
-    all have one length. Raises as Client.fetch.
+    """Return samples as u8 tensors with their ids: views of one buffer as far as lengths are known, and its
+    rows if all have one length. Raises like Client.fetch.
     """
     found = [_fetch(client, manifest, part) for part in parts(ids)]
     if len(found) == 1:
@@ -72,7 +72,7 @@ def fetch_samples(
 
 
 def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[Landing, Tensor | None]:
-    """Whole samples, and the buffer in which those of known length lie."""
+    """Return whole samples, and the buffer that holds those of known length."""
     buffers: list[Tensor] = []
 
     def allocate(length_bytes: int) -> memoryview:
@@ -94,10 +94,10 @@ def _tensors(landing: Landing, buffer: Tensor | None) -> list[Tensor]:
 
 
 def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """``(*values, id)`` samples as ``(*batched values, ids)``.
+    """Batch ``(*values, id)`` samples to ``(*batched values, ids)``.
 
-    Tensors of one shape that follow each other in memory, as those of ``as_tensor`` do, are batched without
-    a copy; other values as torch's default_collate does; ids become int64 (b,).
+    Tensors of one shape that follow each other in memory, like those of ``as_tensor``, are batched without a
+    copy; other values by torch's default_collate; ids become int64 (b,).
     """
     if isinstance(samples, Stacked):
         return samples.values, torch.tensor(samples.ids, dtype=torch.int64)
@@ -107,7 +107,7 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _batch(column: Sequence[Any]) -> Any:
     if isinstance(column[0], np.ndarray):
-        # Arrays made by np.frombuffer are read-only, of which default_collate warns although it copies.
+        # Arrays made by np.frombuffer are read-only; default_collate warns of these although it copies.
         return torch.from_numpy(np.stack(column))
     if isinstance(column[0], Tensor) and _follow(column):
         first = column[0]
@@ -116,14 +116,14 @@ def _batch(column: Sequence[Any]) -> Any:
 
 
 def _follow(column: Sequence[Any]) -> bool:
-    """Whether the tensors are alike and the memory of each begins where the one before ends."""
+    """Return whether the tensors are alike and each one's memory begins where the one before ends."""
     first = column[0]
     size = first.nbytes
     if not size or not first.is_contiguous() or first.device.type != "cpu" or first.requires_grad:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
-    # Live storages do not overlap, so what lies within the first one's bytes is a view of it.
+    # Live storages do not overlap, so everything within the first one's bytes is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
         return False
     for tensor in column:
@@ -141,7 +141,7 @@ def _follow(column: Sequence[Any]) -> bool:
 
 def _buffer(length_bytes: int) -> Tensor:
     if get_worker_info() is not None:
-        # As torch's default_collate: what lies in shared memory is not copied on its way to the trainer.
+        # Shared memory, as in torch's default_collate, reaches the trainer without a copy.
         shared = torch.UntypedStorage._new_shared(length_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001
         return torch.empty(0, dtype=torch.uint8).set_(shared)
     if _has_cuda():

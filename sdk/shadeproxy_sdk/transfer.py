@@ -1,7 +1,7 @@
 """Reading from one S3 endpoint: GET of a sample and ListObjectsV2 (S3 API reference, pages of these names).
 
-A sample comes whole or not at all. Which endpoint is asked, and what happens when none answers, is decided
-by the client, not here.
+A sample comes whole or not at all. The client, not this module, chooses the endpoint, and handles the case
+that none answers.
 """
 
 import random
@@ -30,7 +30,7 @@ _HINTS = {
 
 
 class Found(NamedTuple):
-    """An object as a listing names it."""
+    """An object in a listing."""
 
     key: str
     size_bytes: int
@@ -38,14 +38,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class S3Side:
-    """One endpoint over this process's connections; each wait for bytes is bounded by ``timeout_s``."""
+    """One endpoint over this process's connections; ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     origin: Origin
     timeout_s: float
 
     def read(self, entry: Entry, headers: Mapping[str, str]) -> bytes:
-        """The sample's bytes, exactly as many as announced. ``headers`` travel unsigned.
+        """Return the sample's bytes, exactly as many as announced. ``headers`` are sent unsigned.
 
         Raises Unreachable, Busy, ReadError.
         """
@@ -66,9 +66,9 @@ class S3Side:
         return data
 
     def listing(self, bucket: str, prefix: str) -> Iterator[Found]:
-        """Every object under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
+        """Yield every object under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
 
-        The proxy lists a data set by the same rule, so ids agree whoever listed it. Raises as ``read``.
+        The proxy lists a data set by the same rule, so ids agree for both listings. Raises like ``read``.
         """
         fixed = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='-_.~')}"
         token = ""
@@ -115,7 +115,7 @@ def _pause(attempt: int) -> None:
 
 def _parse(body: bytes, bucket: str) -> ET.Element:
     try:
-        # Expat >= 2.4.1 bounds entity expansion, and the store is the one whose data are trained on.
+        # Expat >= 2.4.1 bounds entity expansion, and the data of this store are trusted for training.
         return ET.fromstring(body)  # noqa: S314 (see above)
     except ET.ParseError:
         raise ReadError(

@@ -1,8 +1,8 @@
-"""How far the draw may lean on importance, by whether validation still improves: SHADE's switch between
-aggressive and relaxed. Pure arithmetic.
+"""SHADE's switch between aggressive and relaxed draws: importance counts for less while validation does not
+improve. Pure arithmetic.
 
-There are STEPS + 1 levels. Training starts at the most aggressive; a validation that does not beat the
-best so far relaxes by one level, one that does tightens by one. At level 0 draws are uniform.
+There are STEPS + 1 levels. Training starts at the most aggressive; a validation that does not beat the best
+so far relaxes by one level, one that does tightens by one. At level 0 draws are uniform.
 """
 
 import math
@@ -26,7 +26,7 @@ class Trend:
         return self.level / STEPS
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
-        """One validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better); returns
+        """Take one validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
         the new aggressiveness. nan counts as not improved. Raises ConfigError unless exactly one is given.
         """
         if (accuracy is None) == (loss is None):
@@ -39,9 +39,9 @@ class Trend:
         return self.aggressiveness
 
     def state(self) -> dict[str, Any]:
-        """Numbers for a checkpoint."""
+        """Return numbers for a checkpoint."""
         return {"level": self.level, "best": self.best}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Back to what ``state`` gave."""
+        """Restore the result of ``state``."""
         self.level, self.best = state["level"], state["best"]

@@ -1,9 +1,9 @@
-"""How long a loop that nobody times waits for its DataLoader: an estimate, by looking now and then.
+"""An estimate of the time that an untimed loop waits for its DataLoader, by regular checks.
 
-A thread looks LOOKS_PER_S times a second, while an epoch is under way, whether the thread that began the
-epoch stands in ``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a look
-takes 4 us, with waking up 80, so ten a second cost 0.08 % of a core (twenty 0.17); the loop itself does
-nothing more. Without an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
+During an epoch a thread checks LOOKS_PER_S times a second if the thread that began the epoch stands in
+``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a check takes 4 us, with
+waking up 80, so ten a second cost 0.08 % of a core (twenty 0.17); the loop itself does nothing more. Without
+an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
 """
 
 import logging
@@ -19,15 +19,15 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-_LONGEST_S = 4 * _PERIOD_S  # that one look stands for: a machine that slept did not wait
+_LONGEST_S = 4 * _PERIOD_S  # bound on one check's share: a machine that slept did not wait
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # after the sampler's end, and after that while workers hold batches
+_LINGER_S = 10.0  # after the sampler's end; longer while workers hold batches
 _LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
-    """Tells ``waited`` the seconds that passed, look by look, while the loop waited."""
+    """Calls ``waited`` with the seconds that passed, check by check, while the loop waited."""
 
     def __init__(self, waited: Callable[[float], None]) -> None:
         self._waited = waited
@@ -41,10 +41,10 @@ class LoaderWatch:
         self._closed = False
 
     def begin(self, sampler: object) -> None:
-        """An epoch of ``sampler`` begins, and the loop is the calling thread."""
+        """Begin an epoch of ``sampler``; the calling thread is the loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
-            self._changed = threading.Condition()  # that of a parent may be held for ever
+            self._changed = threading.Condition()  # a parent's may be held for ever
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")
@@ -52,12 +52,12 @@ class LoaderWatch:
             self._changed.notify_all()
 
     def exhausted(self) -> None:
-        """The sampler has given everything, or its iteration was given up."""
+        """Note that the sampler has yielded everything, or that its iteration was given up."""
         self._ended_at = time.monotonic()
         self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
-        """1: somebody measures from now on; -1: no longer. What is measured is not estimated."""
+        """Stop the estimate while the loop measures its waits: 1 at a measurement's begin, -1 at its end."""
         with self._changed:
             self._exact += more
             self._changed.notify_all()
@@ -70,14 +70,14 @@ class LoaderWatch:
 
     @property
     def looking(self) -> bool:
-        """Whether an epoch is under way that nobody measures."""
+        """True during an epoch that is not measured."""
         if self._exact or self._closed:
             return False
         now = time.monotonic()
         return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
 
     def _has_more(self) -> bool:
-        """Whether the workers of the loader that was waited for hold batches, or make some."""
+        """Return whether the workers of the loader in question hold batches, or make some."""
         iterator = None if self._iterator is None else self._iterator()
         return getattr(iterator, "_tasks_outstanding", 0) > 0
 
@@ -115,7 +115,7 @@ class LoaderWatch:
         return False
 
     def _is_over_ours(self, iterator: Any) -> bool:
-        """Not a loader for validation: the sampler, perhaps within others, is the one that began."""
+        """Return whether the loader is over the epoch's sampler, perhaps nested: no validation loader."""
         sampler = getattr(iterator, "_index_sampler", None)
         for _ in range(_MOST_WRAPPERS):
             if sampler is None or sampler is self._sampler:
@@ -129,7 +129,7 @@ class LoaderWatch:
 
 
 def _code_of_next() -> CodeType | None:
-    """Of a DataLoader's iterator, if torch is there."""
+    """Return the code of ``__next__`` of a DataLoader's iterator, if torch is there."""
     loader = sys.modules.get("torch.utils.data.dataloader")
     step = getattr(getattr(loader, "_BaseDataLoaderIter", None), "__next__", None)
     return getattr(step, "__code__", None)

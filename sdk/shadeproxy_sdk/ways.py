@@ -1,4 +1,4 @@
-"""What one process knows of the ways to its samples, and the open ends of those ways. No I/O but closing."""
+"""One process's knowledge of batch and locate, and their open connections and files. No I/O but closing."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from shadeproxy_sdk.segments import Segments
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What ``GET /v1/info`` says of batch and locate; ``socket``: path of the control side's Unix socket."""
+    """The offers in ``GET /v1/info``: batch, locate, and ``socket``, the path of the Unix socket."""
 
     batch: bool
     locate: bool
@@ -17,8 +17,8 @@ class Offers:
 
 
 class Ways:
-    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: whether
-    the proxy knows samples by the ids of their manifest, for each manifest by name and digest.
+    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: gates that
+    say if the proxy knows a manifest's samples by id, for each manifest by name and digest.
     """
 
     def __init__(self, pause_s: float) -> None:

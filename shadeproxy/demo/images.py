@@ -1,8 +1,8 @@
 """The demo's data set: scikit-learn's digits as PNG photographs, seeded: every run sees the same bytes.
 
-Law: an image is a pure function of (seed, split, number), whatever the order and thread it is made in; no
-source digit gives images to both splits, so that accuracy is measured on digits that were never trained on.
-Sensor noise keeps a PNG at about 6 KiB: a cache's overhead per record stays small beside it.
+Law: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
+gives images to both splits, so accuracy is measured on digits that were never trained on. Sensor noise keeps
+a PNG at about 6 KiB, so that a cache's overhead per record stays small in comparison.
 """
 
 import io
@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 SIDE = 96
 """Height and width of an image, in pixels."""
 SHRINK = 4
-"""The model sees the image this many times smaller."""
+"""The model sees the image reduced by this factor."""
 TEST_SHARE = 0.2
 
 Split = Literal["train", "test"]
@@ -48,7 +48,7 @@ class Photographer:
         self._seed = (seed, _SPLITS.index(split))
 
     def take(self, number: int) -> Photo:
-        """Photo ``number``: source digit ``number`` modulo their count, seen anew each time."""
+        """Make photo ``number``: source digit ``number`` modulo their count, photographed differently."""
         source = number % len(self.sources)
         label = int(self.labels[source])
         pixels = _photograph(self.sources[source], np.random.default_rng([*self._seed, number]))
@@ -57,14 +57,14 @@ class Photographer:
         return Photo(f"{self.split}/{label}/{number:05d}.png", label, file.getvalue())
 
     def shoot(self, count: int) -> Iterator[Photo]:
-        """Photos 0 .. ``count`` - 1, in order; zlib and the resampling run on threads."""
+        """Make photos 0 .. ``count`` - 1, in order; zlib and the resampling run on threads."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="photo") as pool:
             for start in range(0, count, _CHUNK):
                 yield from pool.map(self.take, range(start, min(start + _CHUNK, count)))
 
 
 def decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int]:
-    """A PNG as the model wants it: float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1], its label from the
+    """Decode a PNG for the model: float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1], its label from the
     key, and its size in bytes.
     """
     pixels = np.asarray(Image.open(io.BytesIO(data)).reduce(SHRINK), dtype=np.float32)
@@ -72,14 +72,14 @@ def decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int]:
 
 
 def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """``count`` decoded photos of the held-out digits: float32 (n, 1, h, w) and int64 labels (n,)."""
+    """Return ``count`` decoded photos of the held-out digits: float32 (n, 1, h, w), int64 labels (n,)."""
     photos = list(Photographer("test", seed=seed).shoot(count))
     images = np.stack([decode(photo.data, photo.key)[0] for photo in photos])
     return images, np.array([photo.label for photo in photos], dtype=np.int64)
 
 
 def _photograph(source: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """``source`` (8, 8) turned, moved, zoomed, lit and grained: uint8 (SIDE, SIDE)."""
+    """Turn, move, zoom, light and grain ``source`` (8, 8): uint8 (SIDE, SIDE)."""
     turn = np.deg2rad(generator.uniform(-25, 25))
     pixels_per_cell = SIDE / 8 * generator.uniform(0.7, 1.05)
     cos, sin = np.cos(turn) / pixels_per_cell, np.sin(turn) / pixels_per_cell

@@ -1,8 +1,7 @@
-"""``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes what was
-measured.
+"""``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes the results.
 
-Law: everything lives below one temporary directory and in child processes; both are gone at the end, however
-it ends. Only the report directory stays, and the objects on a server that the user named.
+Law: everything lives below one temporary directory and in child processes; at every end, both are removed.
+Only the report directory stays, and the objects on a server that the user named.
 """
 
 import asyncio
@@ -48,11 +47,11 @@ def run_demo(
     work_dir: Path | None = None,
     console: Console | None = None,
 ) -> Report:
-    """Train as often as there are ``contestants`` and write report.json and plots into ``report_dir``.
+    """Train once for each of ``contestants`` and write report.json and plots into ``report_dir``.
 
     ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one; ``objects`` PNG files are
-    uploaded below shadeproxy-demo/ unless they are there. ``work_dir``: where temporary files go, by default
-    the system's place. Raises ShadeProxyError that says what failed.
+    uploaded below shadeproxy-demo/ unless they are there. ``work_dir``: directory for temporary files, by
+    default the system's. Raises ShadeProxyError with the cause.
     """
     console = console or Console()
     started = time.monotonic()
@@ -132,7 +131,7 @@ def _set_up(
 async def _fill_server(
     server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
 ) -> dict[str, str]:
-    """Upload what is missing; the AWS variables with which a training reads it."""
+    """Upload the missing photos; return the AWS variables with which a training reads them."""
     provider = ChainCredentials()
     origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)
     try:

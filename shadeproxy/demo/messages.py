@@ -1,6 +1,6 @@
-"""What the demo and its training processes say to each other: one JSON object in, JSON lines out.
+"""The messages between the demo and its training processes: one JSON object in, JSON lines out.
 
-Law: a training process reports what it measured; what a run's name means is decided by the demo alone.
+Law: a training process reports its measurements; the demo alone knows the meaning of a run's name.
 """
 
 from typing import Literal
@@ -18,7 +18,7 @@ class ExistingServer(msgspec.Struct, frozen=True):
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """One training. ``control_url``: whom to ask for data and counters; None: read ``origin`` without a
+    """One training. ``control_url``: the server to ask for data and counters; None: read ``origin`` without a
     proxy. ``test_file``: .npz of held-out ``images`` and ``labels``. ``scores``: report losses.
     """
 
@@ -37,7 +37,7 @@ class TrainingPlan(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What a server's ``GET /v1/stats`` counted during an epoch."""
+    """Counts of a server's ``GET /v1/stats`` during one epoch."""
 
     requests: int
     bytes: int
@@ -49,7 +49,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """``done`` of ``total`` samples of ``epoch`` are trained."""
+    """Progress: ``done`` of ``total`` samples of ``epoch`` are trained."""
 
     epoch: int
     done: int
@@ -57,8 +57,8 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch as the training process saw it: times in seconds, ``reads`` and ``read_bytes`` as its workers
-    made them. ``counted``: None where there was no server of ours to ask.
+    """An epoch as measured by the training process: times in seconds, ``reads`` and ``read_bytes`` of its
+    workers. ``counted``: None if there was no server of ours to ask.
     """
 
     epoch: int

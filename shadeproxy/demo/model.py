@@ -18,13 +18,13 @@ class SmallNet(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits of ``images``."""
+        """Return the logits of ``images``."""
         logits: torch.Tensor = self.layers(images)
         return logits
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Share of ``images`` whose largest logit is their label's; the model stays in its mode."""
+    """Return the share of ``images`` whose largest logit is their label's; the model stays in its mode."""
     training = model.training
     model.eval()
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Where the photos become objects: files below a directory that is served as buckets, or an existing server.
+"""Storing the photos as objects: files below a directory that is served as buckets, or an existing server.
 
-On an existing server nothing is overwritten that is there already with the same size, and nothing is deleted.
+On an existing server, objects that are there with the same size are not overwritten, and nothing is deleted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _ERROR_BYTES = 500
 
 
 def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo], None]) -> None:
-    """Each photo as a file below ``bucket``; ``written`` is called after each."""
+    """Write each photo as a file below ``bucket``; call ``written`` after each."""
     folders: set[Path] = set()
     for photo in photos:
         path = bucket / photo.key
@@ -30,7 +30,7 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Photos that ``bucket`` does not have below ``prefix`` with their size. Raises ShadeProxyError."""
+    """Return photos that ``bucket`` lacks below ``prefix`` with their size. Raises ShadeProxyError."""
     there: dict[str, int] = {}
     last = ""
     try:
@@ -48,8 +48,8 @@ async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequenc
 async def upload(
     origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo], written: Callable[[Photo], None]
 ) -> None:
-    """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; what was
-    written stays.
+    """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
+    already written stay.
     """
     waiting = iter(photos)
 

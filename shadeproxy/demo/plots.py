@@ -11,7 +11,7 @@ from shadeproxy.demo.report import Epoch, Report
 
 
 class _Style(NamedTuple):
-    """Runs that train alike lie on top of each other, so later markers are smaller."""
+    """Line style of a run. Runs with like results lie on top of each other, so later markers are smaller."""
 
     colour: str
     marker: str
@@ -39,7 +39,7 @@ class _Plot(NamedTuple):
 
 
 def write_plots(report: Report, titles: dict[str, str], directory: Path) -> list[Path]:
-    """Hit ratio, stall and accuracy per epoch as PNG; their paths. ``titles``: run name to words."""
+    """Plot hit ratio, stall and accuracy per epoch as PNG; return the paths. ``titles``: run name to text."""
     share = report.cache_bytes / report.dataset.bytes
     plots = (
         _Plot(

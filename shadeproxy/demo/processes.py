@@ -1,7 +1,7 @@
 """Child processes that never outlive the demo: each in its own session, ended with all its descendants.
 
-Law: whoever starts a process does it in a ``with``; however the block is left, the process is gone after it.
-A process that fails is explained by the end of its own log.
+Law: every process is started in a ``with``; however the block is left, the process is gone afterwards. The
+end of its own log explains a process that fails.
 """
 
 import os
@@ -29,7 +29,7 @@ class Child:
         self.log = log
 
     def failure(self) -> ShadeProxyError:
-        """What to say of a process that ended when it should not have."""
+        """Return the error for a process that ended unexpectedly."""
         status = self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
@@ -116,8 +116,8 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process is left behind. One that is ignored
-    stays so.
+    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left behind. A signal that is
+    ignored stays so.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupts.handle) for number in numbers}

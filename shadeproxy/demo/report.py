@@ -1,4 +1,4 @@
-"""``report.json``: the shape is a contract; every number was measured by a server or by the training."""
+"""``report.json``: its shape is a contract; every number was measured by a server or by the training."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from shadeproxy.demo.messages import Counted, EpochDone
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where the numbers come from."""
+    """The machine on which the numbers were measured."""
 
     cpu: str
     cores: int
@@ -28,7 +28,7 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """Ratios have the training's reads in the denominator; ``origin_*`` is what reached the origin."""
+    """Ratios have the training's reads in the denominator; ``origin_*`` counts what reached the origin."""
 
     wall_s: float
     stall_s: float
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
-    """An epoch with what the proxy counted."""
+    """Return an epoch with the proxy's counts."""
     hits = counted.hits_ram + counted.hits_disk
     return Epoch(
         wall_s=done.wall_s,
@@ -76,7 +76,7 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
 
 
 def without_cache(done: EpochDone) -> Epoch:
-    """An epoch straight from the origin: what it served, or what was read where it cannot be asked."""
+    """Return an epoch straight from the origin: its counts, or the reads if it cannot be asked."""
     asked = done.counted
     requests, read_bytes = (asked.requests, asked.bytes) if asked else (done.reads, done.read_bytes)
     return Epoch(
@@ -95,7 +95,7 @@ def without_cache(done: EpochDone) -> Epoch:
 
 
 def describe_machine() -> Machine:
-    """This machine."""
+    """Describe this machine."""
     return Machine(
         cpu=_cpu_name(),
         cores=len(os.sched_getaffinity(0)),
@@ -108,7 +108,7 @@ def describe_machine() -> Machine:
 
 
 def write_report(report: Report, directory: Path) -> Path:
-    """Write ``report.json``; its path."""
+    """Write ``report.json``; return its path."""
     path = directory / "report.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return path

@@ -1,4 +1,4 @@
-"""Which trainings the demo compares, and how one of them is run: fresh servers, one process, its events."""
+"""The trainings that the demo compares, and the run of one: fresh servers, one process, its events."""
 
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +21,7 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``policy`` None: straight to the origin."""
+    """One training to compare. ``policy`` None: straight to the origin."""
 
     name: str
     title: str
@@ -36,14 +36,14 @@ UNSCORED = Contestant("default", "ShadeProxy", policy="default")
 SHADE = Contestant("shade", "ShadeProxy+SDK", policy="default", mode="importance", scores=True)
 
 CONTESTANTS = (DIRECT, LRU, SHADE)
-"""What a demo of four minutes on two cores has time for; UNSCORED would take one more."""
+"""The trainings that fit four minutes on two cores; UNSCORED would be one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is the same for all runs. ``objects``: a directory of buckets, or an existing server that has
-    the data already; ``plan``: the training, without what differs between runs; ``environment``: variables
-    that a training needs beside the demo's own.
+    """The data that all runs share. ``objects``: a directory of buckets, or an existing server that already
+    has the data; ``plan``: the training, without the fields that differ between runs; ``environment``:
+    variables that a training needs beside the demo's own.
     """
 
     directory: Path
@@ -54,9 +54,9 @@ class Stage:
 
 
 def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) -> Run:
-    """Train once, every server and cache new; ``watch`` sees each event.
+    """Train once, with new servers and caches; ``watch`` gets each event.
 
-    Raises ShadeProxyError with the end of the log of whatever failed.
+    Raises ShadeProxyError with the end of the log of the process that failed.
     """
     directory = stage.directory / contestant.name
     directory.mkdir()
@@ -88,10 +88,10 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
-    """Start what the run reads from: a proxy by its control URL, or an S3 server, object by object.
+    """Start the run's data source: a proxy by its control URL, or an S3 server, object by object.
 
-    The built-in origin is a proxy that keeps nothing. Without a cache it is read as the S3 server that it
-    stands for: no object store takes a batch call.
+    The built-in origin is a proxy that caches nothing. Without a cache it is read object by object like the
+    S3 server that it stands for, because no object store takes a batch call.
     """
     if isinstance(stage.objects, ExistingServer):
         origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}

@@ -24,7 +24,7 @@ _SHM = Path("/dev/shm")  # noqa: S108 (tmpfs is the point; only the demo's own d
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is ready. URLs without a slash at the end; ``pid`` of its process."""
+    """A server that is ready. URLs have no slash at the end; ``pid`` is its process."""
 
     s3_url: str
     control_url: str
@@ -38,12 +38,12 @@ class _LogLine(msgspec.Struct):
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's environment without settings of ShadeProxy: the demo's come from its own files."""
+    """Return the environment without settings of ShadeProxy: the demo's come from its own files."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
 
 
 def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
-    """A plain S3 server over ``directory`` that keeps nothing and answers ``delay`` later."""
+    """Return settings of an S3 server over ``directory`` that caches nothing and answers ``delay`` later."""
     return {
         "origin": {"kind": "file", "path": str(directory), "delay": delay, "max_connections": 256},
         "cache": {"ram": {"capacity": "1 MiB"}, "disk": {"capacity": "0"}},
@@ -52,10 +52,10 @@ def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
 
 
 def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
-    """A proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk.
+    """Return settings of a proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk.
 
-    Only the default policy keeps what was fetched ahead until it is read; the others are shown as they are
-    known, without prefetching.
+    Only the default policy keeps prefetched pages until they are read; the others run in their known form,
+    without prefetching.
     """
     ram_bytes = cache_bytes * 2 // 3
     return {
@@ -71,7 +71,7 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
 
 @contextmanager
 def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
-    """``shadeproxy serve`` with ``settings``, its state new in ``directory``, ready until the block ends.
+    """Run ``shadeproxy serve`` with ``settings``, its state new in ``directory``, until the block ends.
 
     Raises ShadeProxyError with the end of its log when it does not start.
     """
@@ -92,7 +92,7 @@ def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator
 
 @contextmanager
 def _tmpfs(directory: Path) -> Iterator[Path]:
-    """A directory in RAM where the machine has one, removed at the end."""
+    """Yield a directory in RAM if the machine has one, and remove it at the end."""
     if not (_SHM.is_dir() and os.access(_SHM, os.W_OK)):
         yield directory / "ram"
         return
@@ -101,10 +101,10 @@ def _tmpfs(directory: Path) -> Iterator[Path]:
 
 
 def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
-    """The addresses that it chose, from the log line that says so. Raises ShadeProxyError."""
+    """Return the addresses that the server chose, from its "ready" log line. Raises ShadeProxyError."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Before the log is read: a process that ended has written all it will.
+        # Checked before the log is read: a process that has ended writes no more.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):

@@ -1,7 +1,7 @@
 """One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
 and writes events to stdout, a JSON line each.
 
-The middle of ``train`` is what a user's own script looks like; around it are only measurements.
+The middle of ``train`` looks like a user's own script; the code around it only measures.
 """
 
 import os
@@ -27,11 +27,11 @@ _STEP_INTERVAL_S = 0.1
 
 
 def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
-    """Train SmallNet as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
+    """Train SmallNet by ``plan``. Raises shade.ShadeError when the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     test_images, test_labels = _load_test(Path(plan.test_file))
-    # Through a proxy there is no way round it: a read that fell back would flatter its hit ratio.
+    # With a proxy there is no fall-back: reads from the origin would flatter its hit ratio.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
     client = shade.Client(
         plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
@@ -83,7 +83,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
 
 
 class _Seen:
-    """What the batches of an epoch contained: a sample that occurs twice in a batch was read once."""
+    """The reads of an epoch: a sample that occurs twice in a batch was read once."""
 
     def __init__(self, samples: int) -> None:
         self.reads = self.read_bytes = 0
@@ -101,7 +101,7 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a Step now and then, so that the bar moves and the pipe stays quiet."""
+    """Emits a Step at an interval, so that the bar moves and the pipe stays quiet."""
 
     def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
         self._emit, self._epoch, self._total = emit, epoch, total

@@ -1,7 +1,7 @@
-"""Where an S3 request goes: endpoint, Host and raw path, in path or virtual-host style.
+"""The target of an S3 request: endpoint, Host and raw path, in path or virtual-host style.
 
-The key's octets are encoded once and never normalised: dot segments, empty segments and encoded slashes
-travel as they are.
+The key's octets are encoded once and never normalised: dot segments, empty segments and encoded slashes are
+sent as they are.
 """
 
 import re
@@ -15,15 +15,15 @@ from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
 
-# What ``quote`` would leave as it is.
+# Bucket names that ``quote`` would not change.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
-# A dot in the bucket would not match the certificate of *.s3.amazonaws.com.
+# A bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
-"""First segments of a path that are no buckets: of Ceph RGW (its admin API, and Swift) and of MinIO. They
-would be asked with the proxy's own rights.
+"""First path segments that are no buckets, of Ceph RGW (its admin API, and Swift) and of MinIO. A request to
+them would run with the proxy's own rights.
 """
 
 
@@ -34,7 +34,7 @@ def is_aws(url: str) -> bool:
 
 
 class Target(NamedTuple):
-    """``origin`` is "scheme://host[:port]", ``host`` the Host field, ``raw_path`` what is sent and signed."""
+    """``origin``: "scheme://host[:port]". ``host``: the Host field. ``raw_path``: as sent and signed."""
 
     origin: str
     host: str
@@ -44,9 +44,9 @@ class Target(NamedTuple):
 class Endpoint:
     """An S3 endpoint.
 
-    ``url`` None means AWS in ``region``. "auto" is virtual-host style at amazonaws.com for buckets whose
-    name is one host label, path style everywhere else. ``reserved``: names that are no buckets at this
-    server, which AWS does not have. Raises ConfigError for a URL that is no endpoint.
+    ``url`` None means AWS in ``region``. "auto" is virtual-host style at amazonaws.com for buckets whose name
+    is one host label, path style everywhere else. ``reserved``: names that are no buckets at this server; AWS
+    has none. Raises ConfigError for a URL that is no endpoint.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Endpoint:
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
 
     def target(self, ref: ObjectRef) -> Target:
-        """The target of ``ref``; an empty key means the bucket, an empty bucket the service.
+        """Return the target of ``ref``; an empty key means the bucket, an empty bucket the service.
 
-        Raises InvalidRequest for a name that means something else than a bucket.
+        Raises InvalidRequest for a name that does not mean a bucket.
         """
         bucket, key, _ = ref
         if not _PLAIN_BUCKET.fullmatch(bucket):
@@ -88,9 +88,9 @@ class Endpoint:
         return self.target_of(ref.bucket, f"/{bucket}{key}")
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """The target of a path-style ``raw_path``, byte for byte apart from the bucket's place.
+        """Return the target of a path-style ``raw_path``, byte for byte apart from the bucket's place.
 
-        Raises InvalidRequest for a name that means something else than a bucket.
+        Raises InvalidRequest for a name that does not mean a bucket.
         """
         if bucket in self._reserved or ":" in bucket:
             raise InvalidRequest(
@@ -106,5 +106,5 @@ class Endpoint:
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
             return self.is_aws and _HOST_LABEL.fullmatch(bucket) is not None
-        # What is no name of a host must not become one: it would say which server is asked.
+        # A bucket that is no host name must not become one: it would choose the server.
         return self._addressing == "virtual" and _HOST_NAME.fullmatch(bucket) is not None

@@ -1,11 +1,11 @@
-"""The port to storage: what every origin, wrapper and fake guarantees.
+"""The port to storage: the guarantees of every origin, wrapper and fake.
 
-Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception
-is translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it
-never ends early in silence. (Of an answer without a length it yields what comes until it ends well.)
+Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception is
+translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it never
+ends early without an error. (For an answer without a length it yields all bytes until a proper end.)
 Rule 3: leaving a context manager early closes the connection behind it.
 Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
-tests/origin/test_conformance*.py hold these sentences as tests; every implementation runs them.
+tests/origin/test_conformance*.py test these rules on every implementation.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,36 +18,37 @@ from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 
 Arrived = Callable[[int], None]
-"""Told how many more bytes lie in the buffer, in order from its front. Must not raise."""
+"""Receives the number of new bytes in the buffer, in order from its front. Must not raise."""
 
 Receive = Callable[[memoryview, Arrived], Awaitable[None]]
-"""Fill a buffer that is no longer than what is to come, or raise as ``chunks`` does."""
+"""Fill a buffer that is no longer than the rest of the span, or raise like ``chunks``."""
 
 
 class PassOn:
-    """Marks an answer that does not identify its object (``ObjectMeta.identified``). Its bytes belong to one
-    reader, in one pass; they are neither kept nor put together with others.
+    """Marks an answer that does not identify its object (``ObjectMeta.identified``). Its bytes go to one
+    reader, in one pass; they are neither cached nor joined with other bytes.
     """
 
     __slots__ = ("claim",)
 
     def __init__(self) -> None:
         self.claim: Callable[[], bool] = lambda: True
-        """Called once by a reader that will take the body at a client's pace; False: not this one, because
-        too many do."""
+        """Called once by a reader that will take the body at a client's pace. False: too many readers do so
+        already, and this one must not.
+        """
 
 
-@dataclass(slots=True)  # frozen, it takes five times as long to make, and each wrapper makes one
+@dataclass(slots=True)  # a frozen one takes five times as long to make, and each wrapper makes one
 class OriginRead:
     """An open body: ``chunks`` yields the bytes of ``span`` in order, in pieces of any size.
 
-    ``meta.size`` is the length of the whole object, also when only a range was asked.
+    ``meta.size`` is the length of the whole object, also when only a range was requested.
     ``meta.headers`` of a ranged answer lacks whole-object checksums.
-    ``doubtful``: only the end of the body will show whether it, and what was said of its object, is right.
-    ``pass_on``: given where the answer does not identify its object. Its ``meta.size`` may be UNKNOWN_BYTES;
+    ``doubtful``: only the end of the body proves that the body and its metadata are right.
+    ``pass_on``: set if the answer does not identify its object. Its ``meta.size`` may be UNKNOWN_BYTES;
     then ``span`` ends at ENDLESS, and ``chunks`` with the body.
-    ``receive``: given where the bytes can come straight into a buffer; use it or ``chunks``, not both.
-    ``surplus``: bytes of the last piece that a buffer had no room for.
+    ``receive``: set if the bytes can go straight into a buffer; use it or ``chunks``, not both.
+    ``surplus``: bytes of the last piece that did not fit into a buffer.
     """
 
     meta: ObjectMeta
@@ -59,9 +60,9 @@ class OriginRead:
     surplus: bytes = b""
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
-        """Fill ``buffer`` with the next bytes of ``span``, telling ``arrived`` of each arrival.
+        """Fill ``buffer`` with the next bytes of ``span``, and report each arrival to ``arrived``.
 
-        Raises OriginError as ``chunks`` does, and BodyCutShort when the buffer is longer than ``span``.
+        Raises OriginError like ``chunks``, and BodyCutShort when the buffer is longer than ``span``.
         """
         if len(buffer) > self.span.length:
             raise BodyCutShort(f"the origin has {self.span.length} bytes where {len(buffer)} were expected")
@@ -83,8 +84,8 @@ class OriginRead:
 
 
 class Trailers(NamedTuple):
-    """Checksums of a body that are known when it has ended: lower-case ``x-amz-checksum-*`` names, and
-    ``values``, complete from then on. The caller has checked them before the body ends well.
+    """Checksums that are known when the body has ended: lower-case ``x-amz-checksum-*`` names, and
+    ``values``, complete from then on. The caller checks them before it lets the body end well.
     """
 
     names: tuple[str, ...]
@@ -93,14 +94,14 @@ class Trailers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
-    """An S3 request to be carried out at the origin as it stands, apart from its signature.
+    """An S3 request for the origin, unchanged apart from its signature.
 
     ``raw_path`` is percent-encoded path style ("/bucket/key", as the client encoded the key; "/" for the
-    service), ``raw_query`` without "?" and without signature parameters. ``headers`` are end-to-end
-    fields without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection.
-    ``body`` None means no body. ``payload_hash``: hex SHA-256 that the client promised (the caller
-    checks it as well), or UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body, where that can
-    be; an origin that cannot leaves them out. ``request_id``: ours, for errors that the origin words here.
+    service), ``raw_query`` without "?" and without signature parameters. ``headers`` are end-to-end fields
+    without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection. ``body`` None means
+    no body. ``payload_hash``: hex SHA-256 that the client promised (the caller checks it as well), or
+    UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store them leaves
+    them out. ``request_id``: our id, for error documents that this process writes.
     """
 
     method: str
@@ -117,7 +118,7 @@ class ForwardRequest:
 
     @property
     def works_long(self) -> bool:
-        """Return whether the origin may take long over a short answer and send blanks meanwhile:
+        """True if the origin may take long over a short answer and send blanks meanwhile:
         CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
         """
         if self.method == "POST":
@@ -127,7 +128,7 @@ class ForwardRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForwardResponse:
-    """The origin's answer, untouched: every end-to-end header in order, body streamed."""
+    """The origin's answer, unchanged: every end-to-end header in order, body streamed."""
 
     status: int
     headers: Headers
@@ -152,11 +153,11 @@ class ListOptions(TypedDict, total=False):
 
 
 class Origin(Protocol):
-    """Remote object storage, as the engine sees it."""
+    """Remote object storage, as the engine uses it."""
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        """Metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable, and
-        Unidentified where the origin's answer does not identify it.
+        """Return the metadata of the current version. Raises OriginAnswer (404, 403 ...), OriginUnavailable,
+        and Unidentified if the origin's answer does not identify the version.
         """
         ...
 
@@ -171,9 +172,9 @@ class Origin(Protocol):
     ) -> AbstractAsyncContextManager[OriginRead]:
         """Read ``span`` (None: the whole object) of the current version.
 
-        ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416.
-        With ``if_match`` and another current ETag: ObjectChanged. BodyCutShort may be raised by
-        ``chunks`` at any point. ``intent`` orders who goes first where a limit applies.
+        ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416. Raises
+        ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any point.
+        ``intent`` sets the priority where a limit applies.
         """
         ...
 
@@ -186,19 +187,19 @@ class Origin(Protocol):
         max_keys: int = 1000,
         upstream: Upstream = SHARED,
     ) -> ListPage:
-        """Entries whose key starts with ``prefix`` and is greater than ``start_after`` (UTF-8 order)."""
+        """Return entries whose key starts with ``prefix`` and is above ``start_after`` (UTF-8 order)."""
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """Carry out any other operation. Error *answers* are responses here, not exceptions.
 
-        Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it.
-        What may change something is sent at most once.
+        Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it. A
+        request that may change something is sent at most once.
         """
         ...
 
     async def probe(self) -> str:
-        """One cheap authenticated request; a sentence for ``shadeproxy check``. Raises as ``head``."""
+        """Send one cheap authenticated request; return the text for ``check``. Raises like ``head``."""
         ...
 
     async def aclose(self) -> None:

@@ -1,10 +1,10 @@
-"""``BoundedOrigin``: nobody waits for an answer of the origin, or for the next bytes of it, without bound.
+"""``BoundedOrigin``: a time limit for every wait on an answer of the origin, or on its next bytes.
 
-Laws: HEADs, listings and forwarded reads have the deadline of the request that they are for, or one of
-their own; slots, connections, tries and the pauses between them are inside it. A forwarded body keeps the
-least rate; only waiting for the origin counts. Writes have no deadline: their bodies come at their client's
-pace, and a write that was given up may still be carried out. The reads of pages are bounded by
-engine/overdue.py, by one timer for all.
+Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or one of its own; slots,
+connections, attempts and the pauses between them count. A forwarded body keeps the least rate; only the time
+spent waiting for the origin counts. Writes have no deadline: their bodies come at their client's pace, and
+the origin may still carry out a write that was given up. engine/overdue.py bounds the reads of pages, with
+one timer for all.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class BoundedOrigin:
-    """Wraps ``inner``; see ``Origin`` for the methods. To be put around retries and limits."""
+    """Adds deadlines to ``inner``; see ``Origin`` for the methods. Wrap it around retries and limits."""
 
     def __init__(self, inner: Origin, *, clock: Clock, bounds: ReadBounds) -> None:
         self._inner = inner
@@ -73,7 +73,7 @@ class BoundedOrigin:
 
 
 class _BoundedRead:
-    """A read whose answer is waited for until ``deadline``."""
+    """A read whose answer must come before ``deadline``."""
 
     def __init__(self, inner: AbstractAsyncContextManager[OriginRead], deadline: Deadline) -> None:
         self._inner = inner
@@ -89,7 +89,7 @@ class _BoundedRead:
 
 
 async def _paced(chunks: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
-    """``chunks``, as long as they come fast enough. Raises BodyCutShort."""
+    """Yield ``chunks`` while they come fast enough. Raises BodyCutShort."""
     loop = asyncio.get_running_loop()
     while True:
         began_s = loop.time()

@@ -1,4 +1,4 @@
-"""The AWS chain by aiobotocore. Imported by credentials.py alone, when it is first asked."""
+"""The AWS credential chain by aiobotocore. Only credentials.py imports it, at its first use."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalE
 
 
 async def find_credentials(profile: str | None) -> Any:
-    """Credentials that refresh where they end; None where nothing has any."""
+    """Return credentials that refresh themselves; None if no provider has any."""
     return await AioSession(profile=profile).get_credentials()
 
 
 def reason_of(error: Exception) -> str:
-    """What an operator may be told of it.
+    """Return the text of an error without secrets.
 
-    Some errors quote what a credential process printed or a service sent, which may hold a secret.
+    Some errors quote the output of a credential process or the answer of a service, which may hold a secret.
     """
     if isinstance(error, CredentialRetrievalError):
         return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"

@@ -1,9 +1,9 @@
-"""One HTTP/1.1 connection to an origin, for GETs without a body, one exchange at a time.
+"""One HTTP/1.1 connection to an origin, for GETs and HEADs without a body, one exchange at a time.
 
-States: IDLE (nothing asked; a byte now ends the connection) -> HEAD (asked, no complete head yet) -> BODY
-(the rest of an answer is to come) -> IDLE. The body is received where the reader wants it: while somebody
-waits in ``receive``, the kernel copies straight into that memory; while nobody does, reading is paused.
-Cut off at once by ``abort``; only a connection that is IDLE and ``reusable`` may serve another exchange.
+States: IDLE (no request; a byte now ends the connection) -> HEAD (request sent, no complete head yet) -> BODY
+(the rest of an answer is to come) -> IDLE. The kernel copies the body straight into the buffer of a reader
+that waits in ``receive``; while no reader waits, reading is paused. ``abort`` closes it at once. Only a
+connection that is IDLE and ``reusable`` may serve another exchange.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Hea
 _SCRATCH_BYTES = 8 << 10
 _PIECE_BYTES = 64 << 10
 _MOST_INTERIM = 16
-"""Answers of 1xx before the final one: a server sends one or two."""
+"""Limit of 1xx answers before the final one; a server sends one or two."""
 
 
 class Surplus(Exception):
@@ -42,7 +42,7 @@ class State(Enum):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """``lost(connection)`` is called once, when the transport is closed."""
+    """One connection. ``lost(connection)`` is called once, when the transport is closed."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges = 0
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Since when it is idle, or nothing of a body has arrived; of a head: since when it is waited for."""
+        """Loop time of the last body byte, or since when it is idle or waits for a head."""
         self._pace = Pace(bounds)
         self._loop = loop
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._held = 0  # bytes in scratch
-        self._taken = 0  # of these, handed out
+        self._taken = 0  # of these, bytes already handed out
         self._head: Head | None = None
-        self._remaining = 0  # of a body of known length: what was not handed out yet
+        self._remaining = 0  # bytes of a body of known length that were not handed out yet
         self._sink = self._scratch[:0]
         self._filled = 0
         self._least = 0
@@ -79,12 +79,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> bool:
-        """Somebody waits for bytes now."""
+        """True if a reader waits for bytes now."""
         return self._waiter is not None and not self._waiter.done()
 
     @property
     def patience_s(self) -> float:
-        """Seconds after ``since_s`` for which the rate of a body lets a reader wait."""
+        """Seconds after ``since_s`` that a reader waits before the body counts as too slow."""
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     async def ask(self, request: bytes, *, bodiless: bool = False) -> Head:
-        """Send a request head, and return the head of the answer. ``bodiless``: the request is a HEAD.
+        """Send a request head and return the head of the answer. ``bodiless``: the request is a HEAD.
 
         Raises Dead, Broken, BadAnswer, OSError.
         """
@@ -113,10 +113,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._head
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
-        """Receive body bytes into ``buffer`` until it holds ``least`` (all, by default); how many it holds.
+        """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
+        holds.
 
-        For a body of known length no more than that; for others 0 at the end. ``arrived`` is told of
-        each arrival within the callback that brought it. Raises Broken, OSError, TimeoutError.
+        A body of known length gives no more than that length; any other gives 0 at its end. ``arrived`` is
+        called in the callback that brings the bytes. Raises Broken, OSError, TimeoutError.
         """
         known = self._head is not None and self._head.length is not None
         if known:
@@ -145,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._filled
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The rest of the body, decoded, in pieces of any size. Raises as ``receive``, and BadAnswer."""
+        """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and the errors of ``receive``."""
         assert self._head is not None, "read before it was asked"
         if self._head.length is not None:
             while self._remaining:
@@ -180,10 +181,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def time_out(self) -> None:
-        """Nothing came for too long."""
+        """End the exchange with TimeoutError because nothing came for too long."""
         self._fail(TimeoutError())
 
-    # ------------------------------------------------------------------ what the transport calls
+    # ------------------------------------------------------------------ called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -206,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._arrived(count)
             if self._filled >= self._least:
                 if self._remaining == self._filled:
-                    self._held = self._taken = 0  # nothing more may come, which is watched
+                    self._held = self._taken = 0  # nothing more may come; further bytes are an error
                 else:
                     self._pause()
                 self._sink = self._scratch[:0]
@@ -271,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def _skip_interim(self, head: Head, rest: bytes) -> None:
-        """An answer of 1xx: the final one follows. A switch of protocols was never asked for."""
+        """Skip a 1xx answer: the final one follows. A switch of protocols was never requested."""
         self._interim += 1
         if head.status == 101:
             self._fail(BadAnswer("an upgrade that was not asked for"))
@@ -294,13 +295,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self) -> None:
         self.state = State.IDLE
-        self._resume()  # or the end of an idle connection would not be seen
+        self._resume()  # paused, the end of an idle connection would not be seen
         self.since_s = self._loop.time()
 
     def _arrival(self) -> asyncio.Future[None]:
-        """Done as soon as something happened. Raises what ended the connection."""
+        """Return a future that is done at the next event. Raises the error that ended the connection."""
         if self._failure is not None:
-            # A copy: the traceback of what is raised leads back here, and both would wait for the collector.
+            # A copy: the traceback of the raised error leads back here, and both would wait for the
+            # collector.
             raise copy(self._failure)
         if self._ended:
             raise Broken if self._answered else Dead

@@ -1,7 +1,7 @@
-"""``CountedOrigin``: every request to the origin in the statistics, whoever makes it.
+"""``CountedOrigin``: counts every request to the origin in the statistics.
 
-The outermost wrapper: it sees what callers see, so a request that was retried three times counts
-once, with the time the caller waited. Bytes are those of bodies that came from the origin.
+It is the outermost wrapper and sees what callers see: a request that was retried three times counts once,
+with the time the caller waited. Bytes are those of bodies that came from the origin.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-_SILENT = 0.5  # of the time until the first byte: who hangs up before says nothing of the origin
+_SILENT = 0.5  # share of the first-byte limit: a reader that leaves earlier shows nothing about the origin
 
 
 class CountedOrigin:
-    """Wraps ``inner``; see ``Origin`` for the methods."""
+    """Counts the requests to ``inner``; see ``Origin`` for the methods."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class CountedOrigin:
         await self._inner.aclose()
 
     def now_s(self) -> float:
-        """Time by which requests are measured."""
+        """Return the time by which requests are measured."""
         return self._clock.monotonic_s()
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """Return the error to count for a read without an answer: the origin's silence, where readers left
-        because their time was up.
+        """Return the error to count for a read without an answer: DeadlineExceeded if the reader left after
+        the origin had been silent for too long.
         """
         waited_s = self._clock.monotonic_s() - started_s
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
@@ -90,7 +90,7 @@ class CountedOrigin:
         return error
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
-        """One request is over. ``failure``: what it ended with."""
+        """Count a finished request. ``failure``: the error that ended it, or None."""
         if failure is None:
             self._health.answered()
         elif isinstance(failure, OriginError):
@@ -129,7 +129,7 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            # No name for what is raised: with one its frame would wait for the collector.
+            # The raised error gets no name here: with one, its frame would wait for the collector.
             self._origin.note("get", 0, self._started_s, self._origin.unanswered(self._started_s, error))
             raise
         receive = None if reading.receive is None else self._receive

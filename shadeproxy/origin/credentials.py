@@ -1,8 +1,8 @@
 """Origin credentials: one provider per Upstream, asked before each signature.
 
-aiobotocore resolves the chain (environment, profiles, files, web identity, container and instance
-metadata) and refreshes: chain.py. It reads its files on the loop it runs on, so it runs on one of its own,
-in a thread. There it is imported too, when it is first needed: that takes 0.3 s of processor time, and no
+chain.py resolves and refreshes the AWS chain with aiobotocore (environment, profiles, files, web identity,
+container and instance metadata). That reads files on its event loop, so it runs on a loop of its own, in a
+thread. The thread also imports it, when it is first needed: the import takes 0.3 s of processor time, and no
 start waits for it. The secret shows in no repr, error or log line. Nothing here signs: see core/sigv4.py.
 """
 
@@ -24,12 +24,12 @@ class CredentialProvider(Protocol):
     """Credentials of one upstream."""
 
     async def credentials(self) -> Credentials | None:
-        """What to sign with; None: send requests unsigned. Raises OriginAnswer 403, OriginUnavailable."""
+        """Return the credentials to sign with; None: unsigned. Raises OriginAnswer 403, OriginUnavailable."""
         ...
 
 
 class AnonymousCredentials:
-    """Public buckets: requests go unsigned."""
+    """No credentials, for public buckets: requests go unsigned."""
 
     async def credentials(self) -> Credentials | None:
         return None
@@ -48,7 +48,7 @@ class StaticCredentials:
 class ChainCredentials:
     """The AWS chain, refreshed in time; ``profile`` names one of the configuration files' profiles.
 
-    Concurrent callers share one resolution. When a refresh fails while the old credentials still hold,
+    Concurrent callers share one resolution. If a refresh fails while the old credentials are still valid,
     these are used, and the next attempt is made 30 s later.
     """
 
@@ -62,8 +62,8 @@ class ChainCredentials:
 
     @property
     def expires_s(self) -> float | None:
-        """Unix time at which what is used now expires; None where it does not, or does not say when."""
-        # No public name tells it, and none may be there.
+        """Unix time at which the current credentials expire; None if they never do, or do not say when."""
+        # aiobotocore has no public name for it, and the attribute may be missing.
         expiry = getattr(self._resolved, "_expiry_time", None)
         return expiry.timestamp() if isinstance(expiry, datetime) else None
 

@@ -1,6 +1,6 @@
-"""What the origin's answers and failures say about it, noted in passing; nothing is asked for its sake.
+"""The state of the origin, as its answers and failures show it; no request is made for this.
 
-One object for all wrappers of an origin. It decides nothing: who shows it, and who is told to worry, does.
+All wrappers of an origin share one object. It decides nothing: it is read by what shows it and by what warns.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _MOST_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """``kind``: the class of a failure, or the code of an answer. ``at_s``: Unix time."""
+    """A failure or refusal. ``kind``: class of a failure, or code of an answer. ``at_s``: Unix time."""
 
     kind: str
     text: str
@@ -35,7 +35,7 @@ class Trouble:
 
 
 class OriginHealth:
-    """``clock_skew_s``: how much the origin's clock is ahead of ours, as its last Date said; None: unknown.
+    """``clock_skew_s``: seconds that the origin's clock is ahead of ours, by its last Date; None: unknown.
 
     ``failed``, ``throttled``: attempts, the repeated ones included. ``failure``: the last request that failed
     in the end; ``refusal``: the last credentials that were not accepted.
@@ -48,35 +48,35 @@ class OriginHealth:
         self.failure: Trouble | None = None
         self.refusal: Trouble | None = None
         self.answering = True
-        """Whether the last request to the origin got an answer; True before the first."""
+        """True if the last request to the origin got an answer, and before the first."""
         self._clock = clock
         self._look_s = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether ``heard_date`` would look: a Date is parsed once in ten seconds."""
+        """True if ``heard_date`` should be called: one Date is parsed every ten seconds."""
         return self._clock.monotonic_s() >= self._look_s
 
     def heard_date(self, value: str) -> None:
-        """The Date field of an answer; "" where it has none."""
+        """Measure the clock skew from the Date field of an answer ("" if it has none)."""
         self._look_s = self._clock.monotonic_s() + _LOOK_EVERY_S
         try:
-            # It has no fractions: on average half a second is cut off.
+            # A Date has no fractions: on average half a second is cut off.
             self.clock_skew_s = parsedate_to_datetime(value).timestamp() + 0.5 - self._clock.now_s()
         except (ValueError, TypeError, OverflowError):
             return
 
     def attempt_failed(self, error: OriginError) -> None:
-        """One attempt, which may be repeated."""
+        """Count one failed attempt, which may be repeated."""
         self.failed += 1
         self.throttled += isinstance(error, OriginThrottled)
 
     def answered(self) -> None:
-        """A request was answered in the end."""
+        """Note that a request was answered in the end."""
         self.answering = True
 
     def gave_up(self, error: OriginError) -> None:
-        """A request ended with ``error``. That something is not there, or not allowed, is an answer too."""
+        """Note that a request ended with ``error``. "Not found" and "forbidden" are answers, too."""
         if isinstance(error, OriginAnswer | NotS3 | Unidentified):
             self.answered()
             if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:
@@ -86,7 +86,7 @@ class OriginHealth:
             self.answering = False
 
     def as_json(self) -> dict[str, Any]:
-        """For ``GET /v1/stats``."""
+        """Return the values for ``GET /v1/stats``."""
         return {
             "answering": self.answering,
             "clock_skew_s": self.clock_skew_s,

@@ -1,7 +1,7 @@
-"""HTTP/1.1 answers as pure functions: the head, how its body is framed, and the chunked coding.
+"""HTTP/1.1 answers as pure functions: the head, the framing of the body, and the chunked coding.
 
 Strict where leniency lets two readers disagree (RFC 9112 sections 2.2, 5.2, 6.3): no bare line feeds, no
-folded fields, no two lengths, no length beside a transfer coding, no coding but "chunked". What is refused
+folded fields, no two lengths, no length beside a transfer coding, no coding but "chunked". A refused answer
 raises BadAnswer, which never leaves this package. No I/O, no asyncio.
 """
 
@@ -14,14 +14,14 @@ from shadeproxy.core.types import Headers, names_of
 MOST_HEAD_BYTES = 64 << 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
-# A line that is a token, a colon at once, then anything but control characters, among which blanks and tabs
-# at either end are not of the value.
+# A line: a token, a colon at once, then anything but control characters; blanks and tabs at either end do not
+# belong to the value.
 _FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
     r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
     re.MULTILINE,
 )
-# As _FIELD, but for control characters within the value, other than those that end a line or a string.
+# _FIELD with control characters allowed in the value, other than those that end a line or a string.
 _FLAWED_FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+((?:[^\x00\x0a\x0d]*[^\x00\x0a\x0d \t])?)[ \t]*\r\n",
     re.MULTILINE,
@@ -35,7 +35,7 @@ _MOST_TRAILER_BYTES = 16 << 10
 
 
 class BadAnswer(Exception):
-    """The peer does not speak HTTP/1.1 as it should; its connection is of no more use."""
+    """Raised when the peer breaks HTTP/1.1; its connection cannot be used again."""
 
 
 class Head(NamedTuple):
@@ -55,10 +55,10 @@ class Head(NamedTuple):
 
 
 def parse_head(raw: bytes) -> Head:
-    """The head that ``raw`` is, with its empty line. Raises BadAnswer."""
+    """Parse ``raw``, a head with its empty line. Raises BadAnswer."""
     line, _, fields = raw.partition(b"\r\n")
     status, is_current = _status(line)
-    # Octets that are not UTF-8 survive a round trip.
+    # surrogateescape keeps octets that are not UTF-8.
     text = fields[:-2].decode("utf-8", "surrogateescape")
     headers = tuple(_FIELD.findall(text))
     flawed = len(headers) != text.count("\n")
@@ -80,7 +80,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def _legal_of(text: str) -> Headers:
-    """The fields that may be passed on, of which some may not be (RFC 9110 section 5.5). Raises BadAnswer."""
+    """Return the fields without illegal values (RFC 9110 section 5.5). Raises BadAnswer."""
     fields = _FLAWED_FIELD.findall(text)
     legal = tuple(field for field in fields if _CONTROL.search(field[1]) is None)
     dropped = {name.lower() for name, value in fields if _CONTROL.search(value) is not None}
@@ -91,7 +91,7 @@ def _legal_of(text: str) -> Headers:
 
 @lru_cache(maxsize=64)
 def _status(line: bytes) -> tuple[int, bool]:
-    """The status of an answer, and whether it is of HTTP/1.1. Raises BadAnswer."""
+    """Return the status of an answer, and whether it is HTTP/1.1. Raises BadAnswer."""
     matched = _STATUS_LINE.fullmatch(line)
     if matched is None:
         raise BadAnswer("no HTTP/1.1 status line")
@@ -100,7 +100,7 @@ def _status(line: bytes) -> tuple[int, bool]:
 
 @lru_cache(maxsize=64)
 def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
-    """Where those fields are that say how the body is framed: a server's answers are much alike."""
+    """Return the positions of the framing fields; cached, because a server's answers are much alike."""
     lowered = enumerate(map(str.lower, names))
     return tuple(pair for pair in lowered if pair[1] in _FRAMING)
 
@@ -127,7 +127,7 @@ def _is_kept(is_current: bool, options: str) -> bool:
 
 
 class ChunkedBody:
-    """Takes the octets of a chunked body as they come. ``ended``: its last chunk and trailer were seen.
+    """Decoder of a chunked body. ``ended``: its last chunk and trailer were seen.
 
     ``surplus``: octets came after the end.
     """
@@ -136,13 +136,13 @@ class ChunkedBody:
         self.ended = False
         self.surplus = False
         self._pending = b""
-        self._left = 0  # of the current chunk's data
+        self._left = 0  # bytes left of the current chunk's data
         self._after_data = False
         self._in_trailer = False
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What of the content is in ``data``. Raises BadAnswer."""
+        """Return the content within ``data``. Raises BadAnswer."""
         self._pending += data
         content: list[bytes] = []
         while not self.ended:

@@ -1,10 +1,9 @@
-"""``LimitedOrigin``: at most so many bodies open at once, DEMAND before everything else, PREFETCH only where
-there is room to spare: it never waits, so that no reader finds himself waiting with it; and at most so many
-forwarded requests, of which one client never has all, for they last as long as their client likes. Of reads
-that go at their client's pace (AT_CLIENTS_PACE) one client never has all either; fills take no longer than
-the origin does, and a single client may have all of those.
+"""``LimitedOrigin``: limits on the bodies and forwarded requests that are open at once.
 
-Heads and listings are not counted: they are short.
+DEMAND goes before everything else. PREFETCH only gets a slot while enough are free, and never waits, so no
+reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), last as long
+as the client likes: one client never has all of their slots. Fills last no longer than the origin takes, and
+a single client may have all of those. Heads and listings are short and are not counted.
 """
 
 from collections.abc import AsyncIterator, Awaitable
@@ -26,21 +25,21 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.slots import Slots
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
-"""Whether the body that is opened goes to a client as it comes, and so lasts as long as that client likes."""
+"""True if the body goes to a client as it comes, and so stays open as long as that client likes."""
 
-_SPARED = 8  # one slot in so many is never prefetching's
-_KEPT = 4  # one slot in so many is kept from any one client that forwards, or sets the pace
+_SPARED = 8  # one slot in this many is never used for prefetching
+_KEPT = 4  # one slot in this many is kept from any one client that forwards, or sets the pace
 
 
 def prefetch_slots(max_open: int) -> int:
-    """Of ``max_open`` slots those that PREFETCH may use."""
+    """Return how many of ``max_open`` slots PREFETCH may use."""
     return max_open - max_open // _SPARED
 
 
 class LimitedOrigin:
     """``inner`` with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
-    Who waits for one longer than ``max_wait_s`` gets Overloaded (slots.py).
+    A wait for a slot longer than ``max_wait_s`` raises Overloaded (slots.py).
     """
 
     def __init__(self, inner: Origin, *, max_open: int, max_wait_s: float = 10.0) -> None:
@@ -58,22 +57,22 @@ class LimitedOrigin:
 
     @property
     def open_now(self) -> int:
-        """Bodies open now."""
+        """Number of bodies open now."""
         return self._reads.taken
 
     @property
     def forwarded_now(self) -> int:
-        """Forwarded requests under way."""
+        """Number of forwarded requests under way."""
         return self._forwards.taken
 
     @property
     def prefetch_slots(self) -> int:
-        """While so many bodies are open, none is opened for PREFETCH."""
+        """Number of open bodies from which on PREFETCH gets no slot."""
         return prefetch_slots(self._max_open)
 
     @property
     def waiting(self) -> int:
-        """Reads that wait for a slot now."""
+        """Number of reads that wait for a slot now."""
         return self._reads.waiting + self.paced.waiting
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
@@ -96,13 +95,13 @@ class LimitedOrigin:
         await self._inner.aclose()
 
     def take(self, intent: Intent) -> Awaitable[str]:
-        """A slot for a read; for whom it counts. Raises Overloaded; for PREFETCH at once."""
+        """Acquire a read slot; return the client it counts for. Raises Overloaded; for PREFETCH at once."""
         if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             raise Overloaded("no read of the origin is to spare for prefetching")
         return self._reads.take(urgent=intent is Intent.DEMAND)
 
     def give(self, client: str) -> None:
-        """A read of ``client`` is over."""
+        """Release the slot of a read of ``client``."""
         self._reads.give(client)
 
     @asynccontextmanager
@@ -148,7 +147,7 @@ class _LimitedRead:
         return read
 
     def _claim(self) -> bool:
-        """See ``PassOn.claim``: from here on it counts as a read past the cache, too."""
+        """Charge this read as one past the cache, too; see ``PassOn.claim``."""
         self._paced = self._limited.paced.take_now()
         return self._paced is not None
 

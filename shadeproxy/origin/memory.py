@@ -1,4 +1,5 @@
-"""``MemoryOrigin``: an origin in a dict, for tests and experiments; product code, so that all share one.
+"""``MemoryOrigin``: an origin in a dict, for tests and experiments. It is product code, so that all share
+one.
 
 It passes the conformance suite of every origin. Beside the protocol it counts calls, records reads, can
 refuse an upstream, and can hold bodies open in the middle (``gate``).
@@ -42,7 +43,7 @@ from shadeproxy.origin.s3ops.store import (
 
 @dataclass(slots=True)
 class Gate:
-    """Holds every body at its middle: ``reached`` is set when one waits, ``release`` lets all pass."""
+    """Holds every body at its middle: ``reached`` is set when a body waits, ``release`` lets all pass."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     _opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,7 +58,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryObject:
-    """One version."""
+    """One version of an object."""
 
     body: bytes
     meta: ObjectMeta
@@ -65,7 +66,7 @@ class MemoryObject:
 
 
 class MemoryStore:
-    """Dicts of dicts. Bodies are handed out in pieces of ``chunk_bytes``."""
+    """Buckets in dicts. Bodies are handed out in pieces of ``chunk_bytes``."""
 
     def __init__(self, *, chunk_bytes: int, clock: Clock) -> None:
         self.buckets_by_name: dict[str, dict[str, MemoryObject]] = {}
@@ -141,7 +142,7 @@ class MemoryStore:
         return ListPage(entries, truncated=len(keys) > max_keys)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def current(self, ref: ObjectRef) -> ObjectMeta | None:
         found = self._bucket(ref.bucket).get(ref.key)
@@ -205,7 +206,7 @@ class MemoryOrigin(StoreOrigin):
         self._memory.gate = gate
 
     def put(self, bucket: str, key: str, body: bytes, headers: Headers = ()) -> ObjectMeta:
-        """Store an object directly, past the protocol; makes the bucket when there is none."""
+        """Store an object directly, past the protocol; create the bucket if it is missing."""
         self.buckets.setdefault(bucket, {})
         return self._memory.put(ObjectRef(bucket, key), body, headers)
 

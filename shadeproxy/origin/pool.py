@@ -1,9 +1,9 @@
-"""Connections to the servers of an origin: so many at most, kept while they are of use.
+"""Connections to the servers of an origin: a bounded number, kept while they are useful.
 
-Laws: a slot stands for one connection, open or being opened, and passes from hand to hand, so a newcomer
-cannot slip in between; every connection handed out comes back through ``put_back`` exactly once; whoever
-is cancelled leaves neither a slot taken nor a connection in use. One timer watches all connections, instead
-of one for every read.
+Laws: a slot stands for one connection, open or being opened, and passes straight to the next waiter, so a
+newcomer cannot take it first. Every connection from ``take`` comes back through ``put_back`` exactly once. A
+cancelled caller leaves neither a slot taken nor a connection in use. One timer watches all connections,
+instead of one for every read.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _KEEP_IDLE_S = 15.0
 
 
 class Peer(NamedTuple):
-    """Where connections go."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -31,9 +31,9 @@ class Peer(NamedTuple):
 
 class Timeouts(NamedTuple):
     """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes, and
-    until the head of an answer is whole. ``bounds``: of these, the least rate of a body.
+    until the head of an answer is whole. ``bounds``: its least rate applies to bodies.
 
-    ``pool_s``: until one of the pool is free, or may be opened.
+    ``pool_s``: until a connection of the pool is free, or may be opened.
     """
 
     connect_s: float = 5.0
@@ -43,18 +43,18 @@ class Timeouts(NamedTuple):
 
 
 class NotConnected(Exception):
-    """No connection: its cause says why; without one, none came free or stood in time."""
+    """Raised without a connection: the cause says why; no cause means that none was free or stood in time."""
 
 
 class _Waiter(NamedTuple):
-    """``peer`` None: only a fresh connection will do. The result None is a slot to open one in."""
+    """``peer`` None: the caller needs a fresh connection. The result None is a slot to open one in."""
 
     peer: Peer | None
     granted: asyncio.Future[Connection | None]
 
 
 class ConnectionPool:
-    """At most ``max_connections``. ``tls``: for peers that want it. Single event loop."""
+    """At most ``max_connections`` connections. ``tls``: for peers with TLS. Single event loop."""
 
     def __init__(self, *, max_connections: int, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
         self._max = max_connections
@@ -70,19 +70,16 @@ class ConnectionPool:
 
     @property
     def open_now(self) -> int:
-        """Slots taken: connections that are open or being opened."""
+        """Number of slots taken: connections that are open or being opened."""
         return self._connecting + len(self._peers)
 
     @property
     def in_use(self) -> int:
-        """Connections that are handed out or being opened for somebody."""
+        """Number of connections that are handed out or being opened."""
         return self._connecting + len(self._given)
 
     async def take(self, peer: Peer, *, fresh: bool = False) -> Connection:
-        """A connection to ``peer``; with ``fresh`` one that was never used.
-
-        Raises NotConnected.
-        """
+        """Return a connection to ``peer``; with ``fresh`` one that was never used."""
         idle = self._idle.get(peer)
         connection = idle.pop() if idle and not fresh else await self._wait_or_open(peer, fresh=fresh)
         self._given.add(connection)
@@ -108,11 +105,11 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: Connection) -> None:
-        """The exchange is over, or given up: keep the connection, or close it."""
+        """Take a connection back after its exchange: keep it for another, or close it."""
         self._given.discard(connection)
         peer = self._peers.get(connection)
         if peer is None:
-            return  # it was lost, and its slot is another's already
+            return  # it was lost, and its slot was given away
         if self._closed or not connection.reusable:
             connection.abort()
         elif self._waiting:
@@ -128,7 +125,7 @@ class ConnectionPool:
             self._timer = None
         for connection in [one for idle in self._idle.values() for one in idle]:
             connection.abort()
-        # Transports close in the loop's next turn.
+        # Transports close in the loop's next iteration.
         await asyncio.sleep(0)
 
     # ------------------------------------------------------------------ slots
@@ -137,7 +134,7 @@ class ConnectionPool:
         """Wait for a connection to ``peer``, or for a slot (then counted as connecting)."""
         waiter = _Waiter(peer, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        # One that idles for others, or too long in use for who wants a fresh one.
+        # An idle connection to another peer, or one too old for a caller that needs a fresh one.
         spare = next((one for idle in self._idle.values() for one in idle), None)
         if spare is not None:
             self._remove_idle(spare)
@@ -148,7 +145,7 @@ class ConnectionPool:
         return waiter.granted.result()
 
     def _hand_on(self, waiter: _Waiter) -> None:
-        """What a waiter was granted who is not there any more."""
+        """Pass on the grant of a waiter that was cancelled."""
         connection = waiter.granted.result()
         if connection is not None:
             self.put_back(connection)
@@ -157,7 +154,7 @@ class ConnectionPool:
             self._grant_slot()
 
     def _grant(self, peer: Peer, connection: Connection) -> None:
-        """Hand a connection, or by closing it its slot, to who waits longest."""
+        """Give a connection to the first waiter; if that needs another peer, close it to free its slot."""
         if self._waiting[0].peer != peer:
             connection.abort()
         else:
@@ -169,7 +166,7 @@ class ConnectionPool:
             self._waiting.popleft().granted.set_result(None)
 
     def _lost(self, connection: Connection) -> None:
-        # Not there: it was lost while it was being opened, which ``take`` deals with.
+        # A connection lost while it was being opened is not there yet; ``take`` deals with that.
         if connection in self._peers:
             self._remove_idle(connection)
             del self._peers[connection]
@@ -204,10 +201,10 @@ class ConnectionPool:
     # ------------------------------------------------------------------ time
 
     def _watch(self) -> None:
-        """End what is silent or idle for too long, and look again when the next one may be."""
+        """End connections that are silent or idle for too long, and set the timer for the next check."""
         loop = asyncio.get_running_loop()
         now_s, read_s = loop.time(), self._timeouts.read_s
-        # What begins meanwhile cannot be due before that.
+        # A connection that starts waiting meanwhile cannot be due before that.
         next_s = now_s + min(read_s, self._timeouts.bounds.window_s, _KEEP_IDLE_S)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):

@@ -1,7 +1,7 @@
-"""``RetryingOrigin``: repeats what may be repeated, with exponential backoff and full jitter.
+"""``RetryingOrigin``: repeats failed requests where that is safe, with exponential backoff and full jitter.
 
-Repeated: head, list_objects, open before its first byte, and a body that broke off, which goes on from
-where it stopped, on the same version (If-Match), if that can be told from others at all. Never repeated:
+Repeated: head, list_objects, open before its first byte, and a body that broke off. The body continues where
+it stopped, on the same version (If-Match), provided the answer identifies its version. Never repeated:
 forward (a body may have been sent; the client knows better), and errors that are final. One budget of
 attempts holds for a whole read.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
@@ -44,7 +44,7 @@ class RetryRule:
 
 
 class RetryingOrigin:
-    """``inner``, patiently. ``retries`` counts the repetitions."""
+    """``inner`` with repeated attempts. ``retries`` counts the repetitions."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class RetryingOrigin:
         return self._inner.forward(request)
 
     async def probe(self) -> str:
-        """Not repeated: ``check`` wants to see the first error."""
+        """Probe once, because ``check`` must see the first error."""
         return await self._inner.probe()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
     async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
-        """What ``call`` gives, as soon as it gives it. Raises its last error."""
+        """Return the result of ``call``, repeated until it succeeds. Raises its last error."""
         while True:
             try:
                 return await call()
@@ -94,10 +94,10 @@ class RetryingOrigin:
                     raise
 
     async def backs_off(self, error: OriginError, budget: "Budget") -> bool:
-        """Wait before the next attempt; False, without a wait, when there is none.
+        """Wait before the next attempt; return False at once if there is none.
 
-        The caller raises: an error raised by a frame that holds it waits for the collector, and with it
-        the memory of the page.
+        The caller raises the error: raised from here, its frame would wait for the collector, and with it the
+        memory of the page.
         """
         if error.retryable:
             self._health.attempt_failed(error)
@@ -129,9 +129,9 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that goes on, on another connection, where one broke off, and the pieces of its body.
+    """A read that continues on another connection where one broke off, and the pieces of its body.
 
-    At most one of ``inner`` is open at a time.
+    At most one read of ``inner`` is open at a time.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class _RetriedRead:
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
         self._first: OriginRead
         self._reading: OriginRead
-        self._at = 0  # of the object, the next byte to come
+        self._at = 0  # position in the object of the next byte
         self._over = False
 
     async def __aenter__(self) -> OriginRead:
@@ -193,7 +193,7 @@ class _RetriedRead:
                 return
 
     async def _open(self) -> OriginRead:
-        """As ``RetryingOrigin.repeat``, with fewer steps where the first attempt succeeds."""
+        """Open with repeated attempts, like ``repeat``, in fewer steps if the first succeeds."""
         while True:
             opened = self._inner.open(self._ref, **self._options)
             try:
@@ -216,23 +216,23 @@ class _RetriedRead:
             await opened.__aexit__(kind, error, trace)
 
     async def _may_go_on(self, error: OriginError) -> bool:
-        # The broken connection goes before the wait: its slot is of use to others meanwhile, and one read
-        # never holds two.
+        # The broken connection goes before the wait: others can use its slot meanwhile, and one read never
+        # holds two.
         await self._close()
         if self._first.pass_on is not None:
-            return False  # the rest may be another version's
-        # What is opened after the end nobody would close.
+            return False  # the rest may belong to another version
+        # A read opened after the end would never be closed.
         return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:
-        """With the rest of the same version. Raises ``error`` when there is none."""
+        """Open the rest of the same version. Raises ``error`` when there is none."""
         rest = Span(self._at, self._first.span.stop)
         self._options = {**self._options, "span": rest, "if_match": self._first.meta.etag}
         try:
             self._reading = await self._open()
         except OriginAnswer as answer:
-            # The object ends where the body did: its length was a lie, and whoever asked for the whole did
-            # not ask for a range.
+            # The object ends where the body did, so its announced length was wrong. The caller wanted the
+            # whole and must not get an error about a range.
             if answer.status == 416:
                 raise error from answer
             raise

@@ -1,6 +1,6 @@
 """``S3Origin``: an S3 server as an Origin, by signed requests of our own.
 
-Bodies are read by s3pages.py over connections of their own; all else goes through aiohttp (s3transport.py).
+GETs and HEADs use connections of our own (s3pages.py, s3reads.py); all else uses aiohttp (s3transport.py).
 aiobotocore only supplies credentials: its GET costs ten times as much CPU (docs/adr/0005).
 Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
@@ -45,10 +45,10 @@ TrailingChecksums = Literal["auto", "always", "never"]
 _log = structlog.get_logger(__name__)
 
 _PARSED_AT_ONCE_BYTES = 16 * 1024
-# "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
+# "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
 _WHOLE_HEADERS: Headers = (*_OWN_HEADERS, ("x-amz-checksum-mode", "ENABLED"))
-# What belongs to the client's own signature or framing; ours takes their place.
+# Fields of the client's own signature or framing; ours replace them.
 _NOT_FORWARDED = {
     "authorization", "connection", "content-length", "date", "expect", "host", "transfer-encoding",
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
@@ -60,10 +60,10 @@ class S3Origin:
 
     ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; another upstream
     gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: whether the server takes checksums behind a body; "auto": AWS does. One that
-    refuses them is sent no more. ``reserved_names``: names that mean something else than a bucket there.
-    ``instance``: the name by which the proxy knows requests that come back to it.
-    Raises ConfigError for an endpoint or CA file that cannot be used.
+    ``trailing_checksums``: True if the server takes checksums behind a body; "auto": only AWS does. A server
+    that refuses them gets no more. ``reserved_names``: names that do not mean a bucket there. ``instance``:
+    the name by which the proxy recognises its own requests when they come back. Raises ConfigError for an
+    endpoint or CA file that cannot be used.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Loading the system's authorities takes tens of milliseconds: not where nobody needs them.
+        # Loading the system's authorities takes tens of milliseconds: only if TLS is needed.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
@@ -135,7 +135,7 @@ class S3Origin:
         upstream: Upstream = SHARED,
         intent: Intent = Intent.DEMAND,
     ) -> AbstractAsyncContextManager[OriginRead]:
-        del intent  # order is the business of limit.py
+        del intent  # limit.py decides the order
         return PageGet(self._pages, Wanted(ref, span, if_match, upstream))
 
     async def list_objects(
@@ -155,7 +155,7 @@ class S3Origin:
         body = await self._fetch(outgoing)
         if len(body) <= _PARSED_AT_ONCE_BYTES:
             return answers.parse_listing(body)
-        # A thousand entries take 10 ms; in a thread others get their turn meanwhile.
+        # Parsing a thousand entries takes 10 ms; a thread leaves the event loop free.
         return await asyncio.to_thread(answers.parse_listing, body)
 
     @asynccontextmanager
@@ -192,9 +192,9 @@ class S3Origin:
             yield ForwardResponse(response.status, headers, _once(document))
 
     async def probe(self) -> str:
-        """ListBuckets. A refusal of just that right still shows that endpoint and signature are good."""
+        """Send ListBuckets. AccessDenied still shows that endpoint and signature are good."""
         target = self._endpoint.target(ObjectRef("", ""))
-        # Asked first: that there are none is no answer of the origin.
+        # Credentials first: missing ones must not look like an answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
@@ -213,7 +213,7 @@ class S3Origin:
         await self._transport.aclose()
 
     async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
-        """``outgoing`` with its checksums behind the body, or without them where that cannot be."""
+        """Return ``outgoing`` with its checksums behind the body, or without them if that is impossible."""
         body, size = outgoing.body, outgoing.content_length
         signed = await self._transport.credentials(outgoing.upstream) is not None
         if body is None or size is None or not (signed and self._takes_trailers and can_frame(trailers)):
@@ -242,6 +242,6 @@ async def _once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 def _content_length(head: Head) -> int:
-    """Return the Content-Length of the answer to a HEAD, which has no body of that length."""
+    """Return the Content-Length of the answer to a HEAD, whose body is empty."""
     values = (value for name, value in head.headers if name.lower() == "content-length")
     return int(next(values, UNKNOWN_BYTES))

@@ -1,7 +1,6 @@
-"""What an S3 server answered, turned into our values: metadata, errors, listings.
+"""Answers of an S3 server, parsed into our values: metadata, errors, listings.
 
-Everything is bounded: an error document is read to 64 KiB, a listing to 16 MiB. XML goes through
-defusedxml only.
+Everything is bounded: an error document is read to 64 KiB, a listing to 16 MiB. Only defusedxml parses XML.
 """
 
 import re
@@ -31,7 +30,7 @@ _NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
     "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
     "strict-transport-security", "alt-svc",
 }  # fmt: skip
-# Which object an error is about, and where else to ask.
+# Fields that name the object of an error, or another place to ask.
 _SHOWN_OF_ERRORS = {
     "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
     "allow",
@@ -44,7 +43,7 @@ _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 
 
 def decode_headers(raw: RawHeaders) -> Headers:
-    """Header fields as received, without those whose value no field may have (RFC 9110 section 5.5: control
+    """Return header fields as received, without values that no field may have (RFC 9110 section 5.5: control
     characters); octets that are not UTF-8 survive a round trip.
     """
     fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
@@ -52,7 +51,7 @@ def decode_headers(raw: RawHeaders) -> Headers:
 
 
 def end_to_end(headers: Headers) -> Headers:
-    """Without the fields of one connection (RFC 9110 section 7.6.1), among them those Connection names."""
+    """Drop the fields of one connection (RFC 9110 section 7.6.1), also those that Connection names."""
     listed = {
         token.strip().lower()
         for name, value in headers
@@ -64,7 +63,7 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
-    """Metadata from the headers of a GET or HEAD; without an ETag where there is none, or more than one."""
+    """Return the metadata in the headers of a GET or HEAD; no ETag if there is none, or more than one."""
     etag_at, kept = _of_the_object(is_ranged, *names_of(headers))
     etag = "" if etag_at is None else headers[etag_at][1]
     return ObjectMeta(etag, size, tuple(compress(headers, kept)))
@@ -72,8 +71,8 @@ def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
 
 @lru_cache(maxsize=64)
 def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
-    """Where among these fields the ETag is, and which of them are of the object: a server's answers are much
-    alike.
+    """Return the position of the ETag among these fields, and which fields belong to the object; cached,
+    because a server's answers are much alike.
     """
     lowered = [name.lower() for name in names]
     kept = tuple(
@@ -85,7 +84,7 @@ def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:
-    """(start, stop, size) of a 206, half-open; None when it cannot be understood."""
+    """Return (start, stop, size) of a 206, half-open; None when it cannot be understood."""
     match = _CONTENT_RANGE.fullmatch(field)
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         return None
@@ -93,7 +92,7 @@ def parse_content_range(field: str) -> tuple[int, int, int] | None:
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
-    """The whole body. Raises OriginUnavailable when it is longer than ``limit_bytes``."""
+    """Return the whole body. Raises OriginUnavailable when it is longer than ``limit_bytes``."""
     received = bytearray()
     async for chunk in chunks:
         received += chunk
@@ -103,8 +102,8 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 
 
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
-    """The error for a status other than what was asked for: final for what S3 answers clients, retryable for
-    429, 5xx (501 apart) and what is no answer to this request.
+    """Return the error for an unexpected status: final for an answer that S3 gives clients; retryable for
+    429, 5xx (501 apart) and anything that is no answer to this request.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):
@@ -126,7 +125,7 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
 
 
 def _is_redirect(status: int, code: str, headers: Headers) -> bool:
-    """Return whether S3 names another region or host by this, which clients follow."""
+    """Return whether S3 names another region or host by this redirect, which clients follow."""
     return status in {301, 302, 307, 308} and (
         bool(code) or any(name.lower() == "x-amz-bucket-region" for name, _ in headers)
     )
@@ -139,7 +138,7 @@ def _where(headers: Headers) -> str:
 
 
 def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
-    """Seconds of a Retry-After field, delta or date (RFC 9110 section 10.2.3); None where absent."""
+    """Return the seconds of a Retry-After field, delta or date (RFC 9110 section 10.2.3); None if absent."""
     value = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -154,7 +153,7 @@ def _size_of(text: str) -> int:
 
 
 def parse_listing(body: bytes) -> ListPage:
-    """A ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is not one."""
+    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is none."""
     root = _parse(body)
     if root is None or root.tag != "ListBucketResult":
         raise OriginUnavailable(_NO_LISTING)
@@ -180,7 +179,7 @@ def document_root(body: bytes) -> Element | None:
 
 
 def error_code(body: bytes) -> str:
-    """The Code of an error document; "" where it has none."""
+    """Return the Code of an error document; "" if it has none."""
     return _code_and_message(body)[0]
 
 
@@ -193,7 +192,7 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 def _parse(body: bytes) -> Element | None:
     if not body:
-        return None  # an answer to HEAD; and a parser that fails leaves cycles, with all that hangs from them
+        return None  # an answer to HEAD; a failing parser would leave reference cycles
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -1,9 +1,9 @@
-"""Page GETs: signed, over connections of our own, received where the page is to lie.
+"""Page GETs: signed, over connections of our own, received straight into the page's memory.
 
-Measured per 100 KB against aiohttp's client and botocore's signer in docs/adr/0005; the long tail (HEAD,
-listings, forwarded requests) stays with aiohttp in s3transport.py. An origin that answers another range or
-version than was asked gives an error, never wrong bytes. A request is sent once; once more, on a fresh
-connection, when a kept one turns out to be dead before a byte of the answer came.
+Measured per 100 KB against aiohttp's client and botocore's signer in docs/adr/0005; other requests (HEAD,
+listings, forwarded requests) have other paths: s3reads.py and s3transport.py. An origin that answers another
+range or version than requested gives an error, never wrong bytes. A request is sent once; once more, on a
+fresh connection, if a kept one turns out to be dead before a byte of the answer came.
 Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
 """
 
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 
 
 class PageGets:
-    """GETs from ``endpoint`` over ``pool``, signed with what ``credentials`` answers for an upstream."""
+    """GETs from ``endpoint`` over ``pool``, signed with the upstream's ``credentials``."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PageGets:
         health: OriginHealth,
         instance: str = "",
     ) -> None:
-        """``instance``: the name that the proxy knows its own requests by."""
+        """Set up the signer. ``instance``: the name by which the proxy recognises its own requests."""
         self.instance = instance
         self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self.pool = pool
@@ -72,20 +72,20 @@ class PageGets:
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
-        """Send, on a connection that the caller puts back; the head of the answer. Raises as ``open``."""
+        """Send on a connection that the caller puts back; return it and the head. Raises like ``open``."""
         target = self._endpoint.target(wanted.ref)
         return await self.ask(
             target.origin, self._request(wanted, target, await self._credentials(wanted.upstream))
         )
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
-        """Send a request that is signed and whole, as ``send`` does."""
+        """Send a complete, signed request, like ``send``."""
         peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
                 return await self._exchange(peer, request, bodiless=bodiless)
             except Dead:
-                # The server closed a kept connection as the request was on its way: nothing was answered.
+                # The server closed the kept connection while the request was on its way: there was no answer.
                 return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
         except FAILURES as error:
             raise _unavailable(origin, _why_failed(error)) from error
@@ -122,7 +122,7 @@ class PageGets:
             )
         request_id = REQUEST_ID.get()
         traced = f"{ORIGIN_FIELD}: {request_id}\r\n" if request_id else ""
-        # "identity": a gateway in between must not compress, for sizes and ranges are of the stored bytes.
+        # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
         return (
             f"GET {raw_path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: shadeproxy\r\n"
             f"Accept-Encoding: identity\r\n{self._ours}{traced}{asked}{signed}\r\n"
@@ -144,7 +144,7 @@ class PageGet:
         self._connection: Connection | None = None
         self._pieces: AsyncGenerator[bytes, None] | None = None  # of a body without Content-Length
         self._skip = 0
-        self._left = 0  # to be delivered, after so many that are skipped
+        self._left = 0  # bytes to deliver after those to skip
 
     async def __aenter__(self) -> OriginRead:
         self._connection, head = await self._gets.send(self._wanted)
@@ -183,7 +183,7 @@ class PageGet:
         raise StopAsyncIteration
 
     async def _decoded(self, pieces: AsyncGenerator[bytes, None]) -> bytes:
-        """The next piece of a body whose end shows when it is there. Raises as ``__anext__``."""
+        """Return the next piece of a body without a known length. Raises like ``__anext__``."""
         while self._left:
             try:
                 piece = await anext(pieces)
@@ -201,7 +201,7 @@ class PageGet:
         raise StopAsyncIteration
 
     async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
-        """See base.py ``Receive``."""
+        """Fill ``buffer``; see ``Receive`` in base.py."""
         try:
             self._left -= await self._answering().receive(buffer, arrived)
         except FAILURES as error:
@@ -221,11 +221,11 @@ class PageGet:
 
     def _answering(self) -> Connection:
         if self._connection is None:
-            raise Broken  # left, and perhaps somebody else's by now
+            raise Broken  # already left, and maybe in use elsewhere
         return self._connection
 
     def _leave(self) -> None:
-        # What was not read to its end cannot be used again: the pool closes it.
+        # A connection with unread bytes cannot be used again: the pool closes it.
         if self._connection is not None:
             self._gets.pool.put_back(self._connection)
             self._connection = None
@@ -241,14 +241,14 @@ class PageGet:
 
 
 def range_field(span: Span) -> str:
-    """The Range field for ``span``. HTTP has no empty range: one byte is asked for, and none delivered."""
+    """Return the Range field for ``span``. HTTP has no empty range: one byte is requested, none delivered."""
     return f"bytes={span.start}-{max(span.stop - 1, span.start)}"
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
-    """Metadata, the span that will be delivered, and how many bytes of the body come before it.
+    """Return the metadata, the span to deliver, and the number of body bytes before it.
 
-    Raises OriginUnavailable for an answer that is not what was asked, OriginAnswer 416.
+    Raises OriginUnavailable for an answer that does not fit the request, OriginAnswer 416.
     """
     if head.status == 200 and not head.length_given:
         meta = answers.object_meta(head.headers, size=UNKNOWN_BYTES, is_ranged=span is not None)

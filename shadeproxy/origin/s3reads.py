@@ -1,9 +1,9 @@
-"""GETs and HEADs other than page GETs, over connections of our own: an answer is taken as strictly as to a
-page GET (http1.py), bytes behind it do not pass for the next one, and what ends early raises.
+"""GETs and HEADs other than page GETs, over connections of our own. Answers are parsed as strictly as those
+of page GETs (http1.py): bytes after an answer never pass for the next one, and a body that ends early raises.
 
-aiohttp's client is lenient where two readers may disagree: it accepts transfer codings that it does not
-decode, takes a reset for the end of a body without a length, and what comes behind an answer, while its
-connection idles, for the answer to the next request.
+aiohttp's client is lenient where two readers may disagree. It accepts transfer codings that it does not
+decode. It takes a reset for the end of a body without a length. It takes bytes that come after an answer,
+while its connection idles, for the answer to the next request.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -22,7 +22,8 @@ Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
 
 
 class Answered(NamedTuple):
-    """``head``: of the answer; its ``headers`` are legal, and ``flawed`` tells whether some were not.
+    """``head``: of the answer; its ``headers`` are legal, and ``flawed`` is True if illegal ones were
+    dropped.
 
     ``chunks``: the body, as it comes. Raises BodyCutShort, BodyDamaged.
     """
@@ -32,8 +33,8 @@ class Answered(NamedTuple):
 
 
 class Reads:
-    """``sign`` answers the fields that sign a request; ``own`` are the connections of what is asked here,
-    ``forwarded`` those of requests that last as long as their client likes.
+    """``sign`` returns the fields that sign a request. ``own``: connections for the proxy's own requests.
+    ``forwarded``: connections for requests that last as long as their client likes.
     """
 
     def __init__(self, sign: Sign, *, own: PageGets, forwarded: PageGets) -> None:
@@ -43,7 +44,7 @@ class Reads:
 
     @asynccontextmanager
     async def exchange(self, outgoing: Outgoing) -> AsyncIterator[Answered]:
-        """Send a GET or HEAD; leaving early closes the connection. Raises as ``S3Transport.exchange``."""
+        """Send a GET or HEAD; leaving early closes the connection. Raises like ``S3Transport.exchange``."""
         gets = self._forwarded if outgoing.forwarded else self._own
         target, bodiless = outgoing.target, outgoing.method == "HEAD"
         fields: list[tuple[str, str]] = [

@@ -1,8 +1,9 @@
 """One signed HTTP exchange with an S3 server. Only this file and s3.py know aiohttp's client.
 
-What is sent is byte for byte what was signed: no normalised URLs, no added headers, no redirects, cookies,
-proxies or decompression. What may have changed something is sent once. Every foreign exception ends here as
-an OriginError; an exception of the request body's own iterator comes out unchanged.
+The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
+cookies, proxies or decompression. A request that may have changed something is sent once. Every foreign
+exception is turned into an OriginError here; an exception of the request body's own iterator comes out
+unchanged.
 """
 
 import asyncio
@@ -43,9 +44,9 @@ _READ_BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request before it is signed. ``headers`` without Host and without what signing adds.
+    """A request before it is signed. ``headers`` without Host and without the fields that signing adds.
 
-    ``forwarded``: it lasts as long as its client likes, so it takes a connection of that pool.
+    ``forwarded``: it lasts as long as its client likes, so it uses the pool for such requests.
     ``works_long``: see ``ForwardRequest.works_long``.
     """
 
@@ -114,7 +115,7 @@ class S3Transport:
             try:
                 yield response
             finally:
-                # Nothing happens to a connection whose body was read to its end: it is back in the pool.
+                # A connection whose body was read to its end is back in the pool, and stays open.
                 response.close()
         finally:
             await sending.stop()
@@ -124,7 +125,7 @@ class S3Transport:
             await session.close()
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
-        """What requests of ``upstream`` are signed with; None: nothing. Raises as ``exchange``."""
+        """Return the credentials of ``upstream``; None: do not sign. Raises like ``exchange``."""
         provider = self._credentials.get(upstream)
         if provider is None:
             raise OriginAnswer(
@@ -204,8 +205,8 @@ class S3Transport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Hands out no idle connection on which something came meanwhile: aiohttp would take that for the answer
-    to the next request.
+    """A connector that skips idle connections on which bytes came meanwhile: aiohttp would take these for the
+    answer to the next request.
     """
 
     async def _get(self, key: Any, traces: Any) -> Any:
@@ -218,7 +219,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _noting_what_is_sent() -> aiohttp.TraceConfig:
-    """Have ``_Sending.begun`` told when the head of its request leaves."""
+    """Set ``_Sending.begun`` when the head of its request leaves."""
 
     async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
         context.trace_request_ctx.begun = True
@@ -229,14 +230,14 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The connection ended, as its cause says, before there was an answer."""
+    """The connection ended before there was an answer; its cause says how."""
 
 
 async def _sent_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """By itself aiohttp repeats a PUT or DELETE whose connection ended without an answer, and tells nobody;
-    but it may have been carried out, and then the second answer is another: the client knows better.
+    """Stop aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer. The
+    origin may have carried it out, and would answer the second one differently: the client must decide.
     """
     try:
         return await handler(request)
@@ -247,7 +248,7 @@ async def _sent_once(
 
 
 async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """The body as it comes. Raises BodyCutShort."""
+    """Yield the body as it comes. Raises BodyCutShort."""
     while chunk := await _read_some(response):
         yield chunk
 
@@ -260,12 +261,12 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
 
 
 class _Sending:
-    """The body of one request on its way out. aiohttp pulls it from a task of its own, which may be still at
-    it when the answer is there and whoever sent the body wants to close it.
+    """The body of one request on its way out. aiohttp pulls it from a task of its own, which may still be
+    running when the answer has come and the sender wants to close the body.
 
-    The origin has ``read_s`` to take each piece, and from the last one on until the head of its answer is
-    whole, unless it ``works_long``: then until the next byte. The time in which the client's next piece is
-    awaited is not the origin's. ``failure`` is what the body itself raised.
+    The origin has ``read_s`` to take each piece. After the last piece it has ``read_s`` until the head of its
+    answer is whole, or, if it ``works_long``, until its next byte. The time spent waiting for the client's
+    next piece does not count. ``failure``: the error that the body itself raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
@@ -274,16 +275,16 @@ class _Sending:
         self._limit: asyncio.Timeout | None = None
         self.failure: Exception | None = None
         self.begun = False
-        """Whether the origin may know of the request."""
+        """True if the origin may know of the request."""
         self._body = body
         self._pulling: asyncio.Task[object] | None = None
         self._idle = asyncio.Event()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body, for aiohttp."""
+        """Yield the body, for aiohttp."""
         while True:
             if self._body is None:
-                # An end would make what was sent look whole.
+                # A normal end would make the part that was sent look whole.
                 raise ConnectionAbortedError("the rest of the body is not wanted")
             self._allow(None)
             piece = await self._next(self._body)
@@ -295,7 +296,7 @@ class _Sending:
 
     @asynccontextmanager
     async def bounded(self, connect_s: float) -> AsyncIterator[None]:
-        """Raises TimeoutError out of the block when the origin takes too long over what is its turn."""
+        """Raise TimeoutError out of the block when the origin takes too long."""
         try:
             async with asyncio.timeout(None) as self._limit:
                 if self._body is None and not self._works_long:
@@ -305,12 +306,12 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """The origin has so long from now on; None: as long as it takes."""
+        """Give the origin this long from now on; None: no limit."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
     async def stop(self) -> None:
-        """Nobody pulls any more when this returns: the body can be closed."""
+        """Stop the pulling task; the body can be closed after that."""
         self._body = None
         if self._pulling is not None:
             self._pulling.cancel()
@@ -346,7 +347,7 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """Verifies servers by the system's authorities, or those in ``ca_file``. Raises ConfigError."""
+    """Return a context that trusts the system's authorities, or those in ``ca_file``. Raises ConfigError."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

@@ -1,8 +1,8 @@
 """Signed heads of page GETs: the same signature as core/sigv4.py, from fewer parts.
 
-A page GET signs Host and the x-amz fields that are added here, and nothing else; so the canonical request
-is one format string, and date and scope change once a second at most (measured in docs/adr/0005).
-tests/origin/test_page_signing.py holds both signers against each other.
+A page GET signs only Host and the x-amz fields added here. So the canonical request is one format string, and
+date and scope change once a second at most (measured in docs/adr/0005). tests/origin/test_page_signing.py
+compares both signers.
 """
 
 from shadeproxy.core.sigv4 import (
@@ -20,7 +20,7 @@ _CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
 class PageSigner:
-    """Signs for ``region``."""
+    """Signs page GETs for ``region``."""
 
     def __init__(self, region: str) -> None:
         self._region = region
@@ -33,7 +33,7 @@ class PageSigner:
     def fields(
         self, host: str, raw_path: str, credentials: Credentials, *, now_s: float, with_checksums: bool
     ) -> str:
-        """Header lines that sign a GET of ``raw_path`` without query and body.
+        """Return the header lines that sign a GET of ``raw_path`` without query and body.
 
         ``with_checksums``: the request has ``x-amz-checksum-mode: ENABLED``.
         """

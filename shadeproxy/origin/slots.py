@@ -1,8 +1,8 @@
-"""``Slots``: so many at a time, clients in turns, demand before everything else.
+"""``Slots``: a limit on concurrent requests, shared fairly between clients, demand before everything else.
 
-The state: slots taken, and two queues of waiting futures (core/turns.py). A slot passes from hand to hand
-(``give``), so a newcomer cannot slip in between. A waiter that is cancelled, or waited too long, leaves its
-queue; one that was granted a slot in the same tick hands it on.
+The state: slots taken, and two queues of waiting futures (core/turns.py). ``give`` passes a slot straight to
+the next waiter, so a newcomer cannot take it first. A waiter that is cancelled, or waited too long, leaves
+its queue; if it was granted a slot in the same tick, it passes it on.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ _Queue = Turns[tuple[str, asyncio.Future[None]]]
 
 
 class Slots:
-    """``count`` slots; ``most_of_client``: of these, how many one client may have (None: all).
+    """``count`` slots; ``most_of_client``: how many of them one client may have (None: all).
 
-    ``what``: what they are for, in the text of Overloaded, which who waits longer than ``max_wait_s`` gets:
-    the answer is then 503 SlowDown. Single event loop; not thread-safe.
+    A wait longer than ``max_wait_s`` raises Overloaded, which is answered with 503 SlowDown; ``what`` names
+    the slots in its text. Single event loop; not thread-safe.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """Who waits for a slot now."""
+        """Number of clients' requests that wait for a slot now."""
         return self._urgent.count + self._others.count
 
     async def take(self, *, urgent: bool = True) -> str:
-        """A slot, when it is one's turn; the client that it counts for. Raises Overloaded."""
+        """Acquire a slot in turn; return the client it is charged to. Raises Overloaded."""
         client = CLIENT.get()
         if self.taken < self.count and self._may(client):
             self._count(client)
@@ -58,7 +58,7 @@ class Slots:
         return client
 
     def take_now(self) -> str | None:
-        """Take a slot as ``take`` does; None where that would have to wait."""
+        """Take a slot without waiting; return None where ``take`` would have to wait."""
         client = CLIENT.get()
         if self.taken >= self.count or not self._may(client):
             return None
@@ -66,7 +66,7 @@ class Slots:
         return client
 
     def give(self, client: str) -> None:
-        """Hand a slot on to whose turn it is."""
+        """Release a slot of ``client`` and pass it to the next waiter."""
         self.taken -= 1
         held = self._held.pop(client) - 1
         if held:

@@ -1,6 +1,6 @@
 """``ThrottledOrigin``: an origin behind a link of limited bandwidth, which all bodies share.
 
-Bytes pass in the order in which they are ready, as on a wire: nobody is preferred and none is lost. Only
+Bytes pass in the order in which they are ready, as on a wire: no body is preferred and no byte is lost. Only
 bodies that come from the origin count; requests, uploads and headers pass at once.
 """
 
@@ -21,11 +21,11 @@ from shadeproxy.origin.base import (
 )
 
 _CREDIT_S = 0.01
-"""So much of idle time may be caught up with: a loop wakes later than it was told, and that is not lost."""
+"""Idle time that may be caught up on: a loop wakes later than requested, and that time is not lost."""
 
 
 class ThrottledOrigin:
-    """``inner``, of whose bodies ``bytes_per_s`` arrive, all together."""
+    """``inner``, with ``bytes_per_s`` for all of its bodies together."""
 
     def __init__(self, inner: Origin, *, bytes_per_s: float, clock: Clock | None = None) -> None:
         self._inner = inner

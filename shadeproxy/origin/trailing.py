@@ -1,7 +1,7 @@
-"""A body with its checksum behind it, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
+"""A body followed by its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
 
-Law: the last chunk and the trailer are made when the body has ended well, and not before; whoever checks the
-body as it passes can so keep the origin from ever having a whole one that is wrong.
+Law: the last chunk and the trailer are made only after the body has ended well. So a caller that checks the
+body as it passes can keep the origin from ever having a complete body that is wrong.
 Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks, with
 trailing headers" in the S3 API reference.
 """
@@ -13,7 +13,7 @@ from shadeproxy.origin.base import Trailers
 
 TRAILED_PAYLOAD = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 CHUNK_BYTES = 128 * 1024
-"""S3 takes chunks from 8 KiB on. All but the last are of one size, so that the length is known ahead."""
+"""S3 takes chunks from 8 KiB on. All but the last have one size, so that the length is known ahead."""
 
 _VALUE_CHARS = {
     "x-amz-checksum-crc32": 8,
@@ -25,12 +25,12 @@ _VALUE_CHARS = {
 
 
 def can_frame(trailers: Trailers) -> bool:
-    """Whether the length of each of these is known before its value."""
+    """Return whether the length of each of these checksums is known before its value."""
     return _VALUE_CHARS.keys() >= set(trailers.names)
 
 
 def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
-    """Length of what ``frame`` makes of a body of ``size_bytes``."""
+    """Return the length of the output of ``frame`` for a body of ``size_bytes``."""
     full, rest = divmod(size_bytes, CHUNK_BYTES)
     total = full * (CHUNK_BYTES + len(_head(CHUNK_BYTES)) + 2)
     total += rest + len(_head(rest)) + 2 if rest else 0
@@ -38,7 +38,7 @@ def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
 
 
 async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerator[bytes, None]:
-    """``body`` in chunks, then its trailers. Raises what ``body`` raises, with nothing that ends it sent."""
+    """Yield ``body`` in chunks, then its trailers. If ``body`` raises, raises the same and sends no end."""
     pending = bytearray()
     async for piece in body:
         pending += piece
@@ -53,7 +53,7 @@ async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerato
 
 
 def framed_headers(headers: Headers, size_bytes: int, trailers: Trailers) -> Headers:
-    """``headers`` of a request whose body is framed."""
+    """Return the ``headers`` of a request whose body is framed."""
     coding = ",".join(value for name, value in headers if name.lower() == "content-encoding")
     return (
         *(pair for pair in headers if pair[0].lower() != "content-encoding"),

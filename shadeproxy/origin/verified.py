@@ -1,8 +1,8 @@
-"""``VerifiedOrigin``: whole bodies against the checksum that the origin gives with them.
+"""``VerifiedOrigin``: checks whole bodies against the checksum that the origin sends with them.
 
 Laws: the last byte of a body goes on only when its checksum is right, so a damaged body never looks whole and
-is never kept; one of up to ``HELD_BYTES`` is verified before anybody hears of it, and read once more when it
-is damaged. What comes without a checksum, or in part, goes through as it is: who asked can verify it himself.
+is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read once more if it
+is damaged. A body without a checksum, or a part of one, passes unchecked: its reader can verify it.
 Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
@@ -36,8 +36,8 @@ _TYPE = "x-amz-checksum-type"
 
 
 class VerifiedOrigin:
-    """Wraps ``inner``; see ``Origin`` for the methods. To be put around retries: a body that goes on where it
-    broke off is verified as one.
+    """Verifies bodies of ``inner``; see ``Origin`` for the methods. Wrap it around retries: a body that
+    continues where it broke off is then verified as one.
     """
 
     def __init__(self, inner: Origin) -> None:
@@ -78,10 +78,10 @@ class _VerifiedRead:
             return await self._attempt()
 
     async def _attempt(self) -> OriginRead:
-        """Raises BodyDamaged."""
+        """Open and verify once. Raises BodyDamaged."""
         opened = self._inner.open(self._ref, **self._options)
         reading = await opened.__aenter__()
-        # Who holds a body holds its slot: so many wait for memory at most.
+        # A reader that holds a body holds its slot, so the slots bound the memory.
         self._opened = opened
         check = check_of(reading.meta.headers)
         if check is None:
@@ -111,7 +111,7 @@ class _VerifiedRead:
 
 
 class Check:
-    """A checksum on its way to ``expected``."""
+    """A running checksum and the ``expected`` value."""
 
     def __init__(self, name: str, running: Checksum, expected: bytes) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class Check:
 
 
 def check_of(headers: Headers) -> Check | None:
-    """What these fields of an object let one verify of its whole body; None: nothing."""
+    """Return the check that these fields allow for the whole body; None if there is none."""
     places = _checksum_places(*names_of(headers))
     if not places:
         return None
@@ -134,7 +134,7 @@ def check_of(headers: Headers) -> Check | None:
     if fields.get(_TYPE) == "COMPOSITE":
         return None
     for name in FIELDS:
-        # "<value>-<parts>": a checksum of checksums, which says nothing of the body as one.
+        # "<value>-<parts>" is a checksum of checksums; it does not check the body as one.
         value = fields.get(name, "")
         if not value or "-" in value:
             continue
@@ -149,13 +149,13 @@ def check_of(headers: Headers) -> Check | None:
 
 @lru_cache(maxsize=64)
 def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
-    """Which of these fields tell of checksums, and where they are: an origin's answers are much the same."""
+    """Return names and positions of the checksum fields; cached, as an origin's answers are much alike."""
     lowered = [(name.lower(), place) for place, name in enumerate(names)]
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
 
 
 def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
-    """``reading``, whose last piece is held back until the checksum is known to be right."""
+    """Return ``reading`` with its last piece held back until the checksum is known to be right."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         held = b""
@@ -179,7 +179,7 @@ def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
                 arrived(count)
 
         if len(buffer) < reading.span.length:
-            await reading.read_into(buffer, arrived)  # of a body that is not read to its end
+            await reading.read_into(buffer, arrived)  # a body that is not read to its end
             return
         await reading.read_into(buffer, note)
         _require(check, ref)
@@ -195,7 +195,7 @@ def _require(check: Check, ref: ObjectRef) -> None:
 
 
 class _Held:
-    """A body that is here: in one piece, or into a buffer."""
+    """A body held in memory: handed out in one piece, or into a buffer."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

@@ -1,1 +1,1 @@
-"""Where page bodies live: one segment store class on two media, tmpfs (RAM) and local disk."""
+"""Storage of page bodies: one segment store class on two media, tmpfs (RAM) and local disk."""

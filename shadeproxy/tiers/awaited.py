@@ -1,8 +1,9 @@
-"""Segments that an earlier process left and this one has yet to take in, one by one, while it serves.
+"""Pending segments: segments of an earlier process that recovery has not read yet. They are taken in one by
+one while the proxy serves.
 
-Laws: until a segment is taken in, nothing is placed in it and it counts against the capacity with all that
-it takes; what was disowned meanwhile never becomes a page, and nothing that a tombstone names does.
-``arrivals`` runs on a thread of its own; all else on the owner's.
+Laws: until a segment is taken in, no record is placed in it, and every byte it takes counts against the
+capacity. A record of an object that was disowned meanwhile, or that a tombstone names, never becomes a page.
+``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
 """
 
 import logging
@@ -24,16 +25,16 @@ from shadeproxy.tiers.space import Space
 
 _logger = logging.getLogger(__name__)
 
-# What the owner's thread does at once: 1,024 free extents or pages take about 2 ms.
+# One step on the owner's thread: 1,024 free extents or pages take about 2 ms.
 _GAPS = 1024
 _ROWS = 1024
 
 Try = Callable[[Callable[[], None]], None]
-"""Run I/O in the order of the store; a failure is counted, not raised."""
+"""Runs I/O in the order of the store; a failure is counted, not raised."""
 
 
 class Awaited:
-    """What ``SegmentStore.open`` found, on its way into ``space``."""
+    """The pending segments that ``SegmentStore.open`` found, on their way into ``space``."""
 
     def __init__(
         self,
@@ -58,16 +59,15 @@ class Awaited:
 
     @property
     def numbers(self) -> KeysView[int]:
-        """Numbers of the segments."""
+        """Numbers of the pending segments."""
         return self._segments.keys()
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments."""
         return [segment for segment, _ in self._segments.values()]
 
     def open(self, claim: Claim) -> None:
-        """Take stock of the directory, reading no segment. Raises OSError, which names the file."""
+        """Register every segment of the directory as pending, unread. Raises OSError; it names the file."""
         self._disowned, self._halted = set(claim.session.tombstones.found), False
         self.dropped.lists += claim.session.lost_lists
         for number, path in self._files.existing():
@@ -78,13 +78,13 @@ class Awaited:
         self._claim = claim
 
     def disown(self, object_hash: int) -> bool:
-        """No record of that object that is still to be taken in counts any more; whether there may be any."""
+        """Ignore every record of that object in the pending segments. Return whether there are any."""
         if self._segments:
             self._disowned.add(object_hash)
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Each segment with what is in it (blocking), until ``halt``."""
+        """Recover the pending segments one by one (blocking) and yield their contents, until ``halt``."""
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):
             if self._halted:
@@ -96,13 +96,13 @@ class Awaited:
             except Halted:
                 return
             except OSError as error:
-                # It goes on to count against the capacity; the next start tries again.
+                # The segment still counts against the capacity; the next start tries again.
                 _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
                 continue
             yield found
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """Take a segment into the books, in steps; the pages in it, a few at a time."""
+        """Add a recovered segment to the space in steps, and yield its pages a few at a time."""
         segment = arrival.segment
         _, awaited_bytes = self._segments[segment.number]
         self._space.awaited_bytes -= awaited_bytes
@@ -131,17 +131,17 @@ class Awaited:
         self._disowned.clear()
 
     def halt(self) -> None:
-        """End ``arrivals`` soon."""
+        """Make ``arrivals`` end soon."""
         self._halted = True
 
     def close(self) -> None:
-        """Close the files that were not taken in."""
+        """Close the segments that are still pending."""
         for segment, _ in self._segments.values():
             segment.close()
         self._segments.clear()
 
     def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
-        """The records that the capacity has room for, and the gaps between them; the others are erased."""
+        """Return the records that fit the capacity and the gaps between them; erase the other records."""
         segment, rows = arrival.segment, arrival.rows
         units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
         kept = self._space.fitting(segment, units, lengths)

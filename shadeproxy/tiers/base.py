@@ -1,13 +1,13 @@
-"""The contract of a tier: bytes of pages at locations, crash-safe, never more than its capacity.
+"""The contract of a tier: a crash-safe store of page bodies at locations, never larger than its capacity.
 
-Who guarantees what:
+Guarantees:
 - The *tier* guarantees that bytes read from a pinned location are the bytes written, or that
   ``read`` raises TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash
-  ``arrivals`` brings only records that were completely written and not erased.
-- The *caller* (engine/cache.py, on the event loop) guarantees that each reserved location is either
-  written and later released, or released; and never uses a location after releasing it.
-- ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at
-  once. ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
+  ``arrivals`` yields only records that were completely written and not erased.
+- The *caller* (engine/cache.py, on the event loop) guarantees that each reserved location is either written
+  and later released, or released; and never uses a location after releasing it.
+- ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.
+  ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.rows import Contents
 
-if TYPE_CHECKING:  # it builds on this module
+if TYPE_CHECKING:  # those modules import this one
     from shadeproxy.tiers.erasures import Erasures
     from shadeproxy.tiers.recovery import Arrival
 
@@ -27,7 +27,7 @@ Location = NewType("Location", int)
 
 
 class RecordHeader(NamedTuple):
-    """What a record says of its page. ``validated_s``: Unix time of the last check against the origin."""
+    """The proven header of a record. ``validated_s``: Unix time of the last check against the origin."""
 
     page: Page
     meta: ObjectMeta
@@ -37,9 +37,9 @@ class RecordHeader(NamedTuple):
 
 @dataclass(slots=True)
 class Dropped:
-    """What a tier gave up at its start. ``records``: damaged, foreign, or beyond the capacity. ``catalogues``
-    that were no good: their segments were read instead. ``lists`` of overwritten objects: every page was
-    then to be checked with the origin.
+    """Counts of lost data at the start. ``records``: damaged, foreign, or beyond the capacity.
+    ``catalogues``: damaged ones, whose segments were read instead. ``lists``: damaged or lost lists of
+    overwritten objects, after which every page must be checked with the origin.
     """
 
     records: int = 0
@@ -48,11 +48,11 @@ class Dropped:
 
 
 class Place(NamedTuple):
-    """What a process on the same host needs to read a record without a socket.
+    """The position of a record for another process on the same host, which reads it without a socket.
 
-    It reads ``body_bytes`` at ``body_offset`` of ``path`` with pread (touching a hole of a mapped tmpfs file
-    would allocate it), then ``len(header)`` bytes at ``header_offset``: the body is valid if these still
-    equal ``header``, and only then.
+    That process reads ``body_bytes`` at ``body_offset`` of ``path`` with pread (touching a hole of a mapped
+    tmpfs file would allocate it), then ``len(header)`` bytes at ``header_offset``. The body is valid only if
+    these bytes still equal ``header``.
     """
 
     path: Path
@@ -63,24 +63,22 @@ class Place(NamedTuple):
 
 
 class Lent(Protocol):
-    """A file whose bytes may be sent without copying them."""
+    """A file whose bytes sendfile may send."""
 
     @property
     def descriptor(self) -> int:
-        """The open file."""
+        """Descriptor of the open file."""
         ...
 
     def lend(self, start: int, stop: int) -> None:
-        """To be called before bytes ``[start, stop)`` of the file, which a Lender allows, are sent by
-        sendfile.
-        """
+        """Mark bytes ``[start, stop)``, which lie within a Lender, as sent. Call this before sendfile."""
         ...
 
 
 class Lender(NamedTuple):
-    """Where the blocks lie that one record has for itself: ``[start, stop)`` of ``file``.
+    """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
-    Of them sendfile may send any bytes. Others share a block with a neighbour, and must be copied.
+    Sendfile may send any of them. Bytes of blocks that a neighbour shares must be copied.
     """
 
     file: Lent
@@ -89,39 +87,39 @@ class Lender(NamedTuple):
 
 
 class Tier(Protocol):
-    """Storage of page bodies."""
+    """A store of page bodies on one medium."""
 
     name: str
     capacity_bytes: int
     erasures: "Erasures"
-    """What was erased, and whether the medium knows."""
+    """The erasures so far, and which of them are on the medium."""
 
     most_segments: int
-    """Files that it may have at a time, with two descriptors each."""
+    """Upper bound on the tier's files; each has two descriptors."""
 
     @property
     def dropped(self) -> Dropped:
-        """What was given up at the start."""
+        """Counts of the data that was lost at the start."""
         ...
 
     @property
     def awaited_segments(self) -> int:
-        """Parts of what an earlier process left that are yet to be taken in."""
+        """Number of pending segments: left by an earlier process and not taken in yet."""
         ...
 
     @property
     def limit_bytes(self) -> int:
-        """What the tier may hold now: its capacity, or less where the medium is too full for that."""
+        """Bytes that the tier may hold now: its capacity, or less while the medium is too full for that."""
         ...
 
     @property
     def disabled_reason(self) -> str | None:
-        """Why the tier takes nothing more (the medium keeps failing), or None. Reads go on."""
+        """Reason for which the tier takes no more pages (the medium keeps failing), or None. Reads go on."""
         ...
 
     def is_detached(self) -> bool:
-        """Whether the directory was deleted or replaced since ``open`` (blocking, tiny). What the tier holds
-        can be read as long as it is open, and is lost then.
+        """Return whether the directory was deleted or replaced since ``open`` (blocking, tiny). The pages
+        stay readable while the tier is open, and are lost after that.
         """
         ...
 
@@ -131,30 +129,31 @@ class Tier(Protocol):
         ...
 
     def open(self) -> None:
-        """Lock the directory and take stock of it, reading no record (blocking; call off the loop).
+        """Lock the directory and register its segments without reading a record (blocking; call off the
+        loop).
 
-        From here on the tier can be used; what an earlier process left counts against the capacity and
-        comes in by ``arrivals`` and ``take_in``, segment by segment.
-        A directory of another format version is moved aside. Raises ConfigError when the directory is
-        locked by a live process, unwritable, or cannot hold a segment.
+        The tier can be used from then on. The pending segments count against the capacity, and come in
+        through ``arrivals`` and ``take_in`` one by one. A directory of another format version is moved aside.
+        Raises ConfigError when the directory is locked by a live process, unwritable, or cannot hold a
+        segment.
         """
         ...
 
     def arrivals(self) -> Iterator["Arrival"]:
-        """What each segment of an earlier process holds (blocking; run on one thread beside the owner's)."""
+        """Recover and yield each pending segment (blocking; run it on one thread beside the owner's)."""
         ...
 
     def take_in(self, arrival: "Arrival") -> Iterator[Contents]:
-        """Take an arrival into the books (owner's thread), in steps of about 2 ms, to the end.
+        """Take in a recovered segment (owner's thread), in steps of about 2 ms; iterate to the end.
 
-        Answers the records, which the caller owns from then on. What it says of a page is a hint: the
-        caller compares it with what ``load`` proves before it shows a byte of it.
+        Yields the records, which the caller owns from then on. Their fields are hints: the caller compares
+        them with the header that ``load`` proves before it serves a byte of the page.
         """
         ...
 
     def disown(self, object_hash: int) -> bool:
-        """No record of that object that was written before counts after a restart, and none that is yet to
-        be taken in counts at all. True: what that takes is given to ``submit``.
+        """Ignore earlier records of that object after a restart, and its records in pending segments at once.
+        Return True if a part of this was given to ``submit``.
         """
         ...
 
@@ -163,78 +162,81 @@ class Tier(Protocol):
         ...
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
-        """Size of the record that ``write`` would make."""
+        """Return the size of the record that ``write`` would make."""
         ...
 
     def reserve(self, record_bytes: int) -> Location:
-        """Room for a record. Raises TierFull (free something first) or TierError (tier switched off)."""
+        """Reserve room for a record. Raises TierFull (free something first), TierError (tier is off)."""
         ...
 
     def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
-        """Write body, then header (I/O). Raises TierError; the caller then releases the location."""
+        """Write the body, then the header (I/O). Raises TierError; the caller then releases the location."""
         ...
 
     def header(self, location: Location) -> RecordHeader:
-        """The header of a written record. Raises TierError when it is damaged."""
+        """Return the header of a written record. Raises TierError when it is damaged."""
         ...
 
     def pin(self, location: Location) -> memoryview:
-        """A read-only view of the body that stays valid as long as the view or any slice of it is alive.
+        """Return a read-only view of the body. It stays valid while the view or any slice of it is alive.
 
-        Releasing the location while views are alive keeps its bytes until the last view is gone.
-        The body is mapped, not read: for a medium that can fault, call ``is_hot`` or ``read`` first.
+        If the location is released while views are alive, its bytes stay until the last view is gone. The
+        body is mapped, not read: on a medium that can fault, call ``is_hot`` or ``read`` first.
         """
         ...
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """The mapped bytes that the body lies in, its start and its end; not pinned: what is sliced out of
-        it must be copied or pinned before anything else runs, and only as long as the location is not
-        released. Raises as ``pin``, and faults as it.
+        """Return the mapped bytes around the body, and the body's start and end in them. They are not pinned:
+        copy or pin a slice before anything else runs, and before the location is released. Raises and faults
+        like ``pin``.
         """
         ...
 
     def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """As ``pin``, of the body that ``window`` said lies from ``start`` to ``stop``; only as long as the
-        location is not released. Raises TierError when there is no such location.
+        """Pin the body that ``window`` found at ``[start, stop)``, like ``pin``, without reading its header
+        again. The location must not be released yet. Raises TierError when there is no such location.
         """
         ...
 
     def lender(self, location: Location) -> Lender | None:
-        """What of the file behind ``window``, whose offsets are the file's, may be sent; None when this
-        medium cannot lend, or the pages of a file are changed under who has them.
+        """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
+        this medium does not allow it, or when overwriting a page would change bytes that a socket still
+        holds.
         """
         ...
 
     def is_hot(self, location: Location) -> bool:
-        """Whether the body can be touched without waiting for the device."""
+        """Return whether the body can be read without waiting for the device."""
         ...
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Bring the body into the page cache and prove the header (I/O); with ``verify`` check the body's
-        hash. Raises TierError, also when the location is released meanwhile, so no pin is needed.
+        """Read the record into the page cache and prove its header (I/O); with ``verify`` check the hash of
+        the body too. No pin is needed: a location that is released meanwhile raises TierError, like a damaged
+        record.
         """
         ...
 
     def locate(self, location: Location) -> Place:
-        """Where a process on the same host finds the record. Reads the mapping, as ``pin`` does."""
+        """Return the position where another process of the host finds the record. Faults like ``pin``."""
         ...
 
     def erase(self, location: Location) -> None:
-        """Zero the header so that no reader and no recovery finds the record again (I/O, tiny)."""
+        """Zero the header, so that neither a reader nor recovery finds the record again (I/O, tiny)."""
         ...
 
     def release(self, location: Location) -> None:
-        """Erase, and free the record's blocks, now or when the last view is gone.
+        """Erase the record and free its blocks, now or when the last view is gone.
 
-        ``used_bytes`` falls as soon as the blocks are free to be punched; the hole itself is punched
-        through the ``submit`` given at construction, which must run in one order with ``write`` (inline
-        for RAM, one writer thread for disk), so that the medium never holds more than the capacity.
+        ``used_bytes`` falls as soon as the blocks are free to be punched. The hole itself is punched through
+        the ``submit`` given at construction, which must run in one order with ``write`` (inline for RAM, one
+        writer thread for disk). So the medium never holds more than the capacity.
         """
         ...
 
     def close(self, pages: Contents | None = None) -> None:
-        """Flush what a warm restart needs and unlock; views that are still alive stay readable.
+        """Flush the data that a warm restart needs and unlock; views that are still alive stay readable.
 
-        ``pages``: every page that the caller has here, to be taken in unread by the next start.
+        ``pages``: every page that the caller has in this tier. The next start takes them in without reading
+        them.
         """
         ...

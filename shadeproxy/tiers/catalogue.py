@@ -1,12 +1,12 @@
-"""The catalogue of a segment: what its records are, in numpy columns, so that a start need not read them.
+"""The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
+segment.
 
-Laws: it lies beside its segment, is written when the store is closed in order, and is emptied before the
-first change of the segment after that. So a catalogue that is whole describes its segment as it is, also
-after kill -9; after the machine went down it counts for nothing. It is a hint all the same: a page taken
-from it is proven by its record (header and body) before its first byte is served.
-One that is torn, altered, or of another store, segment or format is told from a good one by its hash.
-The format is frozen by a golden test. One that names a group of another namespace than the proxy's own has
-version 2, for a proxy that knows no namespaces to leave alone.
+Laws: it lies beside its segment, is written when the store is closed in order, and is emptied before the next
+change of the segment. So a whole catalogue describes its segment as it is, even after kill -9. After a crash
+of the machine it counts for nothing. It is still only a hint: the record itself (header and body) proves a
+page before its first byte is served. A hash detects a catalogue that is torn, altered, or of another store,
+segment or format. A golden test freezes the format. A catalogue that names a group of another namespace than
+the proxy's own has version 2; a proxy that knows no namespaces leaves it alone.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _NAMES = msgspec.msgpack.Decoder(list[GroupName])
 
 
 class Key(NamedTuple):
-    """Of what a catalogue is one."""
+    """The identity of the segment that a catalogue describes."""
 
     store_id: int
     number: int
@@ -47,7 +47,7 @@ class Key(NamedTuple):
 
 
 def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
-    """The bytes of a catalogue that is written in a ``boot`` of the machine."""
+    """Return the bytes of a catalogue that is written in this ``boot`` of the machine."""
     rows = contents.rows.tobytes()
     version, names = _pack_names(contents.names)
     head = _HEAD.pack(
@@ -58,7 +58,7 @@ def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
 
 
 def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
-    """Parse and prove a catalogue. Raises TierError when it is not one of exactly this segment, or was
+    """Parse and prove a catalogue. Raises TierError when it does not belong to exactly this segment, or was
     written in another boot than ``boot``.
     """
     if len(raw) < _START:
@@ -87,21 +87,21 @@ def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
 
 
 def _pack_names(names: list[GroupName]) -> tuple[int, bytes]:
-    """The version that they need, and their bytes."""
+    """Return the catalogue version that these names need, and their bytes."""
     if any(namespace for _, _, namespace in names):
         return NAMESPACE_VERSION, msgspec.msgpack.encode(names)
     return CATALOGUE_VERSION, msgspec.msgpack.encode([(bucket, head) for bucket, head, _ in names])
 
 
 def _unpack_names(raw: bytes, version: int) -> list[GroupName]:
-    """Raises msgspec.MsgspecError."""
+    """Decode the group names. Raises msgspec.MsgspecError."""
     if version == NAMESPACE_VERSION:
         return _NAMES.decode(raw)
     return [(bucket, head, OWN) for bucket, head in _OWN_NAMES.decode(raw)]
 
 
 def _is_sound(contents: Contents, key: Key) -> bool:
-    """Whether the records can lie where they are said to lie: within the segment, and not in each other."""
+    """Return whether the records lie within the segment and do not overlap."""
     rows = contents.rows
     starts, lengths = units_of(rows["location"]), lengths_of(rows["location"])
     ends = starts + lengths
@@ -118,7 +118,7 @@ def _is_sound(contents: Contents, key: Key) -> bool:
 
 
 def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
-    """The catalogue at ``path``; None when there is none, or it was emptied. Raises TierError, OSError."""
+    """Return the catalogue at ``path``; None if it is missing or was emptied. Raises TierError, OSError."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
 
 
 def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
-    """Put a catalogue in place of the one before, whole or not at all. Raises OSError."""
+    """Replace the catalogue, whole or not at all. Raises OSError."""
     fresh = path.with_suffix(f"{SUFFIX}.new")
     try:
         fresh.touch(mode=0o600)
@@ -140,10 +140,10 @@ def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
 
 
 def empty(path: Path) -> None:
-    """Make the catalogue say nothing: its segment is about to change. Raises OSError.
+    """Empty the catalogue, because its segment is about to change. Raises OSError.
 
-    Emptied rather than deleted: a directory operation may wait for the file system's journal.
+    Deleting it instead could wait for the file system's journal.
     """
-    # One that is gone says nothing already.
+    # A missing catalogue needs no emptying.
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

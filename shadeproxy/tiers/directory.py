@@ -1,7 +1,7 @@
-"""The directory of a tier: who owns it, which format it has, and what to do when it is not ours.
+"""The directory of a tier: its lock, its format, and the refusal of a directory that is not the proxy's.
 
-Nothing that this process or an earlier one did not create is ever deleted: a directory of another format is
-renamed, a directory with foreign files is refused. Every refusal is a ConfigError that says what to change.
+Files that neither this process nor an earlier one created are never deleted: a directory of another format is
+renamed, a directory with foreign files is refused. Every refusal is a ConfigError with a remedy.
 """
 
 import errno
@@ -30,13 +30,13 @@ _logger = logging.getLogger(__name__)
 
 PROBE_NAME = "probe"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# A fresh ext4 file system has it in its root, which may well be the cache directory.
+# A fresh ext4 file system has this entry in its root, and the root may well be the cache directory.
 _IGNORED = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A directory held by this process. ``store_id``: the 64-bit id that its records carry."""
+    """A directory locked by this process. ``store_id``: the 64-bit id that its records carry."""
 
     path: Path
     store_id: int
@@ -45,27 +45,27 @@ class Claim:
 
     @property
     def unflushed(self) -> bool:
-        """Return whether the machine went down while the directory was in use, or erasures were lost. The
-        last erased records may then have come back, and the last written ones may be torn.
+        """True if the machine went down while the directory was in use, or if erasures were lost. The last
+        erased records may then have come back, and the last written ones may be torn.
         """
         return self.session.unflushed
 
     @property
     def boot(self) -> int:
-        """A number for the boot of the machine that this is, and the last time that all was put in doubt."""
+        """A number for this boot of the machine and the last time that all records were put in doubt."""
         return self.session.epoch
 
     def holds_path(self) -> bool:
-        """Whether ``path`` is still the directory that was locked."""
+        """Return whether ``path`` is still the directory that was locked."""
         try:
             return os.path.samestat((self.path / LOCK_NAME).stat(), os.fstat(self.descriptor))
         except OSError:
             return False
 
     def release(self, *, clean: bool = True, checked: bool = False) -> None:
-        """Unlock; ``clean`` after a use that ended in order, with every erasure on the medium, ``checked``
-        when the origin was asked about every page. The lock file stays: deleting it would let two processes
-        lock two files.
+        """Unlock the directory. ``clean``: the use ended in order, with every erasure on the medium.
+        ``checked``: the origin was asked about every page. The lock file stays: without it two processes
+        could lock two files.
         """
         try:
             self.session.end(clean=clean and self.holds_path(), checked=checked)
@@ -86,10 +86,10 @@ def claim(
 ) -> Claim:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
-    ``setting`` is the configuration key that names the directory. ``contents`` names the origin that it is a
-    cache of. A cache of another origin is refused, or renamed with ``set_aside``.
-    ``group_id``: whose members may read the segment files that are there, and enter the directory.
-    ``place``: the directory of its tombstones, itself where none is given. Raises ConfigError.
+    ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
+    caches; a cache of another origin is refused, or renamed with ``set_aside``. ``group_id``: the group whose
+    members may read the segment files and enter the directory. ``place``: the directory of the tombstones, by
+    default ``path`` itself. Raises ConfigError.
     """
     try:
         held = _claim(path, setting, contents, set_aside=set_aside, place=place or path)
@@ -104,7 +104,7 @@ def claim(
 
 
 def _share(held: Claim, setting: str, group_id: int | None) -> None:
-    """Who may read what is there, as it is set now and whatever it was before. Raises ConfigError."""
+    """Set the permissions of the directory and its segments to the current setting. Raises ConfigError."""
     try:
         for file in held.path.glob(f"*{SUFFIX}"):
             share(file, group_id, mode=PRIVATE_FILE)
@@ -122,8 +122,8 @@ def _share(held: Claim, setting: str, group_id: int | None) -> None:
 
 
 def check_medium(held: Claim, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
-    """Refuse a file system that can never hold the capacity, or that cannot punch holes; say it of one that
-    has less room now. Raises ConfigError.
+    """Refuse a file system that can never hold the capacity or cannot punch holes; warn when it has less room
+    now. Raises ConfigError.
     """
     try:
         room = look_at(held.path)
@@ -165,7 +165,7 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
         hint = "free space there or choose another directory"
     else:
         hint = f"choose a directory that user id {os.geteuid()} can write"
-    # mkdir says "File exists" of a file that stands in the way.
+    # mkdir reports "File exists" when a file stands in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
@@ -217,8 +217,8 @@ def refuse_foreign(path: Path, setting: str) -> None:
 
 
 def lock_directory(path: Path, setting: str, *, remedy: str = "stop it or choose another directory") -> int:
-    """Lock a tier's directory; returns the descriptor that holds it. ``remedy``: what to do where another
-    process holds it. Raises ConfigError, OSError.
+    """Lock a tier's directory and return the descriptor that holds the lock. ``remedy``: what to change where
+    another process holds it. Raises ConfigError, OSError.
     """
     try:
         return lock(path / LOCK_NAME)

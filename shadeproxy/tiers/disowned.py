@@ -1,7 +1,8 @@
-"""The list of overwritten objects that releases before tombstones kept in the tier's directory: read once.
+"""The list of overwritten objects of releases before tombstones. It lies in the tier's directory and is read
+once.
 
-A list that was altered or cut off is told from a whole one, whatever the byte: its length is known, and every
-name carries a hash of itself and of its place. Today's are in ``tombstones.py``.
+An altered or shortened list is always detected: its length is known, and every name carries a hash of itself
+and of its place. Current releases use ``tombstones.py``.
 """
 
 import struct
@@ -15,13 +16,13 @@ NAME = "disowned"
 _BLOCK_BYTES = 4096
 _MAGIC = b"ShDo"
 _HEAD = struct.Struct("<4sIQ")  # magic, blocks (0: no list), hash
-_SLOT = struct.Struct("<QQ")  # hash of the object, hash of that and of the place
+_SLOT = struct.Struct("<QQ")  # hash of the object; hash of that hash and the place
 _SLOTS = _BLOCK_BYTES // _SLOT.size
 _EMPTY = bytes(_SLOT.size)
 
 
 def read_list(directory: Path) -> set[int]:
-    """Hashes of the objects in the list of ``directory``. Raises TierError when it is damaged; OSError."""
+    """Return the hashes of the objects in the list of ``directory``. Raises OSError, TierError if damaged."""
     try:
         raw = (directory / NAME).read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Drop what a tier's directory holds while no proxy uses it: all of it, or as much as a start needs room for.
+"""Deletion of a tier's files while no proxy uses it: all of them, or only enough to make room for a start.
 
-A full disk does not keep the proxy from starting: marks that a start owes before anything changes take the
-room of a reserve that lies in the directory, or of cached pages, which can be read again.
+A full disk does not keep the proxy from starting. The marks that a start writes first take the room of a
+reserve file in the directory, or of cached pages, which can be read again from the origin.
 """
 
 import logging
@@ -51,7 +51,7 @@ class HasPath(Protocol):
 
 
 def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
-    """Open a tier again, each time with less beside it, while its medium has no room for the marks."""
+    """Open a tier; while its medium has no room for the marks, delete a file of it and try again."""
 
     @wraps(open_tier)
     def open_with_room(store: Store) -> None:
@@ -73,7 +73,7 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
 
 
 def _keep_reserve(path: Path) -> None:
-    """Set aside room for the marks of the next start, less of it where there is not as much."""
+    """Create the reserve for the marks of the next start; make it smaller where there is less room."""
     size_bytes = _RESERVE_BYTES
     while not path.exists() and size_bytes >= _LEAST_RESERVE_BYTES:
         try:
@@ -86,8 +86,8 @@ def _keep_reserve(path: Path) -> None:
 
 
 def _give_room(path: Path, setting: str) -> bool:
-    """Delete the reserve, or the last segment that takes room; whether there was one, and no other process
-    has taken the directory meanwhile.
+    """Delete the reserve, or the last segment that takes room. Return False when there is neither, or another
+    process has locked the directory.
     """
     try:
         descriptor = lock_directory(path, setting)
@@ -118,8 +118,8 @@ def _delete_one(path: Path) -> bool:
 def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     """Delete every file that a tier keeps in ``path`` and return their size on the medium in bytes.
 
-    Files of other names stay. Returns 0 for a directory that is not there. Raises ConfigError for one that a
-    process holds, that is no cache, or whose files cannot be deleted.
+    Files of other names stay. Returns 0 for a missing directory. Raises ConfigError when a process holds the
+    directory, it is no cache, or a file cannot be deleted.
     """
     if not path.is_dir():
         return 0
@@ -142,8 +142,8 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """All that a tier keeps, in the order in which it may go: what is left by a kill in between
-    is a smaller cache, never one without its version, nor tombstones that no mark tells of. Raises OSError.
+    """Return all files of a tier in the order of their deletion. A kill in between leaves a smaller cache:
+    never one without its version file, nor tombstones without a mark that names them. Raises OSError.
     """
     there = list(path.iterdir())
     files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]

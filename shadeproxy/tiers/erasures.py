@@ -1,11 +1,11 @@
-"""Erasures that the medium may not know of yet: those that are owed, and the tombstones that stand for them
-until they are done.
+"""Erasures that may not be on the medium yet: those that failed and are owed, and the tombstones that stand
+in for erasures until these are done.
 
-Laws: before an object's writer hears of success, either a tombstone names the object, or every erasure of the
-tier is as lasting as the medium is (tmpfs), or the whole tier is in doubt; where none of that can be had,
-``unmarked`` says why, and nobody may write. Tombstones go when every erasure before them is on the medium.
-After a flush that failed nobody knows what it lost, and asking again tells nothing: the tier is in doubt.
-One settling runs at a time, and the end waits for it: no flush counts before its outcome is known.
+Laws: a write to an object is acknowledged only when a tombstone names the object, or every erasure of the
+tier is as lasting as the medium itself (tmpfs), or the whole tier is in doubt. If none of these is possible,
+``unmarked`` gives the reason and the write is refused. Tombstones go when every earlier erasure is on the
+medium. A failed flush puts the tier in doubt: it does not tell what was lost, and a second flush does not
+either. One ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
 """
 
 import logging
@@ -21,8 +21,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Erasures:
-    """The erasures of tier ``name``. ``segments``: all that it has; ``note``: told of failures; ``submit``:
-    runs I/O in the order of the tier. ``owed`` and ``settle`` may be used by any thread.
+    """The erasures of tier ``name``. ``segments`` returns all of its segments; ``note`` receives failures;
+    ``submit`` runs I/O in the order of the tier. Any thread may use ``owed`` and ``settle``.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Erasures:
         self._settling = threading.Lock()
         self._finished = False
         self._unmarked: dict[int, str] = {}
-        self._in_no_doubt = ""  # why the whole tier could not be put in doubt
+        self._in_no_doubt = ""  # reason for which the whole tier could not be put in doubt
 
     def open(self, session: Session) -> None:
-        """Begin with a tier whose use begins. Raises OSError."""
+        """Begin together with a session of the tier. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -53,46 +53,45 @@ class Erasures:
 
     @property
     def owed(self) -> int:
-        """Records that were to be erased, and could not be: each is tried again."""
+        """Number of records whose erasure failed; each is tried again."""
         return sum(segment.owed for segment in self._segments())
 
     @property
     def tombstones(self) -> int:
-        """Objects whose erasures are not known to be on the medium."""
+        """Number of objects whose erasures may not be on the medium yet."""
         return 0 if self._session is None else len(self._session.tombstones)
 
     @property
     def crowded(self) -> bool:
-        """Return whether to settle now, before there is no room for the next tombstone."""
+        """True if ``settle`` should run now, before there is no room for the next tombstone."""
         return self._session is not None and self._session.tombstones.crowded
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether the next start checks every page with the origin."""
+        """True if the next start must check every page with the origin."""
         return self._session is not None and self._session.unflushed
 
     @property
     def owes(self) -> bool:
-        """Return whether an erasure or a mark failed and is to be tried again."""
+        """True if an erasure or a mark failed and must be tried again."""
         return bool(self._unmarked or self._in_no_doubt or self.owed)
 
     def unmarked(self, object_hashes: Iterable[int]) -> str:
-        """Why records of one of these may come back after a restart; "" when none can."""
+        """Return the reason why records of one of these objects may come back after a restart, or ""."""
         if self._in_no_doubt:
             return self._in_no_doubt
         return next((self._unmarked[one] for one in object_hashes if one in self._unmarked), "")
 
     @property
     def any_unmarked(self) -> str:
-        """Return the reason of ``unmarked`` for any object, or ""."""
+        """Reason as from ``unmarked`` for any object, or ""."""
         return self._in_no_doubt or next(iter(self._unmarked.values()), "")
 
     # ------------------------------------------------------------------ marking
 
     def remember(self, object_hash: int, *, awaited: bool) -> bool:
-        """No record of that object counts after a restart. What may wait for a disk is submitted: then True.
-
-        ``awaited``: records of it may be in what is yet to be taken in.
+        """Mark an object, so that its records are ignored after a restart. Return True if the mark was
+        submitted because it may wait for a disk. ``awaited``: pending segments may hold records of it.
         """
         if self._session is None or (self._lasting and not awaited):
             return False
@@ -113,17 +112,17 @@ class Erasures:
             self._unmarked.pop(object_hash, None)
 
     def erase(self, segment: Segment, offset: int) -> None:
-        """Zero a header. Raises OSError; it is then owed."""
+        """Zero a header. Raises OSError; the erasure is then owed."""
         try:
             segment.erase(offset)
         except OSError:
             if self._lasting:
-                # No tombstone names what was in it.
+                # No tombstone names the objects of this segment.
                 self.doubt()
             raise
 
     def doubt(self) -> None:
-        """The next start is to trust no page."""
+        """Make the next start check every page with the origin."""
         if self._session is None:
             return
         tombstones = self._session.tombstones
@@ -148,15 +147,15 @@ class Erasures:
 
     @property
     def unsettled(self) -> bool:
-        """Return whether there is work for ``settle``."""
+        """True if there is work for ``settle``."""
         return bool(self.tombstones or self.owes)
 
     def turn(self) -> int:
-        """See ``Tombstones.turn``."""
+        """Switch the tombstones to their other half; see ``Tombstones.turn``."""
         return 0 if self._session is None else self._session.tombstones.turn()
 
     def retry(self) -> None:
-        """Try again what could not be erased or noted (I/O, in the order of the tier)."""
+        """Repeat the erasures and marks that failed (I/O, in the order of the tier)."""
         for segment in self._segments():
             try:
                 segment.retry()
@@ -168,8 +167,8 @@ class Erasures:
             self.doubt()
 
     def settle(self, turned: int) -> bool:
-        """Have every erasure on the medium, and forget the tombstones of that ``turn`` then; whether that
-        went well (I/O, any thread).
+        """Flush every erasure to the medium, then forget the tombstones that ``turned`` names. Return whether
+        both succeeded (I/O, any thread).
         """
         with self._settling:
             return not self._finished and self._settle(turned)
@@ -195,7 +194,7 @@ class Erasures:
         return True
 
     def finish(self, *, awaited: bool) -> bool:
-        """At the end: whether nothing is owed, so that the next start may trust every page (I/O)."""
+        """End the session. Return whether nothing is owed: the next start may then trust every page (I/O)."""
         with self._settling:
             self._finished = True
             if self._session is None:

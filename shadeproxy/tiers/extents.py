@@ -1,9 +1,9 @@
-"""Free space of a store: which address ranges hold no record, found and merged in constant time.
+"""Free space of a store: address ranges without a record, found and merged in constant time.
 
 Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
 hang in bins by size, exact below 64 units, then eight bins per power of two; a bit mask finds the smallest
-bin that surely fits. The latest extent of a bin is taken first, because its blocks are the warmest.
-Addresses and lengths are in units of 64 bytes; nothing here knows files, blocks or capacity.
+bin that surely fits. The latest extent of a bin is taken first, because its blocks are the warmest. Addresses
+and lengths are in units of 64 bytes; this module knows no files, blocks or capacity.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _EXACT_BINS = 64
 _STEPS_LOG2 = 3
 # For lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# How many extents of the bin that *may* fit are looked at before a bin that surely fits is taken.
+# Extents of the bin that *may* fit that are tried before a bin that surely fits is taken.
 _TRIES = 4
 
 
@@ -73,7 +73,7 @@ class FreeExtents:
         self._mask |= 1 << number
 
     def candidates(self, length: int) -> Iterator[tuple[int, int]]:
-        """Start and length of extents of at least ``length`` units, tightest bins first, a few of each."""
+        """Yield start and length of extents of at least ``length`` units, tightest bins first."""
         number = _bin_of(length)
         mask = self._mask >> number << number
         while mask:
@@ -85,9 +85,9 @@ class FreeExtents:
 
 
 def _bin_of(length: int) -> int:
-    """Bin number of an extent: monotonic in ``length``."""
+    """Return the bin number of an extent; it is monotonic in ``length``."""
     if length < _EXACT_BINS:
         return length
     bits = length.bit_length()
-    # The first four bits: 8 to 15, so that the bins of an octave follow each other, from _EXACT_BINS on.
+    # The first four bits are 8 to 15, so the bins of an octave follow each other, from _EXACT_BINS on.
     return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

@@ -1,8 +1,8 @@
-"""The segment files of a directory: their numbers, and those that wait to be used.
+"""The segment files of a directory: their numbers, and the empty files that wait to be used.
 
-``create`` does I/O on whatever thread runs it; all else belongs to the store's thread. A file that has lost
-its last record waits in ``ready`` for the next one, without blocks; ``open`` deletes those of an earlier
-process. So nothing is unlinked while the store runs.
+``create`` does I/O on any thread; everything else belongs to the store's thread. A segment that has lost its
+last record waits in ``ready``, without blocks, to be used again; ``open`` deletes those of an earlier
+process. So the store unlinks no file while it runs.
 """
 
 import itertools
@@ -17,18 +17,19 @@ from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
 
 _LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
-# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so big tiers get bigger ones.
+# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so large tiers get larger
+# segments.
 _SEGMENTS_WANTED = 256
 
 
 def default_segment_bytes(capacity_bytes: int) -> int:
-    """64 MiB, more from 16 GiB of capacity on, so that there are about 256 segments; at most 2 GiB."""
+    """Return 64 MiB; above 16 GiB of capacity more, so that there are about 256 segments; at most 2 GiB."""
     wanted = 1 << (capacity_bytes // _SEGMENTS_WANTED).bit_length()
     return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
 
 
 def check_segment_bytes(segment_bytes: int | None, capacity_bytes: int) -> int:
-    """``segment_bytes`` or its default. Raises ConfigError unless a segment can have that length."""
+    """Return ``segment_bytes`` or its default. Raises ConfigError unless a segment can have that length."""
     if segment_bytes is None:
         return default_segment_bytes(capacity_bytes)
     if segment_bytes % BLOCK_BYTES or not 0 < segment_bytes <= MOST_SEGMENT_BYTES:
@@ -48,12 +49,12 @@ def run_inline(action: Callable[[], None]) -> None:
 
 
 def segment_name(number: int) -> str:
-    """Name of the file of a segment."""
+    """Return the file name of a segment."""
     return f"{number:06d}{SUFFIX}"
 
 
 class SegmentFiles:
-    """Files named by number in ``directory``, each of ``segment_bytes``, for ``group_id`` to read."""
+    """Segment files named by number in ``directory``, each of ``segment_bytes``, readable by ``group_id``."""
 
     def __init__(
         self, directory: Path, segment_bytes: int, group_id: int | None = None, *, calls: Calls = SYSTEM
@@ -68,18 +69,18 @@ class SegmentFiles:
         self.creating = False
 
     def existing(self) -> Iterator[tuple[int, Path]]:
-        """Number and path of every segment that is there, in order; what is left of others is deleted."""
+        """Yield number and path of every existing segment, in order; delete unfinished files."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
                 continue
             if path.stat().st_size < BLOCK_BYTES:
-                # Created by a process that died before giving it a size.
+                # Created by a process that died before it set the size.
                 path.unlink()
             else:
                 yield int(path.stem), path
         for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
             if not path.with_suffix(SUFFIX).exists():
-                # Or else it would pass for that of the next segment of its number.
+                # The next segment of this number would take it for its own catalogue.
                 path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:
@@ -89,17 +90,17 @@ class SegmentFiles:
         return segment
 
     def forget(self, number: int) -> None:
-        """The file of that number is gone."""
+        """Free the number of a deleted file."""
         self._taken.discard(number)
 
     def new_number(self) -> int:
-        """A free number, taken now."""
+        """Take and return a free number."""
         number = next(number for number in self._numbers if number not in self._taken)
         self._taken.add(number)
         return number
 
     def create(self, number: int) -> None:
-        """Make a file and append it to ``ready``. Raises OSError."""
+        """Create a segment file and append it to ``ready``. Raises OSError."""
         path = self._directory / segment_name(number)
         try:
             size_bytes, group_id = self._segment_bytes, self.group_id

@@ -1,6 +1,6 @@
-"""What a tier makes of its medium: shrink when it is full, stop when it is broken.
+"""Reactions of a tier to its medium: shrink when it is full, stop when it is broken.
 
-Methods run on I/O threads and store single attributes; the owner's thread only reads those.
+Methods run on I/O threads and store single attributes; the owner's thread only reads these.
 """
 
 import errno
@@ -9,19 +9,19 @@ import os
 
 _logger = logging.getLogger(__name__)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Of the process and not of the medium: they pass when clients leave.
+# These errors concern the process and not the medium: they pass when clients leave.
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
-# By how much of the capacity a tier shrinks each time the medium says that it is full.
+# Share of the capacity by which a tier shrinks each time the medium reports that it is full.
 _STEP_SHARE = 64
 
 
 class Health:
-    """Failures, and how much the medium lets the tier take.
+    """Failures of the medium, and the bytes that it allows the tier.
 
-    ``ceiling_bytes``: what the tier may hold so that ``min_free_bytes`` stay free, as far as known.
-    ``disabled_reason``: why the tier takes nothing more, or None.
+    ``ceiling_bytes``: bytes that the tier may hold so that ``min_free_bytes`` stay free, as far as known.
+    ``disabled_reason``: the reason for which the tier takes no more pages, or None.
     """
 
     def __init__(self, name: str, capacity_bytes: int, *, min_free_bytes: int) -> None:
@@ -34,14 +34,14 @@ class Health:
         self._in_a_row = 0
 
     def note_success(self) -> None:
-        """A write went through."""
+        """Reset the count of failures in a row after a successful write."""
         self._in_a_row = 0
 
     def note_failure(self, error: OSError, *, used_bytes: int) -> None:
         """Count a failure of a tier that holds ``used_bytes``."""
         self.failures += 1
         if error.errno in _FULL:
-            # Below what is used, so that the next reservation has to free something first.
+            # The ceiling lies below the used bytes, so that the next reservation has to free something first.
             self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
             return
         if error.errno in _PASSING:

@@ -1,10 +1,10 @@
-"""Whether bytes of a file may be sent without copying them (sendfile), and which blocks were.
+"""A test of the medium: may bytes of a file be sent by sendfile, without a copy?
 
-What sendfile takes is not copied: the socket's queue, and on loopback the receiver's, holds the file's own
-pages until the receiver reads, which nobody can wait for. So a block that was lent is never overwritten
-where it is. Returned to the file system (a hole is punched) its page is only taken out of the file, and who
-still has it sees the old bytes; but where a page is part of a larger folio, as with ext4 since Linux 6.16
-or a tmpfs with huge pages, punching zeroes it in place. ``lends`` finds out by trying. See docs/adr/0007.
+Sendfile does not copy: the socket's queue, and on loopback the receiver's, holds the file's own pages until
+the receiver reads them, and the sender cannot wait for that. So a block that was sent is never overwritten in
+place. When its hole is punched, the page normally just leaves the file, and the socket still sees the old
+bytes. But where a page is part of a larger folio, as with ext4 since Linux 6.16 or a tmpfs with huge pages,
+punching zeroes it in place. ``lends`` finds out by trying. See docs/adr/0007.
 """
 
 import os
@@ -15,20 +15,20 @@ from shadeproxy.tiers.medium import punch_hole
 
 _PROBE_BYTES = 4 << 20
 _BLOCK_BYTES = 4096
-# Of the probe file: what is sent, then punched and overwritten. Not at the edge of any larger page.
+# Bytes of the probe file that are sent, then punched and overwritten. They lie at no edge of a larger page.
 _LENT_START, _LENT_STOP = 37 * _BLOCK_BYTES, 61 * _BLOCK_BYTES
 _TIMEOUT_S = 2.0
 
 
 def lends(probe: Path) -> bool:
-    """Whether a receiver that has not read yet keeps the bytes of a block that is punched and written anew.
+    """Return whether a slow receiver keeps the sent bytes when their blocks are punched and written again.
 
     ``probe``: a file to make and remove, on the medium in question. Blocking; some milliseconds.
     """
     probe.unlink(missing_ok=True)
     descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # Written at once, so that a file system that makes larger pages makes them.
+        # One write for all bytes: a file system that makes larger pages then makes them.
         os.pwrite(descriptor, b"\xaa" * _PROBE_BYTES, 0)
         received = _lend_and_change(descriptor)
     except OSError:
@@ -40,7 +40,7 @@ def lends(probe: Path) -> bool:
 
 
 def interior(start: int, stop: int) -> tuple[int, int]:
-    """The whole blocks within bytes ``[start, stop)`` of a file, as bytes; empty where there is none."""
+    """Return the byte range of the whole blocks within bytes ``[start, stop)``; empty where there is none."""
     first, last = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES, stop // _BLOCK_BYTES * _BLOCK_BYTES
     return first, max(first, last)
 

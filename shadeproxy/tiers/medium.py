@@ -1,7 +1,7 @@
-"""System calls on segments: those that Python does not offer (punching holes, asking what is in the page
-cache), and those that change a segment or read it, as one object that can be wrapped (``faulty.py``).
+"""System calls on segments. Some are missing from Python: punching holes, asking for what is in the page
+cache. The others change or read a segment, and form one object that can be wrapped (``faulty.py``).
 
-Only thin bindings live here; failures are OSError with the errno of the call.
+The bindings are thin; failures are OSError with the errno of the call.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ from typing import Protocol
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES = 4096
-"""Asked for in one call."""
+"""Pages of one mincore call."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-# Keeps the interpreter's lock: the call takes 1 to 3 us for what is usually asked, giving the lock away and
-# taking it back costs as much.
+# PyDLL keeps the interpreter's lock: the call usually takes 1 to 3 us, and releasing and taking the lock
+# costs as much.
 _mincore = ctypes.PyDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -32,16 +32,16 @@ def punch_hole(fd: int, start: int, length: int) -> None:
 
 
 class Calls(Protocol):
-    """By which a segment is changed and read: pread(2), pwrite(2), fallocate(2), fdatasync(2). All raise
+    """The calls that change or read a segment (pread(2), pwrite(2), fallocate(2), fdatasync(2)); they raise
     OSError.
     """
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Fewer bytes only at the end of the file."""
+        """Read ``length`` bytes; fewer only at the end of the file."""
         ...
 
     def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        """How many bytes were written, at least one."""
+        """Write and return the number of bytes written, at least one."""
         ...
 
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
@@ -49,12 +49,12 @@ class Calls(Protocol):
         ...
 
     def flush(self, descriptor: int) -> None:
-        """Have everything that was written on the medium."""
+        """Wait until every write so far is on the medium."""
         ...
 
 
 class SystemCalls:
-    """The kernel's."""
+    """The calls of the kernel."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
@@ -84,7 +84,7 @@ def is_tmpfs(path: Path) -> bool:
 
 
 class _Vector(threading.local):
-    """What mincore writes into, a byte for each page: one of each thread, as another may ask meanwhile."""
+    """The output buffer of mincore, one byte a page. Each thread has its own, because two may ask at once."""
 
     def __init__(self) -> None:
         self.bytes = bytearray(_MOST_PAGES)
@@ -95,7 +95,7 @@ _vector = _Vector()
 
 
 def is_resident(mapping_address: int, start: int, length: int) -> bool:
-    """Whether every page of ``[start, start + length)`` of a mapping is in the page cache (mincore(2))."""
+    """Return whether all pages of ``[start, start + length)`` of a mapping are resident (mincore(2))."""
     first, stop = start // _PAGE_BYTES * _PAGE_BYTES, start + length
     vector = _vector
     while first < stop:
@@ -104,8 +104,8 @@ def is_resident(mapping_address: int, start: int, length: int) -> bool:
             errno = ctypes.get_errno()
             raise OSError(errno, f"mincore: {os.strerror(errno)}")
         pages = -(-span // _PAGE_BYTES)
-        # Only the lowest bit of each byte is defined; today's kernels set no other, and of one that did no
-        # page would count as resident.
+        # Only the lowest bit of each byte is defined. Today's kernels set no other; under a kernel that sets
+        # one, pages would only count as not resident.
         if vector.bytes.count(1, 0, pages) != pages:
             return False
         first += span

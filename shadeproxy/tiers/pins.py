@@ -1,8 +1,8 @@
-"""Pins: a view of a body whose lifetime is the pin, at the cost of one weak reference.
+"""Pins: a view of a body is its own pin, at the cost of one weak reference.
 
-Every view of a record exports the buffer of one small ndarray; the buffer protocol keeps that array alive
-as long as any slice of any view is. So "is it pinned" is "is the array alive", and nobody has to unpin.
-All methods belong to the store's thread. The finaliser of a released location may run on any thread and
+Every view of a record exports the buffer of one small ndarray; the buffer protocol keeps that array alive as
+long as any slice of any view is. So a location is pinned while its array is alive, and there is no unpin
+call. All methods belong to the store's thread. The finaliser of a released location may run on any thread and
 at any point, so it only appends to a deque, which ``collect`` reads later.
 """
 
@@ -20,20 +20,20 @@ _SWEEP_AT_LEAST = 1024
 
 
 class Pins:
-    """Which locations have living views."""
+    """The locations that have living views."""
 
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
         self._released: dict[Location, weakref.ref[_Bytes]] = {}
-        self._unpinned: deque[Location] = deque()  # what ``collect`` will name
+        self._unpinned: deque[Location] = deque()  # locations that ``collect`` will return
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
-        """Released locations that wait for their last view."""
+        """Return the number of released locations that wait for their last view."""
         return len(self._released)
 
     def find(self, location: Location) -> _Bytes | None:
-        """The array that living views of ``location`` export, to be shared by one more view."""
+        """Return the array behind the living views of ``location``, for one more view; None if none lives."""
         reference = self._arrays.get(location)
         return None if reference is None else reference()
 
@@ -41,12 +41,12 @@ class Pins:
         """Watch ``body``, whose views are about to be handed out."""
         if len(self._arrays) >= self._sweep_at:
             self._arrays = {place: ref for place, ref in self._arrays.items() if ref() is not None}
-            # Twice what is alive: sweeping stays a constant cost per pin.
+            # Sweep again at twice what is alive: the cost per pin stays constant.
             self._sweep_at = max(_SWEEP_AT_LEAST, 2 * len(self._arrays))
         self._arrays[location] = weakref.ref(body)
 
     def release(self, location: Location) -> bool:
-        """Forget ``location``; True when no view is alive, else ``collect`` names it when none is."""
+        """Forget ``location``. Return True if no view lives; otherwise ``collect`` returns it later."""
         reference = self._arrays.pop(location, None)
         body = None if reference is None else reference()
         if body is None:
@@ -56,7 +56,7 @@ class Pins:
         return False
 
     def collect(self) -> list[Location]:
-        """Released locations whose last view has gone since the last call."""
+        """Return the released locations whose last view has gone since the last call."""
         gone: list[Location] = []
         while self._unpinned:
             location = self._unpinned.popleft()

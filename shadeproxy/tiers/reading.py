@@ -1,7 +1,7 @@
-"""Records as they are read back from a segment, on any thread: a header, or a whole record, proves itself.
+"""Reading records back from a segment, on any thread: the hashes prove a header, or a whole record.
 
-Nothing here touches the books of the store or writes a byte. ``store_id`` and ``address`` are what a header
-must carry to be the one that was put there. All raise TierError.
+This module never changes the store's counts or writes a byte. ``store_id`` and ``address``: the values that
+the header of the wanted record must carry. Every function raises TierError.
 """
 
 from shadeproxy.core.errors import TierError
@@ -9,14 +9,14 @@ from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.record import MOST_HEADER_BYTES, body_hash, read_layout, unpack_header
 from shadeproxy.tiers.segment import Segment
 
-# A header with its meta fits into this nearly always.
+# Nearly every header with its meta fits into this.
 _PEEK_BYTES = 512
 
 
 def read_header(
     segment: Segment, offset: int, most_bytes: int, *, store_id: int, address: int
 ) -> RecordHeader:
-    """The proven header of the record at ``offset``, which takes at most ``most_bytes``."""
+    """Return the proven header of the record at ``offset``, which takes at most ``most_bytes``."""
     raw = segment.read_record(offset, min(most_bytes, _PEEK_BYTES))
     if read_layout(raw).body_start > len(raw):
         raw = segment.read_record(offset, min(most_bytes, MOST_HEADER_BYTES))
@@ -26,7 +26,7 @@ def read_header(
 def read_whole(
     segment: Segment, offset: int, most_bytes: int, *, store_id: int, address: int, verify: bool
 ) -> RecordHeader:
-    """As ``read_header``, with all of the body read; ``verify``: the body has its hash too."""
+    """Read the whole record and return its proven header; with ``verify`` check the hash of the body too."""
     raw = segment.read_record(offset, most_bytes)
     header, layout = unpack_header(raw, store_id=store_id, address=address)
     body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]

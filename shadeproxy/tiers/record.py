@@ -3,11 +3,11 @@
 Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
 fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
 
-The header's hash covers the store's id and the record's own address. So bytes inside a body that look
-like a header, a stale copy, or a file from another store never count as a record.
-A record of the proxy's own namespace has version 1. One of another namespace has version 2, with the
-namespace at the end of its meta: a proxy that knows no namespaces takes no such record for one of its own.
-The formats are frozen by golden tests. Nothing here does I/O; what cannot be packed or parsed is TierError.
+The header's hash covers the store's id and the record's own address. So bytes inside a body that look like a
+header, a stale copy, or a file from another store never count as a record. A record of the proxy's own
+namespace has version 1. A record of another namespace has version 2, with the namespace at the end of its
+meta, so a proxy that knows no namespaces never takes it for its own. Golden tests freeze the formats. This
+module does no I/O; data that cannot be packed or parsed is TierError.
 """
 
 import re
@@ -29,10 +29,10 @@ NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
-# A rest too short for any record (header 64 bytes, meta, one byte) stays with its neighbour.
+# A rest too short for any record (header 64 bytes, meta, one byte) becomes part of its neighbour.
 LEAST_UNITS = 4
-# From here on a record that may be lent shares its last block with no other: its body then leaves by one
-# sendfile, without a call for a copied end, at the price of half a block on average (docs/adr/0007).
+# From this length on, a record that sendfile may send shares its last block with no other record. Its body
+# then leaves by one sendfile, with no copied end, at the price of half a block on average (docs/adr/0007).
 WHOLE_BLOCKS_UNITS = 1024
 
 Body = bytes | bytearray | memoryview
@@ -44,7 +44,7 @@ _VERSIONS = (FORMAT_VERSION, NAMESPACE_VERSION)
 # The sequence makes two records at one address differ even when they hold the same page.
 _FIXED = struct.Struct("<4sHHQQIIQdQ")
 _HASH = struct.Struct("<Q")
-# The three fields of _FIXED that say where the body lies.
+# The three fields of _FIXED that give the position of the body.
 _PLACE = struct.Struct("<4s2xH16xI")
 _META_ENCODER = msgspec.msgpack.Encoder()
 _META_DECODER = msgspec.msgpack.Decoder(_Meta)
@@ -72,7 +72,7 @@ _CODE_OF_TEXT = {text: code for code, text in enumerate(_COMMON_TEXTS)}
 
 
 class Layout(NamedTuple):
-    """Where the parts of a record lie, relative to its start, in bytes."""
+    """Position of a record's parts relative to its start, in bytes."""
 
     body_start: int
     body_bytes: int
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Which page a record holds, and its length in units."""
+    """The page that a record holds, and the record's length in units."""
 
     ref: ObjectRef
     etag: str
@@ -96,12 +96,12 @@ class Facts(NamedTuple):
 
 
 def aligned(size_bytes: int) -> int:
-    """``size_bytes`` rounded up to a whole number of units."""
+    """Return ``size_bytes`` rounded up to a whole number of units."""
     return -(-size_bytes // UNIT_BYTES) * UNIT_BYTES
 
 
 def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
-    """The meta bytes of a record. Raises TierError when the names cannot be encoded or are too long."""
+    """Return the meta bytes of a record. Raises TierError if the names cannot be encoded or are too long."""
     match = _HEX_ETAG.fullmatch(meta.etag)
     etag_text, etag_hash = (match[2] or "", bytes.fromhex(match[1])) if match else (meta.etag, b"")
     texts = tuple(chain.from_iterable(meta.headers))
@@ -118,16 +118,17 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
 
 
 class MetaEncoder:
-    """``encode_meta`` for a caller that mostly asks twice in a row: for the length, and for the write.
+    """``encode_meta`` with a memory of the last result: a caller asks for the length, then writes the same
+    meta.
 
-    Used by several threads: what one of them encoded last is kept as one value.
+    Several threads use it, so the last result is stored as one tuple.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
 
     def encode(self, page: Page, meta: ObjectMeta) -> bytes:
-        """As ``encode_meta``."""
+        """Return the meta bytes; see ``encode_meta``."""
         last_page, last_meta, raw = self._last
         if page is last_page and meta is last_meta:
             return raw
@@ -139,7 +140,7 @@ class MetaEncoder:
 def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
-    """Header and meta bytes, to be written just before ``body``. ``meta`` comes from ``encode_meta``."""
+    """Return header and meta bytes, to be written just before ``body``. ``meta``: from ``encode_meta``."""
     page, validated_s = header.page, header.validated_s
     try:
         fixed = _FIXED.pack(
@@ -152,7 +153,7 @@ def pack_header(
 
 
 def read_layout(raw: Body) -> Layout:
-    """Layout told by the first 64 bytes, not proven by the hash. Raises TierError when it is no header."""
+    """Return the layout from the first 64 bytes; no hash is checked. Raises TierError for no header."""
     if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
         raise TierError("no record here: it was erased, or never written")
     _, _, meta_bytes, _, _, body_bytes, _, _, _, body_hash = _FIXED.unpack_from(raw)
@@ -160,9 +161,10 @@ def read_layout(raw: Body) -> Layout:
 
 
 def body_place(mapping: mmap, offset: int) -> tuple[int, int]:
-    """Start and length in bytes of the body of the record at ``offset`` of a mapped segment.
+    """Return start and length in bytes of the body of the record at ``offset`` of a mapped segment.
 
-    Raises TierError when no record begins there. The header is not proven: who wrote it holds it.
+    Raises TierError when no record begins there. The header is not proven: the caller wrote the record or
+    proved it before.
     """
     magic, meta_bytes, body_bytes = _PLACE.unpack_from(mapping, offset)
     if magic != MAGIC:
@@ -171,9 +173,9 @@ def body_place(mapping: mmap, offset: int) -> tuple[int, int]:
 
 
 def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHeader, Layout]:
-    """Parse and prove a header; ``raw`` begins with it and holds at least header and meta.
+    """Parse and prove a header. ``raw`` begins with it and holds at least header and meta.
 
-    Raises TierError when the bytes are not exactly what ``pack_header`` made for this store and address.
+    Raises TierError unless the bytes are exactly those that ``pack_header`` made for this store and address.
     """
     layout = read_layout(raw)
     fields = _FIXED.unpack_from(raw)
@@ -188,14 +190,14 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
         meta = ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise TierError(f"record metadata is damaged: {error}") from error
-    # Buckets are few and records are many: one string for all of them.
+    # Buckets are few and records are many, so all records share one string.
     page = Page(ObjectRef(sys.intern(bucket), key, sys.intern(namespace)), meta.etag, fields[6])
     return RecordHeader(page, meta, layout.body_bytes, fields[8]), layout
 
 
 def read_facts(raw: Body, *, store_id: int, address: int) -> Facts:
-    """What a walk over a million records asks of each: ``unpack_header`` without the object's headers, in a
-    third of the time. Proves the same, and raises TierError as that does.
+    """Parse and prove a header without the object's headers, in a third of the time of ``unpack_header``: for
+    a scan of a million records. Raises TierError in the same cases.
     """
     if len(raw) < HEADER_BYTES:
         raise TierError("no record here: it was erased, or never written")
@@ -223,7 +225,7 @@ def _version_of(page: Page) -> int:
 
 
 def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
-    """Raises msgspec.MsgspecError."""
+    """Decode the meta. Raises msgspec.MsgspecError."""
     if version == FORMAT_VERSION:
         return (*_META_DECODER.decode(raw), OWN)
     meta: _NamespaceMeta = _NAMESPACE_META_DECODER.decode(raw)
@@ -231,7 +233,7 @@ def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
 
 
 def body_hash(body: Body) -> int:
-    """The hash that the header keeps of the body."""
+    """Return the hash of the body that the header carries."""
     return xxh3_64_intdigest(body)
 
 

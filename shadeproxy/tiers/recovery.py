@@ -1,10 +1,10 @@
-"""Finding the records of a segment file after a clean stop or a crash, on a thread of its own; and what is
-written at a clean stop to make that quick.
+"""Recovery of the records of a segment after a clean stop or a crash, on a thread of its own, and the
+catalogues that a clean stop writes to make it quick.
 
-A segment that has a whole catalogue is taken by it, unread. Any other is walked: a record is where a header
-proves itself by its hash (store, address, every field); the walk jumps over its body, over holes, and
-otherwise steps by 64 bytes. Bodies are not read here: their hash is checked by ``load`` before a page is
-first used. Nothing here touches the books of the store.
+A segment with a whole catalogue is restored from it, unread. Any other segment is scanned: a header whose
+hash is right (store, address, every field) proves a record. The scan jumps over bodies and holes, and
+otherwise steps by 64 bytes. It reads no bodies: ``load`` checks their hash before the first use of a page.
+This module does not touch the store's counts.
 """
 
 import itertools
@@ -35,10 +35,10 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# A header with its meta fits into this nearly always; else it is read again, longer.
+# Nearly every header with its meta fits into this; a longer one is read again.
 _PEEK_BYTES = 512
-# Read at once where records lie close together, and where they do not: 64 small records cost one system
-# call, and a header between long bodies costs one page.
+# Read sizes where records lie close together, and where they do not: 64 small records cost one system call,
+# and a header between long bodies costs one page.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
@@ -46,14 +46,14 @@ _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Halted(Exception):
-    """The store is being closed: the recovery ends where it is."""
+    """Raised when the store is being closed: the recovery ends where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A segment with what was found in it, ready to be taken into the books.
+    """A recovered segment, ready to be added to the space.
 
-    ``rows``: every record, ``location`` with the length that it takes. ``damaged``: what was no record.
+    ``rows``: every record, ``location`` with the length that it takes. ``damaged``: headers that failed.
     """
 
     segment: Segment
@@ -68,7 +68,7 @@ class Arrival:
 
 
 class Found(NamedTuple):
-    """A proven header at ``unit``; the record takes ``units``. The rest as in ``catalogue.ROW``."""
+    """A proven header at ``unit``; the record takes ``units``. The other fields are those of ``rows.ROW``."""
 
     unit: int
     units: int
@@ -89,9 +89,9 @@ _PART = 1024
 
 @dataclass(slots=True)
 class Walk:
-    """One pass over a segment. ``damaged`` counts what began like a record but did not prove itself.
+    """One scan of a segment. ``damaged`` counts places that began like a record and failed their proof.
 
-    ``halted`` is asked before every read.
+    The scan calls ``halted`` before every read.
     """
 
     segment: Segment
@@ -104,7 +104,7 @@ class Walk:
     _near: bool = True
 
     def __iter__(self) -> Iterator[Found]:
-        """Records in order of address. Raises OSError, Halted."""
+        """Yield the records in order of address. Raises OSError, Halted."""
         offset = 0
         while (run := self.segment.next_data(offset)) is not None:
             offset = max(offset, run[0] // UNIT_BYTES * UNIT_BYTES)
@@ -146,13 +146,13 @@ class Walk:
         return self._window[start : start + _PEEK_BYTES]
 
     def _read(self, offset: int, length: int) -> bytes:
-        # The system call also lets the event loop run: it waits for the interpreter meanwhile.
+        # The system call also releases the interpreter's lock, which the event loop waits for.
         if self.halted():
             raise Halted
         return self.segment.read(offset, length)
 
     def _next_magic(self, offset: int, stop: int) -> int:
-        """Offset of the next unit in ``[offset, stop)`` that begins like a header, else ``stop``."""
+        """Return the offset of the next unit in ``[offset, stop)`` that begins like a header, or ``stop``."""
         while offset < stop:
             raw = self._read(offset, min(_SCAN_BYTES, stop - offset))
             units = len(raw) // UNIT_BYTES
@@ -167,12 +167,12 @@ class Walk:
 
 
 def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Arrival:
-    """What is in a segment, its blocks filled in and the others returned to the file system (blocking).
+    """Recover a segment: find its records, mark their blocks as taken, free the other blocks (blocking).
 
-    Raises Halted; OSError when it cannot be read: half of its records would be taken for all.
+    Raises Halted; OSError when the segment cannot be read, because a part of its records would pass for all.
     """
     contents, lost = _catalogued(segment, claim)
-    # Whatever stands there now is emptied before the first change.
+    # The catalogue that exists must be emptied before the first change.
     segment.catalogued = segment.catalogue_path.exists()
     damaged = 0
     if contents is None:
@@ -190,9 +190,10 @@ def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Ar
 
 
 def _catalogued(segment: Segment, claim: Claim) -> tuple[Contents | None, bool]:
-    """The contents that the catalogue tells, or None; and whether one was there that is no good.
+    """Return the contents that the catalogue lists, or None; and whether an invalid one was there.
 
-    After the machine went down only one that was written since counts: what is to be checked is told by it.
+    After a crash of the machine only a catalogue written since then counts, because the rows say which pages
+    must be checked.
     """
     key = Key(claim.store_id, segment.number, segment.size_bytes)
     try:
@@ -207,7 +208,7 @@ def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple
     walk = Walk(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
-    # In parts: making columns of all at once would keep the event loop from the interpreter.
+    # In parts: converting all records at once would keep the interpreter's lock from the event loop.
     while part := list(itertools.islice(records, _PART)):
         parts.append(np.array(part, dtype=_FOUND))
     found = np.concatenate(parts)
@@ -217,16 +218,17 @@ def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple
     rows["location"] = pack_all(segment.number, found["unit"], found["units"])
     rows["uses"] = 1.0
     if claim.unflushed:
-        # To be checked with the origin before it is used; see engine/rules.py.
+        # The page must be checked with the origin before it is used; see engine/rules.py.
         rows["validated_s"] = 0.0
     return Contents(rows, list(walk.names)), walk.damaged
 
 
 def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
-    """First unit and length of each record, which may take a rest that is too short for any; and the gaps.
+    """Return first unit and length of each record, and the gaps between. A rest too short for any record is
+    added to the record before it.
 
-    A header does not tell whether the record had the rest of its last block too, and lent it: if a long one
-    can have had it, it has it again.
+    A header does not record that its record also took the rest of its last block, to be sent by sendfile. So
+    every record that is long enough gets that rest again where it is free.
     """
     units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
     rests = np.append(units[1:], segment.units) - units - lengths
@@ -245,8 +247,7 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: Claim) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    Any other segment, one with a record that nobody is to find again, or could not be erased, is walked at
-    the next start.
+    A segment with other records (not in ``pages``, or not erased) gets none, and the next start scans it.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])

@@ -1,7 +1,7 @@
-"""Room for a tier on its file system: the one judgement of ``check``, ``serve`` and ``doctor``.
+"""Room for a tier on its file system, judged by one function for ``check``, ``serve`` and ``doctor``.
 
-A capacity that the file system can never hold is a setting to correct. One that it cannot hold now, because
-something else takes the space, is weather: the tier holds less and says so, and a restart is not refused.
+A capacity that the file system can never hold is a setting to correct. A capacity that it cannot hold now,
+because something else takes the space, is no reason to refuse a start: the tier holds less and warns.
 """
 
 import os
@@ -15,8 +15,8 @@ _MIB = 1024**2
 
 
 class Room(NamedTuple):
-    """``total_bytes``: all of the file system. ``free_bytes``: what this user may still take of it.
-    ``own_bytes``: what the tier's segments take. ``inodes_left``: whether another file can be made.
+    """Space of a file system. ``total_bytes``: all of it. ``free_bytes``: what this user may still take.
+    ``own_bytes``: what the tier's segments take. ``inodes_left``: True if another file can be made.
     """
 
     total_bytes: int
@@ -26,7 +26,7 @@ class Room(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``possible``: False for a capacity to correct. ``cause`` is "" where all of the capacity fits."""
+    """The result of ``judge``. ``possible``: False for a capacity to correct. ``cause``: "" if all fits."""
 
     possible: bool
     cause: str = ""
@@ -42,7 +42,7 @@ def look_at(path: Path) -> Room:
         total_bytes=status.f_blocks * status.f_frsize,
         free_bytes=status.f_bavail * status.f_frsize,
         own_bytes=own_bytes,
-        # A file system that makes inodes as it needs them counts none (btrfs).
+        # A file system that makes inodes on demand reports none (btrfs).
         inodes_left=status.f_favail > 0 or status.f_files == 0,
     )
 

@@ -1,4 +1,4 @@
-"""What is remembered of pages from one process to the next, in numpy columns. No I/O."""
+"""Data of a page that survives a restart, in numpy columns. No I/O."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ ROW = np.dtype(
         ("validated_s", "<f8"),
     ]
 )
-"""A page: 56 bytes, part of the catalogue's format."""
+"""A row of one page: 56 bytes, part of the catalogue's format."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -30,7 +30,7 @@ Rows = NDArray[np.void]
 
 
 class Contents(NamedTuple):
-    """Pages. ``names``: the groups that the rows' ``group`` counts."""
+    """Pages. ``names``: the groups; the rows' ``group`` is an index into them."""
 
     rows: Rows
     names: list[GroupName]
@@ -38,7 +38,7 @@ class Contents(NamedTuple):
 
 def all_checked(rows: Rows) -> bool:
     """Return whether the origin was asked about every page, or about another page of its version."""
-    # Two different versions have one sum once in 2**64 pairs, as two objects have one hash.
+    # Two different versions have the same sum once in 2**64 pairs, as two objects have the same hash.
     versions = rows["object_hash"] * _ODD + rows["etag"]
     checked = rows["validated_s"] > 0
     return bool(np.isin(versions[~checked], versions[checked]).all())

@@ -1,11 +1,11 @@
-"""One segment file: bytes in, bytes out, and which of its 4-KiB blocks are taken.
+"""One segment file: its bytes, and the state of each of its 4-KiB blocks.
 
-Bodies are written with pwrite, never through the mapping: a full medium then answers ENOSPC, where a store
-to a mapped page would kill the process with SIGBUS. They are read through one shared read-only mapping.
-A record writes its body first and its header last; it dies header first. Before either, the segment's
-catalogue is emptied. Placing records and counting the capacity is the store's business. ``occupy``,
-``vacate``, ``cost`` and ``give_back`` only keep books and do no I/O; they belong to the thread that owns
-the store, as ``fill`` does to the one that recovers, before the segment is taken in.
+Bodies are written with pwrite, never through the mapping: a full medium then returns ENOSPC, where a store to
+a mapped page would kill the process with SIGBUS. They are read through one shared read-only mapping. A write
+puts the body first and the header last; an erasure zeroes the header first. Before either, the segment's
+catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``, ``cost`` and
+``give_back`` only count and do no I/O; they belong to the thread that owns the store. ``fill`` belongs to the
+recovery thread, before the segment is taken in.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""No page begins there, nor a multiple of a page behind it: mincore refuses it."""
+"""An invalid address: neither it nor a page after it is aligned, so mincore refuses it."""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
@@ -45,16 +45,16 @@ PRIVATE_DIRECTORY = 0o700
 
 
 def share(target: int | Path, group_id: int | None, *, mode: int) -> None:
-    """Let members of a group read, and search a directory, beside the owner's ``mode``. Raises OSError."""
+    """Add a group's read permission, and for a directory search, to the owner's ``mode``. Raises OSError."""
     if group_id is not None:
-        # Its group before its mode: else members of the old group could read for a moment.
+        # The group is set before the mode: else members of the old group could read for a moment.
         os.chown(target, -1, group_id)
         mode |= (mode & 0o500) >> 3
     os.chmod(target, mode)  # noqa: PTH101  a descriptor has no Path
 
 
 class Segment:
-    """A file of ``size_bytes``, sparse, with a mapping and the state of its blocks."""
+    """A sparse file of ``size_bytes``, with a mapping and the state of its blocks."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Segment:
     ) -> None:
         """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
 
-        ``calls``: by which it is read and written from then on. Raises OSError.
+        ``calls``: the system calls for every later read and write. Raises OSError.
         """
         self.path = path
         self.number = number
@@ -76,7 +76,7 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
-        # Erasures so far, and how many of them are on the medium; of an earlier process nobody knows.
+        # Erasures so far (one for all of an earlier process), and how many of them are on the medium.
         self._erased, self._flushed = int(size_bytes is None), 0
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
@@ -91,10 +91,10 @@ class Segment:
             os.close(self.descriptor)
             raise
         self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
-        self._address: int = self._bytes.ctypes.data  # once: asking numpy takes 1 us
+        self._address: int = self._bytes.ctypes.data  # cached: asking numpy takes 1 us
         self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
-        # Whose pages a socket may still hold (tiers/lending.py): of an earlier process nobody knows.
+        # Blocks whose pages a socket may still hold (tiers/lending.py): all, in an earlier process's file.
         self._lent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
 
     @property
@@ -110,7 +110,7 @@ class Segment:
     # ------------------------------------------------------------------ books
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
-        """Blocks that a record here would take from holes, and from slack."""
+        """Return how many blocks a record at this place would take from holes, and from slack."""
         first, stop = unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
@@ -118,7 +118,7 @@ class Segment:
         """Count in all records of a segment, and nothing else: i64[n] first units and lengths, in order."""
         firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
         blocks = len(self._blocks)
-        # A record is alone in the blocks between its first and its last; these it may share.
+        # The blocks between a record's first and last belong to it alone; these two it may share.
         inner = np.bincount(firsts + 1, minlength=blocks + 2) - np.bincount(
             np.maximum(lasts, firsts + 1), minlength=blocks + 2
         )
@@ -129,11 +129,11 @@ class Segment:
 
     @property
     def held_blocks(self) -> int:
-        """Blocks that a record touches."""
+        """Number of blocks that a record touches."""
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, units: int) -> None:
-        """Count a record in. Between its first and its last block nothing else can be."""
+        """Count a record in. It alone touches the blocks between its first and its last."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -145,7 +145,7 @@ class Segment:
         self.records += 1
 
     def vacate(self, unit: int, units: int) -> BlockRange:
-        """Count a record out; answers the blocks that no record touches now: they are slack."""
+        """Count a record out. Return the blocks that no record touches any more: they are slack."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -164,11 +164,11 @@ class Segment:
         return freed_first, freed_stop
 
     def has_slack(self, blocks: BlockRange) -> bool:
-        """Whether any block of the range is slack still."""
+        """Return whether any block of the range is still slack."""
         return self._blocks.find(_SLACK, *blocks) >= 0
 
     def give_back(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the slack within a range to holes; answers the runs that are to be punched."""
+        """Turn the slack within a range to holes. Return the runs that must be punched."""
         runs: list[BlockRange] = []
         position, stop = blocks
         while (first := self._blocks.find(_SLACK, position, stop)) >= 0:
@@ -180,14 +180,12 @@ class Segment:
         return runs
 
     def lend(self, start: int, stop: int) -> None:
-        """Bytes ``[start, stop)`` are about to be sent without being copied, out of blocks that one record
-        has for itself.
-        """
+        """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks of one record alone."""
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._lent[first:last] = b"\x01" * (last - first)
 
     def give_back_lent(self, blocks: BlockRange) -> list[BlockRange]:
-        """As ``give_back``, for those blocks of a range that were lent: they may not be overwritten."""
+        """Turn the sent slack of a range, which may not be overwritten, to holes, like ``give_back``."""
         runs: list[BlockRange] = []
         position, stop = blocks
         while (first := self._lent.find(1, position, stop)) >= 0:
@@ -198,7 +196,7 @@ class Segment:
         return runs
 
     def holes(self) -> list[BlockRange]:
-        """Runs of blocks that count as holes, whatever the file system holds there."""
+        """Return the runs of blocks that count as holes, even if the file system still holds bytes there."""
         edges = np.flatnonzero(
             np.diff(np.frombuffer(self._blocks, np.uint8) == _HOLE, prepend=False, append=False)
         )
@@ -207,49 +205,49 @@ class Segment:
     # ------------------------------------------------------------------ bytes
 
     def body(self, start: int, length: int) -> NDArray[np.uint8]:
-        """``length`` mapped bytes from ``start``: u8[length], read-only, keeps the mapping alive."""
+        """Return ``length`` mapped bytes from ``start``: u8[length], read-only; they keep the mapping."""
         return self._bytes[start : start + length]
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
-        """Body, then header. Raises OSError; the header is then not written."""
+        """Write the body, then the header. Raises OSError; the header is then not written."""
         self._prepare()
         self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:
-        """Zero a header. Raises OSError; it is then tried again before anything else is changed."""
+        """Zero a header. Raises OSError; the erasure is then repeated before any other change."""
         self._unerased.append(offset)
         self._prepare()
 
     @property
     def owed(self) -> int:
-        """Headers that were to be erased, and could not be."""
+        """Number of headers whose erasure failed."""
         return len(self._unerased)
 
     @property
     def unflushed(self) -> bool:
-        """Return whether an erasure may not be on the medium yet."""
+        """True if an erasure may not be on the medium yet."""
         return self._flushed != self._erased
 
     def retry(self) -> None:
-        """Erase what could not be erased. Raises OSError."""
+        """Repeat the erasures that failed. Raises OSError."""
         if self._unerased:
             self._prepare()
 
     def flush(self) -> None:
-        """Have every erasure so far on the medium. Raises OSError: nobody knows then which of them are."""
+        """Flush every erasure so far to the medium. Raises OSError: some of them may be lost then."""
         if self.unflushed and self.descriptor >= 0:
-            # Another thread may erase meanwhile: that is flushed later.
+            # Another thread may erase meanwhile; the next flush covers that.
             erased = self._erased
             self._calls.flush(self.descriptor)
             self._flushed = erased
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes, by a system call: a bad medium is then OSError instead of SIGBUS."""
+        """Return up to ``length`` bytes, by a system call: a bad medium raises OSError instead of SIGBUS."""
         return self._calls.pread(self.descriptor, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:
-        """As ``read``. Raises TierError."""
+        """Return bytes like ``read``. Raises TierError."""
         try:
             return self.read(offset, length)
         except OSError as error:
@@ -262,16 +260,16 @@ class Segment:
         self._calls.punch_hole(self.descriptor, first * BLOCK_BYTES, (stop - first) * BLOCK_BYTES)
 
     def is_resident(self, offset: int, length: int) -> bool:
-        """Whether the bytes are in the page cache. Raises OSError."""
+        """Return whether the bytes are in the page cache. Raises OSError."""
         return is_resident(self._address, offset, length)
 
     @property
     def allocated_bytes(self) -> int:
-        """What the file takes on the medium. Raises OSError."""
+        """Bytes that the file takes on the medium. Raises OSError."""
         return os.fstat(self.descriptor).st_blocks * 512
 
     def next_data(self, offset: int) -> BlockRange | None:
-        """Byte range of the next run that is no hole, from ``offset`` on; None at the end."""
+        """Return the byte range of the next run of data from ``offset`` on; None at the end."""
         try:
             start = os.lseek(self.descriptor, offset, os.SEEK_DATA)
         except OSError:
@@ -290,13 +288,13 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        # In this order: a catalogue without its segment would pass for that of the next one of its number.
+        # In this order: the next segment of this number would take a catalogue that was left for its own.
         self.catalogue_path.unlink(missing_ok=True)
         self.path.unlink()
         self.close()
 
     def _prepare(self) -> None:
-        """Before any change: an empty catalogue, and no header left that was to be erased."""
+        """Empty the catalogue and repeat failed erasures, before any change."""
         if self.catalogued:
             self._outdate()
         while self._unerased:
@@ -305,7 +303,7 @@ class Segment:
             self._erased += 1
 
     def _outdate(self) -> None:
-        # One that was deleted says nothing already.
+        # A deleted catalogue needs no emptying.
         with contextlib.suppress(FileNotFoundError):
             catalogue.empty(self.catalogue_path)
         self.catalogued = False
@@ -313,7 +311,7 @@ class Segment:
     def _write_all(self, data: Body, offset: int) -> None:
         written = self._calls.pwrite(self.descriptor, data, offset)
         if written < len(data):
-            # Short writes happen when the medium fills up: the next call says so.
+            # A short write means that the medium is filling up: the next call raises the error.
             view = memoryview(data)
             while written < len(data):
                 written += self._calls.pwrite(self.descriptor, view[written:], offset + written)

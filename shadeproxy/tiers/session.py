@@ -1,12 +1,12 @@
-"""A use of a tier's directory by one process: how it began, and whether what is in it may be believed.
+"""A session: the use of a tier's directory by one process. Its start decides if the records can be trusted.
 
-The mark ``boot`` in the directory is there while it is in use, and stays when the use did not end in order:
-the id of the boot of the machine, a number of the use, and where its tombstones lie. A start that finds a
-mark of this boot asks the tombstones; one that finds another boot's, or whose tombstones are lost or belong
-to another use, puts every record in doubt: it is checked with the origin before it is used. The doubt ends
-with an orderly end by which every record was checked, where the machine has started since: before that the
-page cache may hide what is on the medium, so that nobody can check it. After an orderly end the mark is
-``stopped``, and tombstones that know of a later use tell a medium that was put back.
+The mark ``boot`` lies in the directory during a session, and stays when the session did not end in order. It
+holds the id of the machine's boot, a number of the session, and the path of its tombstones. A start that
+finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones are lost or
+belong to another session, every record is in doubt: it is checked with the origin before it is used. The
+doubt ends with an orderly end by which every record was checked, but only when the machine has restarted
+since: before that the page cache may hide the true contents of the medium. After an orderly end the mark is
+named ``stopped``. Tombstones that know of a later session reveal a medium that was put back.
 """
 
 import logging
@@ -24,39 +24,39 @@ from shadeproxy.tiers.tombstones import FRESH_SUFFIX, SUFFIX, Tombstones
 _logger = logging.getLogger(__name__)
 
 BOOT_NAME = "boot"
-"""There while the directory is in use."""
+"""Name of the mark while the directory is in use."""
 STOPPED_NAME = "stopped"
-"""What the mark is renamed to when the use ended in order."""
+"""Name of the mark after a session that ended in order."""
 
 
 class Session:
-    """One use of ``directory``, in the ``boot`` of this id; ``place``: the directory of the tombstones.
+    """One use of ``directory``, in the ``boot`` of this id. ``place``: the directory of the tombstones.
 
-    ``lost_lists`` counts tombstones that were lost or damaged.
+    ``lost_lists`` counts tombstone files that were lost or damaged.
     """
 
     def __init__(self, directory: Path, *, boot: str, place: Path, store_id: int) -> None:
         self.directory = directory
         self._boot = boot
-        self._cut_off = False  # whether the last use was ended by the machine
-        self._before: Path | None = None  # where the tombstones of the last use lie, as its mark says
+        self._cut_off = False  # True if the machine ended the last session
+        self._before: Path | None = None  # path of the last session's tombstones, from its mark
         self.lost_lists = 0
         self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
 
     @property
     def unflushed(self) -> bool:
-        """Return whether every record is in doubt."""
+        """True if every record is in doubt."""
         return self.tombstones.epoch != 0
 
     @property
     def epoch(self) -> int:
-        """A number for the boot, and the time in it since when no record was put in doubt."""
+        """A number that stands for this boot and for the last time that all records were put in doubt."""
         return xxh3_64_intdigest(f"{self._boot}{self.tombstones.epoch or ''}".encode())
 
     # ------------------------------------------------------------------ begin
 
     def begin(self) -> None:
-        """Look at what the last use left and begin another. Raises OSError."""
+        """Judge what the last session left, and begin another. Raises OSError."""
         in_doubt = self._look() | self._take_over_list()
         number = secrets.randbits(63) + 1
         try:
@@ -69,12 +69,12 @@ class Session:
             raise
         (self.directory / disowned.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # Or else it would pass for that of a later use when its directory is chosen again.
+            # It would pass for the tombstones of a later session if its directory were chosen again.
             with suppress(OSError):
                 self._before.unlink()
 
     def _begin_list(self, number: int, *, in_doubt: bool) -> None:
-        """Begin the tombstones of the use ``number``: beside the cache where their place takes none."""
+        """Begin the tombstones of session ``number``; beside the cache if their own directory takes none."""
         try:
             self._open_list(number, in_doubt=in_doubt)
         except OSError as error:
@@ -104,7 +104,7 @@ class Session:
             return not self._is_where_it_stopped()
         self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
-            # Of an earlier release, which had no tombstones.
+            # A mark of an earlier release, which had no tombstones.
             return False
         self._before = self._list_of(mark)
         return not self._take_over(mark[1])
@@ -124,7 +124,7 @@ class Session:
                 self.lost_lists += 1
                 self.tombstones.found.clear()
                 return False
-        # A start that is killed before its mark is written must not look like one of a later use.
+        # If this start is killed before it writes its mark, it must not look like a later session.
         self.tombstones.session = _number(number)
         return True
 
@@ -158,7 +158,7 @@ class Session:
         return False
 
     def _read(self, tombstones: Tombstones) -> bool | None:
-        """Read them and return whether there were any; None when they are damaged."""
+        """Read the tombstones. Return whether there were any; None if they are damaged."""
         try:
             return tombstones.read()
         except (TierError, OSError, ValueError) as error:
@@ -168,10 +168,10 @@ class Session:
     # ------------------------------------------------------------------ end
 
     def end(self, *, clean: bool, checked: bool = False) -> None:
-        """``clean``: everything that was erased is known to be on the medium. ``checked``: so is every record
-        to be what the origin had since this use began. Raises OSError.
+        """End the session. ``clean``: every erasure is known to be on the medium. ``checked``: every record
+        was checked with the origin during this session. Raises OSError.
 
-        Else a doubt stays: a page that nobody has read since is as doubtful as before.
+        The doubt stays otherwise: a page that was not checked is as doubtful as before.
         """
         try:
             if clean and checked and self.unflushed and self.tombstones.doubt_ends:
@@ -183,7 +183,7 @@ class Session:
 
 
 def lists_of(directory: Path, store_id: int) -> list[Path]:
-    """Tombstones of the cache in ``directory``, finished or not, that lie elsewhere. Raises OSError."""
+    """Return the tombstone files, finished or not, that lie outside ``directory``. Raises OSError."""
     name = f"{store_id:016x}{SUFFIX}"
     marks = [_lines(directory / mark) for mark in (BOOT_NAME, STOPPED_NAME)]
     paths = {Path(mark[2]) for mark in marks if mark is not None and len(mark) > 2}
@@ -211,9 +211,9 @@ def _write_mark(mark: Path, text: str) -> None:
     with fresh.open("w") as file:
         file.write(text)
         file.flush()
-        # On the medium before anything changes: else a change could outlive its mark.
+        # The mark reaches the medium first: no change may outlive its mark.
         os.fsync(file.fileno())
-    # As a whole: a kill between making the file and writing it would leave a mark of no boot.
+    # Renamed as a whole: a kill between making and writing the file would leave a mark without a boot.
     fresh.rename(mark)
     _sync_directory(mark.parent)
 

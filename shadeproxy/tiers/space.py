@@ -1,10 +1,9 @@
-"""Space of a store: where the next record goes, and how many blocks may be taken. Books only, no I/O.
+"""Space of a store: where the next record goes, and how many blocks may be taken. Counts only, no I/O.
 
-Laws: live blocks + slack + fixed overhead + segments that a start has yet to take in <= limit_bytes, at
-every moment. Slack is blocks that hold bytes but no record: they are kept for the next record, because
-returning and taking back 100 KB costs 36 us of CPU where overwriting it costs 7 (bench suite "tiers"), and
-they are returned as soon as they stand in the way, or exceed ``slack_bytes``. What is to be punched is
-returned to the caller, in order.
+Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
+that hold bytes but no record. They are kept for the next record, because returning and taking back 100 KB
+costs 36 us of CPU where overwriting it costs 7 (bench suite "tiers"). They are returned as soon as they stand
+in the way, or exceed ``slack_bytes``. Blocks to be punched are returned to the caller, in order.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
-# Extents that one block of an ext4 extent tree describes; the tree counts against the disk too.
+# Extents that one block of an ext4 extent tree describes; the tree's blocks count against the disk too.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
@@ -28,7 +27,7 @@ Punch = tuple[Segment, BlockRange]
 
 
 class Space:
-    """Segments, their free extents and the count of blocks. One thread."""
+    """Segments, their free extents and the count of blocks; for one thread."""
 
     def __init__(self, capacity_bytes: int, *, slack_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -44,7 +43,7 @@ class Space:
 
     @property
     def claimed_bytes(self) -> int:
-        """What counts against the limit: records, overhead, and segments that are yet to be taken in."""
+        """Bytes that count against the limit: records, overhead, and pending segments."""
         return self.used_bytes + self.awaited_bytes
 
     @property
@@ -52,19 +51,19 @@ class Space:
         return self.limit_bytes - self.claimed_bytes
 
     def overhead_bytes(self, segment: Segment) -> int:
-        """The file system's own blocks for a segment file in as many pieces as it can be."""
+        """Return the file system's own blocks for a segment file in as many pieces as possible, in bytes."""
         blocks = min(segment.size_bytes, self._capacity_bytes) // BLOCK_BYTES
         extents = blocks // 2 + 1
         return 0 if extents <= _INLINE_EXTENTS else -(-extents // _EXTENTS_PER_BLOCK) * BLOCK_BYTES
 
     def can_add(self, segment: Segment, units: int) -> bool:
-        """Whether the limit leaves room for one more segment with a record of ``units`` in it."""
+        """Return whether the limit leaves room for one more segment with a record of ``units`` in it."""
         blocks = -(-units // UNITS_PER_BLOCK)
         added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES
         return added_bytes <= self._room_bytes
 
     def add_segment(self, segment: Segment) -> None:
-        """Take an empty segment in."""
+        """Add an empty segment."""
         self._count_in(segment)
         self.empty_segments += 1
         self._free.add(address_of(segment.number, 0), segment.units)
@@ -74,11 +73,11 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def awaited_bytes_of(self, segment: Segment) -> int:
-        """What a segment is counted as until it is taken in: no less than it is then. Raises OSError."""
+        """Return the bytes that a pending segment counts as, never less than if taken in. Raises OSError."""
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
-        """How many of a segment's records, in order, the limit has room for beside what is taken in."""
+        """Return how many of a segment's records, in order, fit the limit beside the segments taken in."""
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
@@ -86,17 +85,17 @@ class Space:
         return int(np.searchsorted(np.cumsum(blocks), room, side="right"))
 
     def restore_segment(self, segment: Segment) -> None:
-        """Take a filled segment in. None of its free room is used before ``restore_free`` names it."""
+        """Add a recovered segment. Its free room is used only after ``restore_free`` names it."""
         self._count_in(segment)
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
-        """Room between the records of a segment that ``restore_segment`` took in."""
+        """Free the room between the records of a segment that ``restore_segment`` added."""
         for gap in gaps:
             self._free.add(gap.start, gap.length)
 
     def remove_segment(self, segment: Segment) -> list[Punch]:
-        """Forget a segment without records; answers what is to be punched for it to hold nothing."""
+        """Forget a segment without records. Return the blocks to punch so that it holds nothing."""
         self._free.take(address_of(segment.number, 0), segment.units)
         self.slack_bytes -= segment.slack_blocks * BLOCK_BYTES
         runs = segment.give_back((0, -(-segment.size_bytes // BLOCK_BYTES)))
@@ -106,13 +105,13 @@ class Space:
         return [(segment, run) for run in runs]
 
     def fits_somewhere(self, units: int) -> bool:
-        """Whether any free extent is long enough, capacity apart."""
+        """Return whether any free extent is long enough; the capacity is not considered."""
         return next(self._free.candidates(units), None) is not None
 
     def place(self, units: int, *, to_block_end: bool = False) -> tuple[int, int] | None:
-        """Take room for a record: its address and length (which may be a little longer), or None.
+        """Take room for a record. Return its address and length (which may be a little longer), or None.
 
-        ``to_block_end``: with the rest of its last block, unless a neighbour has that.
+        ``to_block_end``: add the rest of its last block, unless a neighbour has that.
         """
         # Blocks that no neighbour can share decide most refusals without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
@@ -139,7 +138,7 @@ class Space:
         return None
 
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
-        """Give the room of a record back; answers its segment, and what is to be punched in any case."""
+        """Free the room of a record. Return its segment, and the blocks that must be punched in any case."""
         segment = self.segments[number_of(address)]
         blocks = segment.vacate(unit_of(address), units)
         self._free.add(address, units)
@@ -156,7 +155,7 @@ class Space:
         return segment, punches
 
     def trim(self) -> list[Punch]:
-        """Turn slack to holes until the laws hold; answers what is to be punched, oldest first."""
+        """Turn slack to holes until the laws hold. Return the blocks to punch, oldest first."""
         punches: list[Punch] = []
         if not self._slack:
             return punches

@@ -1,9 +1,9 @@
 """SegmentStore: the one implementation of a tier, on tmpfs (RAM) and on a local file system (disk).
 
-Two kinds of methods, never mixed: those of the owner's thread decide, keep the books and return at once;
-those that do I/O touch only their own record and may run on a pool thread. I/O that follows from a decision
-goes through ``submit`` in the order of the decisions, so a block is punched before it is written anew.
-A failing medium raises nothing but TierError; a tier that keeps failing stops taking, and says why in
+It has two kinds of methods, never mixed. Those of the owner's thread decide, count and return at once. Those
+that do I/O touch only their own record and may run on a pool thread. I/O that follows from a decision goes
+through ``submit`` in the order of the decisions, so a block is punched before it is written again. A failing
+medium raises only TierError. A tier that keeps failing takes no more pages, with the reason in
 ``disabled_reason``, while reads go on.
 """
 
@@ -54,11 +54,11 @@ _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
-    ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``.
-    ``min_free_bytes``: what stays free on the file system. ``contents``: the name of the origin; a cache of
-    another one is refused, or with ``set_aside`` renamed. ``group_id``: whose members may read the files
-    too. ``lend``: let bytes be sent uncopied, where the medium proves fit for it. ``calls``: by which
-    segments are read and written. ``tombstones``: where tiers/tombstones.py keeps them.
+    ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
+    bytes to keep free on the file system. ``contents``: the name of the origin; a cache of another one is
+    refused, or with ``set_aside`` renamed. ``group_id``: group that may read the files too. ``lend``: allow
+    sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
+    directory of tiers/tombstones.py.
     """
 
     def __init__(
@@ -106,24 +106,24 @@ class SegmentStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the blocks that records, reservations, pinned and awaited records take, plus overhead."""
+        """Bytes of the blocks of records, reservations, pinned records, pending segments, plus overhead."""
         self._collect()
-        # Segments that recovery has not read are counted with more than they can turn out to take.
+        # A pending segment counts as more than it can turn out to take.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
-        """Free blocks kept allocated for the next record; not in ``used_bytes``."""
+        """Bytes of free blocks kept allocated for the next record; not in ``used_bytes``."""
         return self._space.slack_bytes
 
     @property
     def segments(self) -> int:
-        """Segment files, at most ``most_segments``; each takes two descriptors and one mapping."""
+        """Number of segment files, at most ``most_segments``; each takes two descriptors and one mapping."""
         return len(self._space.segments.keys() | self._awaited.numbers) + len(self._files.ready)
 
     @property
     def awaited_segments(self) -> int:
-        """Segments of an earlier process that are yet to be taken in."""
+        """Number of pending segments of an earlier process."""
         return len(self._awaited)
 
     @property
@@ -142,7 +142,7 @@ class SegmentStore:
 
     @making_room
     def open(self) -> None:
-        """See ``Tier.open``; the refusals are in ``tiers/directory.py``."""
+        """Open the tier; see ``Tier.open``. The refusals are in ``tiers/directory.py``."""
         held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
@@ -205,11 +205,11 @@ class SegmentStore:
     # ------------------------------------------------------------------ owner's thread: decisions
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
-        """Length of the record. Raises TierError when the metadata cannot be stored."""
+        """Return the length of the record. Raises TierError when the metadata cannot be stored."""
         return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
-        """Room for a record. Raises TierFull, or TierError when the tier is off or it can never fit."""
+        """Reserve room. Raises TierFull, or TierError if the tier is off or the record can never fit."""
         if (reason := self._health.disabled_reason) is not None:
             raise TierError(reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
@@ -230,12 +230,12 @@ class SegmentStore:
         return pack(*extent)
 
     def pin(self, location: Location) -> memoryview:
-        """A read-only view of the body. Raises TierError when the record is not there."""
+        """Return a read-only view of the body. Raises TierError when the record is not there."""
         _, start, length = self._place_of(location)
         return self.pin_window(location, start, start + length)
 
     def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """As ``pin``, of a body that ``window`` told of: its header is not looked at again."""
+        """Return a view of a body that ``window`` found, without reading its header again."""
         body = self._pins.find(location)
         if body is None:
             body = self._resolve(location)[0].body(start, stop - start)
@@ -243,7 +243,7 @@ class SegmentStore:
         return body.data
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """The segment's mapped bytes, start and end of the body in them. Raises as ``pin``."""
+        """Return the segment's mapped bytes, start and end of the body in them. Raises like ``pin``."""
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
@@ -277,7 +277,7 @@ class SegmentStore:
             self._try(segment.punch, blocks)
 
     def _grow(self, units: int) -> bool:
-        """Take one more segment in use for a record of ``units``; False when that would break a bound."""
+        """Use one more segment for a record of ``units``; return False if that breaks a bound."""
         if not self._files.ready:
             if self.segments >= self.most_segments:
                 return False
@@ -288,7 +288,7 @@ class SegmentStore:
         return True
 
     def _prepare_segment(self) -> None:
-        """Have the next segment file made before it is needed: making it may wait for the disk."""
+        """Create the next segment file before it is needed, because that may wait for the disk."""
         if not self._files.ready and not self._files.creating and self.segments < self.most_segments:
             self._files.creating = True
             self._try(self._files.create, self._files.new_number())
@@ -309,7 +309,7 @@ class SegmentStore:
     # ------------------------------------------------------------------ I/O, any thread
 
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
-        """Body, then header. Raises TierError; the location still has to be released."""
+        """Write the body, then the header. Raises TierError; the location must still be released."""
         segment, offset, most_bytes = self._resolve(location)
         meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
@@ -330,12 +330,12 @@ class SegmentStore:
         self._health.note_success()
 
     def header(self, location: Location) -> RecordHeader:
-        """The proven header. Raises TierError."""
+        """Return the proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
         return read_header(segment, offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def is_hot(self, location: Location) -> bool:
-        """Whether header and body are in the page cache."""
+        """Return whether header and body are in the page cache."""
         segment, offset, most_bytes = self._resolve(location)
         try:
             return segment.is_resident(offset, most_bytes)
@@ -343,7 +343,7 @@ class SegmentStore:
             return False
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """See ``Tier.load``."""
+        """Read and prove the record; see ``Tier.load``."""
         place = self._resolve(location)
         return read_whole(*place, store_id=self._store_id, address=address_at(location), verify=verify)
 
@@ -357,14 +357,14 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """See ``Tier.locate``; raises as ``pin``."""
+        """Return the record's place; see ``Tier.locate``. Raises like ``pin``."""
         segment, start, length = self._place_of(location)
         _, offset, _ = bytes_of(location)
         header = bytes(segment.body(offset, HEADER_BYTES))
         return Place(segment.path, offset, header, start, length)
 
     def _place_of(self, location: Location) -> tuple[Segment, int, int]:
-        """Segment of a record, start and length of its body. Raises TierError when it is not there."""
+        """Return the segment of a record, start and length of its body. Raises TierError if not there."""
         segment, offset, most_bytes = self._resolve(location)
         start, length = body_place(segment.mapping, offset)
         if start + length > offset + most_bytes:
@@ -372,7 +372,7 @@ class SegmentStore:
         return segment, start, length
 
     def _resolve(self, location: Location) -> tuple[Segment, int, int]:
-        """Segment, offset and length in bytes of a location. Raises TierError when there is no such."""
+        """Return segment, offset and length in bytes of a location. Raises TierError if there is none."""
         number, offset, most_bytes = bytes_of(location)
         segment = self._space.segments.get(number)
         if segment is None:

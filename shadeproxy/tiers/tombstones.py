@@ -1,14 +1,14 @@
-"""Tombstones: the objects of which no record of a tier counts any more, in a file that survives its medium.
+"""Tombstones: objects whose records in a tier must be ignored, in a file that survives a broken medium.
 
-A record that was erased may come back: the medium refuses the erasure, or forgets it when it turns read-only
-before the page cache was written. So the name of an object is here before its writer hears of success, and
-goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, which no
-failing disk touches; elsewhere each name is synced.
+An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
+page cache was written. So a write to an object is acknowledged only after its name is in this file, and the
+name goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out
+of reach of a failing disk; elsewhere each name is synced.
 
-Laws: ``add`` and ``doubt_all`` answer when the mark lies safely, or raise. Names are added to one half of the
-file while those of the other wait for their erasures (``turn``, ``forget``). A half that is full, and a name
-that cannot be written, put the whole tier in doubt instead: one word in the head, which needs no room.
-A damaged file is told from a whole one by its hashes, whatever the byte.
+Laws: ``add`` and ``doubt_all`` return when the mark is safe, or raise. Names are added to one half of the
+file while those of the other half wait for their erasures (``turn``, ``forget``). If a half is full or a name
+cannot be written, the whole tier is put in doubt instead, by one word in the head, which needs no room.
+Hashes detect every damage to the file.
 """
 
 import os
@@ -24,34 +24,34 @@ from shadeproxy.tiers.medium import is_tmpfs
 
 SUFFIX = ".tombstones"
 FRESH_SUFFIX = ".new"
-"""While it is made."""
+"""Suffix of the file while it is made."""
 _MAGIC = b"ShTs\x01\x00\x00\x00"
-_HEAD = struct.Struct("<8sQQQQ")  # magic; session, the one that is beginning, epoch of the doubt; hash
+_HEAD = struct.Struct("<8sQQQQ")  # magic; session, coming session, epoch of the doubt; hash
 _HASHED = struct.Struct("<8sQQQ")
-_SLOT = struct.Struct("<QQ")  # hash of the object, hash of that and of the place
+_SLOT = struct.Struct("<QQ")  # hash of the object; hash of that hash and the place
 _BLOCK_BYTES = 4096
 _SLOTS = 32 * 1024
-"""Of each half. Their first blocks are allocated when the file is made, so that a full tmpfs has room."""
+"""Slots of each half. Their first blocks are allocated with the file, so that a full tmpfs has room."""
 
 
 class Tombstones:
-    """The file at ``path``. ``session``: the use of the tier that it belongs to; ``epoch``: 0, or a number
-    that stands for the last time that every record was put in doubt.
+    """The tombstone file at ``path``. ``session``: the session it belongs to. ``epoch``: 0, or a number that
+    stands for the last time that every record was put in doubt.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.session = self.coming = self.epoch = 0
         self.found: set[int] = set()
-        """Names that an earlier process left: they stay until ``forget`` after the first ``turn``."""
+        """Names of an earlier process; they stay until ``forget`` after the first ``turn``."""
         self.on_tmpfs = False
         self._descriptor = -1
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
-        self._forgotten = [0, 0]  # how often each half was
+        self._forgotten = [0, 0]  # how often each half was forgotten
         self.doubted = False
-        """Whether every record was put in doubt in this use: names tell nothing more then."""
+        """True if every record was put in doubt in this session; further names are then not needed."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,23 +59,23 @@ class Tombstones:
 
     @property
     def doubt_ends(self) -> bool:
-        """Return whether doubted records may be trusted once they were checked."""
+        """True if doubted records may be trusted once they were checked."""
         return self.epoch % 2 == 0
 
     @property
     def crowded(self) -> bool:
-        """Return whether half of the room for names is taken."""
+        """True if half of the room for names is taken."""
         return 2 * self._places[self._half] > _SLOTS
 
     @property
     def at_rest(self) -> bool:
-        """Return whether there is nothing to remember."""
+        """True if there is nothing to remember."""
         return not len(self) and not self.epoch
 
     # ------------------------------------------------------------------ life
 
     def read(self) -> bool:
-        """Take over the file; False when there is none. Raises OSError, TierError of a damaged file."""
+        """Read the file; return False if there is none. Raises OSError, and TierError for a damaged file."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -118,19 +118,19 @@ class Tombstones:
             raise
 
     def elsewhere(self, path: Path) -> "Tombstones":
-        """The same names, not opened yet, for a file at ``path``; this one is closed."""
+        """Close this file and return its names, not opened yet, for a file at ``path``."""
         self.close()
         other = Tombstones(path)
         other.session, other.epoch, other.found = self.session, self.epoch, self.found
         return other
 
     def begin(self, session: int) -> None:
-        """A use of the tier begins: its mark is about to be written. Raises OSError."""
+        """Record that the mark of ``session`` is about to be written. Raises OSError."""
         self.coming = session
         self._write_head()
 
     def begun(self) -> None:
-        """The mark of the use that is beginning is on the medium. Raises OSError."""
+        """Record that the mark of the coming session is on the medium. Raises OSError."""
         self.session, self.coming = self.coming, 0
         self._write_head()
 
@@ -142,7 +142,7 @@ class Tombstones:
     # ------------------------------------------------------------------ names
 
     def add(self, object_hash: int) -> None:
-        """Remember an object. Raises OSError: then nobody may be answered as if it were remembered."""
+        """Remember an object. Raises OSError: the caller must then not acknowledge the write."""
         with self._lock:
             half = self._half
             names, place = self._names[half], self._places[half]
@@ -163,15 +163,15 @@ class Tombstones:
             names.add(object_hash)
 
     def doubt_all(self, *, ends: bool = False) -> None:
-        """From now on every record is to be checked with the origin before it is used. Raises OSError.
+        """Put every record in doubt: it must be checked with the origin before it is used. Raises OSError.
 
-        ``ends``: what is read of the medium is what is on it, so that there is an end to checking it.
+        ``ends``: reads show what is really on the medium, so the doubt can end by checking every record.
         """
         with self._lock:
             self._doubt(ends=ends)
 
     def trust_all(self) -> None:
-        """Every record was checked, and every erasure is on the medium. Raises OSError."""
+        """End the doubt: every record was checked, and every erasure is on the medium. Raises OSError."""
         with self._lock:
             before, self.epoch = self.epoch, 0
             try:
@@ -181,7 +181,7 @@ class Tombstones:
                 raise
 
     def _doubt(self, *, ends: bool = False) -> None:
-        # Another number each time: what was written down before it counts for nothing.
+        # A new number each time invalidates everything that was written under the old one.
         before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()
@@ -191,8 +191,8 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Add to the other half from now on, if that is empty; what ``forget`` is to be given when everything
-        that was dropped before is erased: the half, as it is until it is forgotten.
+        """Switch new names to the other half, if that is empty. Return a token of the half that waits now:
+        pass it to ``forget`` when everything dropped so far is erased. It expires with that ``forget``.
         """
         with self._lock:
             if not self._places[1 - self._half]:
@@ -200,11 +200,11 @@ class Tombstones:
             return self._forgotten[1 - self._half] * 2 + 1 - self._half
 
     def forget(self, turned: int) -> None:
-        """Every record of the names in the half of that ``turn`` is erased for good. Raises OSError."""
+        """Clear the half that ``turned`` names, whose records are all erased for good. Raises OSError."""
         times, half = divmod(turned, 2)
         with self._lock:
             if times != self._forgotten[half]:
-                return  # it was forgotten since, and has names of later
+                return  # forgotten since; its names are newer
             if self._places[half]:
                 os.pwrite(self._descriptor, bytes(self._places[half] * _SLOT.size), _start(half))
                 self._keep()

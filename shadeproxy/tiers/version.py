@@ -1,7 +1,7 @@
 """The version file of a tier's directory: its format, the id of its store, and the origin it is a cache of.
 
-Law: reading it changes nothing. A cache of another origin is worth as much as it ever was, to that origin:
-a typo in a setting must not cost it.
+Law: reading it changes nothing. A cache of another origin keeps its value for that origin, so a typo in a
+setting must not destroy it.
 """
 
 import json
@@ -20,7 +20,7 @@ OTHER_ORIGIN = "other-origin"
 
 
 class Version(NamedTuple):
-    """``store_id``: the id that records carry; None when the format is not ours."""
+    """Contents of a version file. ``store_id``: the id that records carry; None for another format."""
 
     store_id: int | None
     contents: str
@@ -65,7 +65,7 @@ def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> 
 
 
 def write_version(path: Path, contents: str) -> int:
-    """Write the file for a new store; returns the id of the store. Raises OSError."""
+    """Write the file for a new store and return the id of the store. Raises OSError."""
     store_id = secrets.randbits(64)
     version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
     fresh = path / f"{VERSION_NAME}.new"
@@ -76,7 +76,7 @@ def write_version(path: Path, contents: str) -> int:
 
 
 def move_aside(path: Path, reason: str) -> Path:
-    """Rename a directory to a free name that tells ``reason``; returns the name. Raises OSError."""
+    """Rename a directory to a free name that contains ``reason``; return the new path. Raises OSError."""
     number = 1
     while (target := path.with_name(f"{path.name}.{reason}-{number}")).exists():
         number += 1
@@ -85,7 +85,7 @@ def move_aside(path: Path, reason: str) -> Path:
 
 
 def moved_aside(path: Path) -> list[Path]:
-    """Return the directories beside that of a tier that ``move_aside`` renamed. Raises OSError."""
+    """Return the directories that ``move_aside`` renamed, beside a tier's own. Raises OSError."""
     if not path.parent.is_dir():
         return []
     name = re.compile(rf"{re.escape(path.name)}\.({INCOMPATIBLE}|{OTHER_ORIGIN})-\d+")

@@ -1,4 +1,4 @@
-"""A web page in a real Chromium: served under any name, and where that name leads to a proxy from then on."""
+"""A web page in a real Chromium. It is served under any name, and that name then leads to a proxy."""
 
 import http.client
 import json
@@ -22,10 +22,10 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
 class Site(ThreadingHTTPServer):
-    """A web site on a loopback address. ``page``: what it serves at /page; the page's script reports once.
+    """A web site on a loopback address. ``page``: the document at /page; its script reports once.
 
-    ``leads_to``: URL of a listener that gets all other requests as they are, as if the name of the site now
-    led there (DNS rebinding).
+    ``leads_to``: URL of a listener that gets all other requests unchanged, as if the site's name now led
+    there (DNS rebinding).
     """
 
     daemon_threads = True
@@ -80,11 +80,11 @@ class _Visit(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def chromium() -> str:
-    """The program; skips the test where there is none."""
+    """Return the path of Chromium; skip the test if there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")
@@ -93,13 +93,13 @@ def chromium() -> str:
 
 @contextmanager
 def _shown(url: str, directory: Path) -> Iterator[None]:
-    """A Chromium that shows ``url``; every name of ``.example`` is this machine's for it."""
+    """Show ``url`` in Chromium; every name under ``.example`` leads to this machine."""
     log = (directory / "chromium.log").open("wb")
     process = subprocess.Popen(
         [
             chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--disable-background-networking", "--disable-component-update", "--no-first-run",
-            # What a browser with an older or looser idea of local networks would send, too.
+            # A browser with an older or looser concept of local networks would send these requests, too.
             "--disable-features=LocalNetworkAccessChecks",
             f"--host-resolver-rules={_NAMES}",
             f"--user-data-dir={directory / 'profile'}", "--remote-debugging-port=0", url,
@@ -116,7 +116,7 @@ def _shown(url: str, directory: Path) -> Iterator[None]:
 
 
 def visit(page: str, directory: Path, *, host: str = "evil.example", leads_to: str = "", **given: str) -> Any:
-    """What the script of ``page`` reports, shown under ``host``; ``given``: for the script, as ``given``."""
+    """Show ``page`` under ``host`` and return its script's report. The script gets ``given``."""
     directory.mkdir(parents=True, exist_ok=True)
     with Site(page, leads_to) as site:
         serving = threading.Thread(target=site.serve_forever, args=(0.05,))
@@ -132,7 +132,7 @@ def visit(page: str, directory: Path, *, host: str = "evil.example", leads_to: s
 
 
 def script(body: str) -> str:
-    """A page whose script runs ``body``, of an async function, with ``given``; it reports the result."""
+    """Return a page whose script runs ``body`` in an async function with ``given`` and reports its result."""
     return f"""<!doctype html><title>a page</title><body><script>
 const given = JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{{}}");
 const outcome = async (work) => {{

@@ -1,4 +1,4 @@
-"""Origins, and how tests look at a running proxy."""
+"""Origins, and helpers to observe a running proxy."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from .fake_origin import FakeOrigin, running
 
 @pytest.fixture
 def bucket_directory(tmp_path: Path) -> Path:
-    """A directory of buckets with one bucket, "data"."""
+    """Make a directory of buckets with one bucket, "data"."""
     path = tmp_path / "buckets"
     (path / "data").mkdir(parents=True)
     return path
@@ -22,13 +22,13 @@ def bucket_directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_origin() -> Iterator[FakeOrigin]:
-    """An S3 server in this process that a test can put in trouble."""
+    """Run an S3 server in this process that a test can make fail."""
     with running() as origin:
         yield origin
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    """What ``condition`` answers as soon as it is true."""
+    """Wait until ``condition`` is true and return its value."""
     end = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < end, "it does not come"
@@ -37,7 +37,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
 
 
 def log_of(served: Any, event: str = "") -> list[dict[str, Any]]:
-    """Lines of a proxy's log, in the form "json"; of one event, or all."""
+    """Return the lines of a proxy's log, in the form "json"; of one event, or all."""
     lines = []
     for line in served.log.read_bytes().splitlines():
         with suppress(ValueError):

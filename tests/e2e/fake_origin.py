@@ -1,4 +1,4 @@
-"""A small S3 server that can be told to be in trouble, and remembers what it was asked."""
+"""A small S3 server that fails on request, and records the requests it gets."""
 
 import hashlib
 import threading
@@ -14,8 +14,8 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Messa
 
 
 class FakeOrigin:
-    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``skew_s``: how much
-    its clock is ahead. ``asked``: method, path and fields of every request.
+    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``skew_s``: seconds
+    that its clock is ahead. ``asked``: method, path and fields of every request.
     """
 
     def __init__(self) -> None:

@@ -12,12 +12,12 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore connections that break off: killed proxies and cut answers are the rule here."""
+        """Ignore connections that break off: killed proxies and cut answers are normal here."""
 
 
 @contextmanager
 def served(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
-    """Serve with ``handler`` until the block ends; gives the URL."""
+    """Serve with ``handler`` until the block ends; yield the URL."""
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

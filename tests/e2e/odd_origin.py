@@ -1,7 +1,7 @@
-"""An S3 server over raw sockets that answers each object in a way of its own: wrong, odd or only rare.
+"""An S3 server over raw sockets that answers each object in its own way: wrong, odd or merely rare.
 
-The key names the kind of answer. ``KINDS`` has them all; each says which whole bodies are right, so that an
-answer can be compared byte for byte whatever it was made of.
+The key names the kind of answer, and ``KINDS`` has them all. Each lists the whole bodies that are right, so
+that any answer can be compared byte for byte.
 """
 
 import hashlib
@@ -22,20 +22,20 @@ from .loopback import served
 PAGE = 64 << 10
 LONG = 3 * PAGE + 1000
 SHORT = 1000
-RESET = b"<reset>"  # at the end of what is sent: the connection is reset
-CLOSE = b"<close>"  # and here it is closed
-_LATER = b"<later>"  # what follows comes in a packet of its own, a little later
+RESET = b"<reset>"  # at the end of an answer: the connection is reset
+CLOSE = b"<close>"  # at the end of an answer: the connection is closed
+_LATER = b"<later>"  # the bytes after it come a little later, in a packet of their own
 _RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d*)-(\d*)\r\n")
 _XML = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>told to</Message></Error>"
 
 
 def body_of(version: int, size: int = LONG) -> bytes:
-    """The bytes of a version: no two share a stretch at one place."""
+    """Return the bytes of a version: no two versions share a stretch at one place."""
     return random.Random(version * 1_000_003 + size).randbytes(size)
 
 
 class Asked(NamedTuple):
-    """``number``: how many requests of that method came for the object before. ``bounds``: of a Range."""
+    """One request. ``number``: earlier requests of that method for the object. ``bounds``: of its Range."""
 
     method: str
     bounds: tuple[int, int | None] | None
@@ -49,7 +49,7 @@ Answer = Callable[[Asked], bytes]
 @dataclass
 class Kind:
     """``bodies``: the whole bodies that are right. ``outcome`` of a whole GET: "right", "error" (of S3),
-    "cut" (an aborted connection), or more than one of them. ``keeps``: whether it may be cached.
+    "cut" (an aborted connection), or more than one of them. ``keeps``: True if it may be cached.
     """
 
     answer: Answer
@@ -71,7 +71,7 @@ def error(status: str, code: bytes) -> bytes:
 def well(
     asked: Asked, body: bytes, *fields: str, etag: str | None = '"v1"', status: str = "", ranges: bool = True
 ) -> bytes:
-    """The answer of a server that behaves, and has ``body`` with these fields now."""
+    """Return the answer of a correct server that has ``body`` with these fields now."""
     named = list(fields) + ([f"ETag: {etag}"] if etag is not None else [])
     if asked.bounds is None or not ranges:
         answer = head(status or "200 OK", *named, f"Content-Length: {len(body)}")
@@ -86,7 +86,7 @@ def well(
 
 
 def framed(asked: Asked, body: bytes, content: bytes, *fields: str, version: str = "HTTP/1.1") -> bytes:
-    """``content`` is what is sent for ``body``, as ``fields`` frame it. Ranges are ignored."""
+    """Return an answer that sends ``content`` for ``body``, framed by ``fields``. Ranges are ignored."""
     answer = head("200 OK", *fields, version=version)
     return answer if asked.method == "HEAD" else answer + content
 
@@ -122,7 +122,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 def _identity() -> None:
-    """Entity tags that name a version, and those that do not; "changing": each answer is another version."""
+    """Entity tags that name a version, and others that do not; "changing": each answer is another version."""
     tags = {
         "weak": 'W/"same"', "none": None, "empty": "", "quotes-only": '""', "unquoted": "abc",
         "half-quoted": '"abc', "blank-inside": '"a b"', "two-in-one": '"a", "b"', "star": "*",
@@ -190,7 +190,7 @@ def _identity() -> None:
 
 
 def _framing() -> None:
-    """How the end of a body is told."""
+    """Ways to mark the end of a body."""
     tags = {"etag": (TAG,), "no-etag": (), "weak": ('ETag: W/"w"',)}
     for size, body in (("long", L0), ("short", S0)):
         for tagged, tag in tags.items():
@@ -269,7 +269,7 @@ def _framing() -> None:
         )
     for size, body in (("long", L0), ("short", S0), ("page", V[1][:PAGE])):
         for when, between in (("at-once", b""), ("later", _LATER)):
-            # Until the surplus is there a shorter body looks right, and there is no waiting for it.
+            # A shorter body looks right until the surplus comes, and the proxy cannot wait for that.
             simple(
                 f"surplus-{size}-{when}",
                 "cut|error|right",
@@ -290,7 +290,7 @@ def _framing() -> None:
 
 
 def _heads() -> None:
-    """Heads that are none, and those that are only rare. Of these the object is right."""
+    """Heads that are invalid, and others that are merely rare. The object of a rare one is right."""
     good = f"{TAG}\r\n{CL_SHORT}"
     odd = {
         "interim-100": ("right", f"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n{good}", True),
@@ -337,7 +337,7 @@ def _heads() -> None:
     simple("half-a-head", "error", lambda _: b"HTTP/1.1 200 O" + CLOSE)
     simple("nothing-then-right", "right", lambda a: CLOSE if a.number == 0 else well(a, S0), S0, keeps=True)
     simple("head-has-a-body", "right", lambda a: well(a._replace(method="GET"), S0), S0, keeps=True)
-    # An answer behind the answer to a HEAD, when the connection idles: it is not that to the next request.
+    # A second answer after that to a HEAD, while the connection idles: it does not answer the next request.
     simple(
         "head-has-an-answer-behind",
         "right",
@@ -397,7 +397,7 @@ def _statuses() -> None:
     simple("error-404-as-json", "error", lambda a: well(a, b'{"ok": true}', status="404 Not Found"))
     simple("error-404-empty", "error", lambda _: head("404 Not Found", "Content-Length: 0"))
     document = _XML % b"SlowDown"
-    # Without an entity tag it is no object that could be kept; the bytes are what the origin sent.
+    # Without an entity tag the object cannot be cached; the bytes are those that the origin sent.
     simple("xml-error-with-200", "right", lambda a: well(a, document, etag=None), document)
     simple(
         "error-once", "right",
@@ -411,7 +411,7 @@ def _bodiless(asked: Asked, answer: bytes) -> bytes:
 
 
 def _ranges() -> None:
-    """Answers to ranges; a whole GET is answered well."""
+    """Answers to ranges; a whole GET gets a correct answer."""
     simple("ranges-ignored", "right", lambda a: well(a, L0, ranges=False), L0, keeps=True)
 
     def odd(name: str, content_range: str | None, sent: Callable[[bytes], bytes] = lambda some: some) -> None:
@@ -472,7 +472,7 @@ for fill in (_identity, _framing, _heads, _statuses, _ranges):
 
 @dataclass
 class OddOrigin:
-    """``asked``: method, object and Range of every request."""
+    """A running server. ``asked``: method, object and Range of every request."""
 
     url: str = ""
     asked: list[tuple[str, str, tuple[int, int | None] | None]] = field(default_factory=list)
@@ -530,7 +530,7 @@ def odd_origin() -> Iterator[OddOrigin]:
                 self.request.sendall(rest)
             if reset:
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.request.close()  # the server would end it well first
+                self.request.close()  # otherwise the server would end the connection properly first
             return not (close or reset)
 
     with served(Handler) as origin.url:

@@ -1,7 +1,7 @@
 """One rank of a DistributedDataParallel training through the proxy; test_training.py starts two.
 
-Writes what the test compares into its own directory: a line of ids for each step, a checkpoint every few
-steps, and at the end what it knows. It dies by SIGKILL after the step that it is told.
+It writes the data for the test into its own directory: a line of ids for each step, a checkpoint every few
+steps, and its final state at the end. It dies by SIGKILL after the step in ``--die``.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--mode")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--meeting", type=Path)
-    parser.add_argument("--die", default="")  # as 1:5, after step 5 of epoch 1
+    parser.add_argument("--die", default="")  # for example 1:5, after step 5 of epoch 1
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

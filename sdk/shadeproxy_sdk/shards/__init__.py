@@ -1,4 +1,4 @@
-"""Samples inside shards: builders of manifests that say where in which shard each sample lies.
+"""Samples inside shards: builders of manifests that locate each sample in its shard.
 
-They read headers and indexes alone, by ranges, through the proxy, which keeps the pages that hold them.
+They read only headers and indexes, by ranges, through the proxy, which caches those pages.
 """

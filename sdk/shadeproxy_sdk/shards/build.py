@@ -1,4 +1,4 @@
-"""Which shards there are, read side by side, and the manifest that their samples make together."""
+"""Listing of shards, parallel scans of them, and the joint manifest of their samples."""
 
 from collections.abc import Callable, Sequence
 from os.path import commonprefix
@@ -23,7 +23,7 @@ Places = NDArray[np.int64]
 def choose_shards(
     client: "Client", bucket: str, prefix: str, keys: Sequence[str] | None, suffix: str
 ) -> "list[Found]":
-    """The objects named by ``keys``, in that order; without it those under ``prefix`` that end in ``suffix``.
+    """Return the objects ``keys``, in that order; without it those under ``prefix`` that end in ``suffix``.
 
     Raises ConfigError when there are none, or a key is missing.
     """
@@ -44,7 +44,7 @@ def choose_shards(
 def scan_all(
     client: "Client", bucket: str, shards: "Sequence[Found]", scan: Callable[[RangedObject], Places]
 ) -> list[Places]:
-    """``scan`` of every shard, as many at a time as the client reads. Raises what ``scan`` raises."""
+    """Run ``scan`` on every shard, as many at a time as the client reads. Raises the errors of ``scan``."""
 
     def one(shard: "Found") -> Places:
         return scan(RangedObject(client, bucket, shard.key, shard.size_bytes))
@@ -53,7 +53,7 @@ def scan_all(
 
 
 def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | None, kind: str) -> str:
-    """``name`` if it may be one, else one made from where the shards are and how they are read."""
+    """Return ``name`` if it is valid, else a name made from the place of the shards and their kind."""
     if name is not None:
         return check_name(name, "dataset")
     where = prefix if keys is None else "\0".join(keys)
@@ -61,7 +61,7 @@ def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | No
 
 
 def join(name: str, bucket: str, keys: Sequence[str], places: Sequence[Places]) -> Manifest:
-    """The samples of all shards, ids in the order of ``keys``. Raises ConfigError when there are none."""
+    """Join the samples of all shards, ids in the order of ``keys``. Raises ConfigError if there are none."""
     names = [f"{bucket}/{key}".encode() for key in keys]
     counts = [len(own) for own in places]
     if not sum(counts):

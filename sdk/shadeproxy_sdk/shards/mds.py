@@ -1,4 +1,4 @@
-"""MDS shards, the format of MosaicML Streaming: index.json names them, each begins with its samples' offsets.
+"""MDS shards, the format of MosaicML Streaming: index.json lists them, each begins with its samples' offsets.
 
 A shard is u32 ``n``, u32 offsets[n + 1], the writer's settings, and the samples; all little-endian.
 """
@@ -22,11 +22,11 @@ _VERSION = 2
 
 
 def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-    """The samples of the MDS dataset whose index.json lies under ``prefix`` ("imagenet/train/").
+    """Return the samples of the MDS dataset whose index.json lies under ``prefix`` ("imagenet/train/").
 
-    Ids are the dataset's own. A sample's bytes are what ``streaming``'s ``MDSReader.decode_sample`` takes.
+    Ids are the dataset's own. A sample has the bytes that ``streaming``'s ``MDSReader.decode_sample`` takes.
     Only the index and the shards' offsets are read. Raises ConfigError for shards that are compressed, of
-    another format, or other than the index says, and ReadError.
+    another format, or that differ from the index, and ReadError.
     """
     folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
     index = Entry(bucket, f"{folder}index.json")
@@ -44,7 +44,7 @@ def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str |
 
 
 def _raw(shard: dict[str, Any], index: str) -> tuple[str, int, int]:
-    """File name, bytes and samples of one shard. Raises ConfigError, KeyError, TypeError."""
+    """Return file name, bytes and samples of one shard. Raises ConfigError, KeyError, TypeError."""
     raw = shard["raw_data"]
     if shard["format"] != "mds":
         raise ConfigError(f"{index} lists shards of format {shard['format']!r}: only mds is understood")

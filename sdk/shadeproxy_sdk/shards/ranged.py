@@ -1,4 +1,4 @@
-"""An object as a read-only file: what a parser of headers seeks to is fetched by ranges, some at a time.
+"""An object as a read-only file: the bytes that a parser of headers seeks to are fetched by ranges.
 
 Headers that lie close together come in one request, those far apart in one small request each.
 """
@@ -17,7 +17,7 @@ _NEAR = 4
 
 
 class RangedObject(io.RawIOBase):
-    """``size_bytes`` bytes of an object, of which one piece is held. Reads raise as ``Client.read``."""
+    """``size_bytes`` bytes of an object, of which one piece is held. Reads raise like ``Client.read``."""
 
     def __init__(self, client: "Client", bucket: str, key: str, size_bytes: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class RangedObject(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """All of ``size`` bytes, fewer only at the end of the object."""
+        """Return all of ``size`` bytes, fewer only at the end of the object."""
         left = max(self.size_bytes - self._at, 0)
         wanted = left if size is None or size < 0 else min(size, left)
         start = self._at - self._begin

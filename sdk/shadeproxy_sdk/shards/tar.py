@@ -1,7 +1,7 @@
-"""Tar shards in the manner of WebDataset: the files of one base name, one after another, are a sample.
+"""Tar shards in WebDataset's layout: consecutive files of one base name are a sample.
 
 A sample is the bytes from its first file's header to the end of its last file: a tar of its own, which
-``tar_members`` opens. Names are understood by the standard library's tarfile (GNU and PAX long names too).
+``tar_members`` opens. The standard library's tarfile parses the names (GNU and PAX long names too).
 """
 
 import io
@@ -31,9 +31,9 @@ def tar_manifest(
     extension: str | None = None,
     name: str | None = None,
 ) -> Manifest:
-    """The samples of uncompressed tar shards: those under ``prefix`` that end in .tar, or ``keys``.
+    """Return the samples of uncompressed tar shards: those under ``prefix`` that end in .tar, or ``keys``.
 
-    A sample is what ``tar_members`` decodes; with ``extension`` ("jpg", "seg.png") only the bytes of its file
+    ``tar_members`` decodes a sample; with ``extension`` ("jpg", "seg.png") it is only the bytes of its file
     with that extension. Only headers are read. Raises ConfigError for tars that are compressed, damaged or
     sparse, for a sample that lacks ``extension`` or has a file twice, and ReadError.
     """
@@ -44,7 +44,7 @@ def tar_manifest(
 
 
 def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
-    """The files of one sample by extension, as bytes, and its base name as "__key__".
+    """Return the files of one sample by extension, as bytes, and its base name as "__key__".
 
     For ``S3Dataset(decode=tar_members)``. Raises tarfile.TarError when ``data`` are not such a sample.
     """
@@ -58,8 +58,8 @@ def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Base name and extension, which begins at the first dot of the file's name; None for what is no file
-    of a sample.
+    """Return base name and extension, which begins at the first dot of the file's name; None for a member
+    that is no file of a sample.
     """
     folder, slash, file = member.name.rpartition("/")
     base, dot, extension = file.partition(".")
@@ -92,7 +92,7 @@ def _end_of(member: tarfile.TarInfo) -> int:
 
 
 def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
-    """Every header of the tar. Raises ConfigError when it is none, or not all of one."""
+    """Yield every header of the tar. Raises ConfigError when it is none, or not all of one."""
     try:
         with tarfile.open(fileobj=shard, mode="r:") as tar:
             for member in tar:
@@ -109,5 +109,5 @@ def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
         ) from None
     shard.seek(end)
     if any(shard.read(tarfile.BLOCKSIZE)):
-        # Which tarfile takes for the end.
+        # tarfile takes this damage for the end.
         raise ConfigError(f"{shard} is damaged at byte {end}: pack or upload it again")

@@ -27,7 +27,7 @@ def tfrecord_manifest(
     suffix: str = "",
     name: str | None = None,
 ) -> Manifest:
-    """The records of uncompressed TFRecord files: those under ``prefix`` that end in ``suffix``, or ``keys``.
+    """Return the records of uncompressed TFRecord files: those under ``prefix`` with ``suffix``, or ``keys``.
 
     A sample is the record without its frame: mostly a serialised tf.train.Example. Only frames are read; CRCs
     are not checked. Raises ConfigError for files that are compressed or cut short, and ReadError.

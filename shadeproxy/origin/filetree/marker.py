@@ -1,6 +1,6 @@
 """Directory markers: the zero-byte object "a/" is the directory "a" with our extended attribute.
 
-A directory without the attribute is no object: it exists for the keys below it only.
+A directory without the attribute is no object: it only exists for the keys below it.
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.
@@ -21,7 +21,7 @@ from shadeproxy.origin.s3ops.store import WriteCondition, no_such_key
 
 
 def describe_marker(path: str) -> ObjectMeta:
-    """Metadata of a marker (blocking). Raises OriginAnswer 404, OSError."""
+    """Return the metadata of a marker (blocking). Raises OriginAnswer 404, OSError."""
     found = os.stat(path)
     kept = read_headers(path) if stat.S_ISDIR(found.st_mode) else None
     if kept is None:
@@ -30,7 +30,7 @@ def describe_marker(path: str) -> ObjectMeta:
 
 
 def exists(path: str) -> bool:
-    """Whether the directory ``path`` is a marker (blocking)."""
+    """Return whether the directory ``path`` is a marker (blocking)."""
     try:
         return read_headers(path) is not None
     except OSError:
@@ -47,6 +47,6 @@ def create(path: str, headers: Headers, condition: WriteCondition) -> ObjectMeta
 
 
 def remove(path: str) -> None:
-    """Unmark (blocking). Raises FileNotFoundError, NotADirectoryError."""
+    """Remove the mark (blocking). Raises FileNotFoundError, NotADirectoryError."""
     if exists(path):
         os.removexattr(path, ATTRIBUTE)

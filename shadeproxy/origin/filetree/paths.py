@@ -1,6 +1,6 @@
-"""Keys to paths and back: no key leads out of its bucket, and two keys never share a file.
+"""Mapping between keys and paths: no key leads out of its bucket, and two keys never share a file.
 
-A key with an empty, "." or ".." segment, a NUL or half a surrogate cannot be a path: reading it is 404 as for
+A key with an empty, "." or ".." segment, a NUL or a lone surrogate cannot be a path: reading it is 404 as for
 any key that does not exist, writing it is InvalidRequest. "a/" names the directory "a" itself (marker.py).
 """
 
@@ -20,7 +20,7 @@ _DOTS = {"", ".", ".."}
 
 
 class Place(NamedTuple):
-    """Where an object lives: ``path`` absolute, ``is_marker`` for keys that end with "/"."""
+    """Position of an object: ``path`` absolute, ``is_marker`` for keys that end with "/"."""
 
     path: str
     is_marker: bool
@@ -33,7 +33,7 @@ class Tree:
         self.root = root.rstrip("/") or "/"
 
     def bucket(self, name: str) -> str:
-        """The directory of an existing bucket. Raises OriginAnswer 404 NoSuchBucket."""
+        """Return the directory of an existing bucket. Raises OriginAnswer 404 NoSuchBucket."""
         path = self.bucket_path(name)
         try:
             if stat.S_ISDIR(os.stat(path).st_mode):
@@ -43,20 +43,20 @@ class Tree:
         raise no_such_bucket()
 
     def bucket_path(self, name: str) -> str:
-        """The directory of a bucket that may exist. Names with dots in front or slashes are no buckets."""
+        """Return the directory of a bucket that may not exist. Raises OriginAnswer 404 for ".a" and "a/b"."""
         if name.startswith(".") or not _is_segment(name) or "/" in name:
             raise no_such_bucket()
         return f"{self.root}/{name}"
 
     def existing(self, ref: ObjectRef) -> Place:
-        """Where ``ref`` would be. Raises OriginAnswer 404 for keys that cannot exist."""
+        """Return the place of ``ref``. Raises OriginAnswer 404 for keys that cannot exist."""
         place = self.find(ref)
         if place is None:
             raise no_such_key()
         return place
 
     def writable(self, ref: ObjectRef) -> Place:
-        """Where to write ``ref``. Raises InvalidRequest for keys that cannot be paths."""
+        """Return the place to write ``ref``. Raises InvalidRequest for keys that cannot be paths."""
         place = self.find(ref)
         if place is None:
             raise InvalidRequest(
@@ -66,7 +66,7 @@ class Tree:
         return place
 
     def find(self, ref: ObjectRef) -> Place | None:
-        """Where ``ref`` would be, None for a key that cannot be a path."""
+        """Return the place of ``ref``, None for a key that cannot be a path."""
         key = ref.key.removesuffix("/")
         if not all(_is_segment(segment) for segment in key.split("/")):
             return None
@@ -78,7 +78,7 @@ def _is_segment(segment: str) -> bool:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a file name can be part of a key: names of other octets come with lone surrogates."""
+    """Return whether a file name can be part of a key; other octets show as lone surrogates."""
     if name.isascii():
         return True
     try:

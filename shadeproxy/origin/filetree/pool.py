@@ -1,4 +1,4 @@
-"""The bounded threads in which all file calls of one origin run, and the door where OSError ends."""
+"""The bounded threads that run all file calls of one origin, and the translation of OSError."""
 
 import asyncio
 import errno
@@ -31,11 +31,11 @@ class FilePool:
         self._closed = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """The result of ``call`` in a thread; its OSErrors must be translated inside it."""
+        """Return the result of ``call``, run in a thread; it must translate its own OSErrors."""
         return await self._start(call)
 
     async def acquire(self, call: Callable[[], C]) -> C:
-        """As ``run`` for a call that opens something: when the waiter is cancelled, it is closed again."""
+        """Run a call that opens something; if the waiter is cancelled, the result is closed again."""
         future = self._start(call)
         try:
             return await asyncio.shield(future)
@@ -44,14 +44,14 @@ class FilePool:
             raise
 
     def dispose(self, resource: Closeable) -> None:
-        """Close ``resource`` in a thread, after the calls on it that run now; nobody waits."""
+        """Close ``resource`` in a thread, after the calls on it that run now, without waiting for that."""
         if self._closed:
             resource.close()
         else:
             self._threads.submit(resource.close)
 
     async def aclose(self) -> None:
-        """Wait for what runs, then end the threads."""
+        """Wait for the running calls, then end the threads."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._threads.shutdown)
@@ -68,7 +68,7 @@ class FilePool:
 
 @contextmanager
 def translated(what: object) -> Iterator[None]:
-    """OSError becomes OriginError: missing 404, forbidden 403, anything else (EIO, ESTALE) unavailable."""
+    """Translate OSError to OriginError: missing 404, forbidden 403, others (EIO, ESTALE) unavailable."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """One open file of one version: reads bytes of that version or raises, never a mix.
 
-A file replaced by rename keeps its old inode open, so the old version is read to its end. A file rewritten
-in place shows in fstat: each piece is checked after it was read and before it is handed out.
+A file replaced by rename keeps its old inode open, so the old version is read to its end. fstat reveals a
+file rewritten in place: each piece is checked after it was read and before it is handed out.
 """
 
 import os
@@ -41,7 +41,7 @@ class OpenFile:
         return meta_of_file(self._fd, self._ref.key, found)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes [start, stop). Raises BodyCutShort, ObjectChanged, OriginUnavailable."""
+        """Return bytes [start, stop). Raises BodyCutShort, ObjectChanged, OriginUnavailable."""
         with self._lock, translated(self._ref):
             chunk = os.pread(self._fd, stop - start, start)
             found = os.fstat(self._fd)
@@ -64,7 +64,7 @@ class OpenFile:
 
 
 async def read_chunks(pool: FilePool, file: OpenFile, span: Span) -> AsyncGenerator[bytes, None]:
-    """The bytes of ``span`` in pieces of up to CHUNK_BYTES, each read in a pool thread."""
+    """Yield the bytes of ``span`` in pieces of up to CHUNK_BYTES, each read in a pool thread."""
     for start in range(span.start, span.stop, CHUNK_BYTES):
         stop = min(start + CHUNK_BYTES, span.stop)
         yield await pool.run(lambda start=start, stop=stop: file.read(start, stop))  # type: ignore[misc]

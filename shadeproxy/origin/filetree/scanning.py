@@ -1,7 +1,7 @@
-"""Listing a tree in UTF-8 order of whole keys, lazily: only directories that can hold an answer are read.
+"""Lazy listing of a tree in UTF-8 order of whole keys: only directories that can hold results are read.
 
-A directory sorts as "name/", which is where its keys belong ("a-b" < "a/x" < "a0"), and code-point order of
-str is UTF-8 order. A big directory is read and sorted once while a client pages through it.
+A directory sorts as "name/", in the order of its keys ("a-b" < "a/x" < "a0"), and code-point order of str is
+UTF-8 order. A big directory is read and sorted once while a client pages through it.
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.
@@ -22,7 +22,8 @@ from shadeproxy.origin.filetree.paths import HIDDEN, is_utf8
 from shadeproxy.origin.s3ops.answers import iso_date
 
 _WORTH_KEEPING = 1000
-# A directory changed again within one tick keeps its mtime: a younger listing is not trusted a second time.
+# A directory changed twice within one tick keeps its mtime, so a listing of a younger directory is not
+# reused.
 _SETTLED_NS = 2_000_000_000
 
 
@@ -34,13 +35,13 @@ class _Names:
 
 
 class Scanner:
-    """Lists one tree. Blocking; safe in several threads (the kept directory is replaced as a whole)."""
+    """Lists one tree. Blocking; safe in several threads (the kept listing is replaced as a whole)."""
 
     def __init__(self) -> None:
         self._kept: _Names | None = None
 
     def scan(self, bucket_path: str, prefix: str, start_after: str, max_keys: int) -> ListPage:
-        """A page of the bucket in ``bucket_path``. Raises OSError."""
+        """Return a page of the bucket in ``bucket_path``. Raises OSError."""
         folder = prefix.rpartition("/")[0]
         if folder and not all(part not in {"", ".", ".."} for part in folder.split("/")):
             return ListPage((), truncated=False)
@@ -75,7 +76,7 @@ class Scanner:
                 return
 
     def _names(self, path: str) -> list[str]:
-        """Sorted names in a directory, directories with "/" at their end; [] when it is gone."""
+        """Return the sorted names in a directory, directories with "/" at their end; [] if it is gone."""
         try:
             found = os.stat(path)
             version = (found.st_mtime_ns, found.st_ino)
@@ -92,7 +93,7 @@ class Scanner:
 
 
 def _segment(key: str, base: str) -> str:
-    """The name in the directory ``base`` on the way to ``key``: no smaller name leads to a greater key."""
+    """Return the name in directory ``base`` on the way to ``key``: no smaller name leads to a greater key."""
     return key[len(base) :].partition("/")[0] if key.startswith(base) else ""
 
 

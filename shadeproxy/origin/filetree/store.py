@@ -148,7 +148,7 @@ class FileStore:
 
 
 async def _no_chunks(span: Span) -> AsyncGenerator[bytes, None]:
-    """The body of a directory marker."""
+    """Yield nothing: the body of a directory marker."""
     assert span.length == 0
     none: tuple[bytes, ...] = ()
     for chunk in none:

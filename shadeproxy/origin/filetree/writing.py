@@ -1,6 +1,6 @@
 """Writing: a temporary file in the bucket's hidden directory, renamed into place.
 
-Nobody sees a half-written object. There is no fsync: after a power cut a new object may be missing or
+Readers never see a half-written object. There is no fsync: after a power cut a new object may be missing or
 empty, as with any file copied into the directory. The modification time is set from the nanosecond clock
 before the rename, so that two versions written within one tick of the file system differ in their ETag.
 """
@@ -113,7 +113,7 @@ class Target:
 
     def _rename(self) -> None:
         assert self._temporary is not None
-        # A concurrent delete may remove the directory just made, because it is empty: make it again.
+        # A concurrent delete may remove the new directory because it is empty: make it again.
         for _ in range(8):
             try:
                 os.makedirs(os.path.dirname(self._place.path), exist_ok=True)

@@ -1,5 +1,6 @@
-"""The S3 API over a plain store: what an origin that is not an S3 server must answer itself.
+"""The S3 API over a plain store, for origins that are not S3 servers.
 
 ``store.py`` is the small protocol a backend implements; ``origin.py`` turns any such store into an Origin.
-Nothing here knows files or memory, and no backend knows XML, HTTP headers of requests, or S3 operations.
+This package knows neither files nor memory, and no backend knows XML, HTTP headers of requests, or S3
+operations.
 """

@@ -24,18 +24,18 @@ _NOT_IN_XML = re.compile("[\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff
 
 
 def element(name: str, *content: str) -> str:
-    """An element around XML ``content`` (see ``text`` for character data)."""
+    """Return an element around XML ``content`` (see ``text`` for character data)."""
     return f"<{name}>{''.join(content)}</{name}>"
 
 
 def text(name: str, value: object) -> str:
-    """An element around escaped character data; control characters as references."""
+    """Return an element around escaped character data; control characters as references."""
     escaped = html.escape(str(value), quote=False)
     return f"<{name}>{_NOT_IN_XML.sub(lambda found: f'&#{ord(found[0])};', escaped)}</{name}>"
 
 
 def iso_date(unix_s: float) -> str:
-    """The date form of S3's XML: 2009-10-12T17:50:30.000Z."""
+    """Return the date form of S3's XML: 2009-10-12T17:50:30.000Z."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
@@ -45,7 +45,7 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
-    """An answer without body; Content-Length only where HTTP allows it (RFC 9110 section 8.6)."""
+    """Return an answer without body; Content-Length only where HTTP allows it (RFC 9110 section 8.6)."""
     length = () if status in {204, 304} else (("Content-Length", "0"),)
     return ForwardResponse(status, (*headers, *length), _once(b""))
 
@@ -53,13 +53,13 @@ def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
 def document(
     root: str, content: Iterable[str], *, status: int = 200, headers: Headers = ()
 ) -> ForwardResponse:
-    """``<root xmlns=...>content</root>`` as an answer."""
+    """Return ``<root xmlns=...>content</root>`` as an answer."""
     xml = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="{NAMESPACE}">{"".join(content)}</{root}>'
     return _xml_answer(status, xml, headers)
 
 
 def error(answer: OriginAnswer, request: ForwardRequest) -> ForwardResponse:
-    """An error as S3 shows it; without body for HEAD and 304."""
+    """Return an error as S3 shows it; without body for HEAD and 304."""
     if answer.status == 304:
         return empty(304, *answer.headers)
     xml = '<?xml version="1.0" encoding="UTF-8"?>\n' + element(
@@ -82,7 +82,7 @@ def _xml_answer(status: int, xml: str, headers: Headers) -> ForwardResponse:
 
 
 async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYTES) -> bytes:
-    """The whole body of a request that carries XML. Raises OriginAnswer 400 EntityTooLarge."""
+    """Return the whole body of a request that carries XML. Raises OriginAnswer 400 EntityTooLarge."""
     received = bytearray()
     if request.body is not None:
         async for chunk in request.body:
@@ -93,7 +93,7 @@ async def read_body(request: ForwardRequest, limit_bytes: int = MAX_XML_BODY_BYT
 
 
 def parse_xml(body: bytes) -> Element:
-    """The root element, tags without namespace. Raises OriginAnswer 400 MalformedXML."""
+    """Return the root element, tags without namespace. Raises OriginAnswer 400 MalformedXML."""
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

@@ -28,13 +28,13 @@ async def head_bucket(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def bucket_location(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """An empty constraint, which S3 defines as us-east-1."""
+    """Answer with an empty constraint, which S3 defines as us-east-1."""
     await require_bucket(store, request.ref.bucket)
     return document("LocationConstraint", [])
 
 
 async def create_bucket(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """CreateBucket; the location constraint of the body has no meaning here and is read past."""
+    """Create a bucket. The body's location constraint has no meaning here and is ignored."""
     await read_body(request)
     name = request.ref.bucket
     if not _BUCKET_NAME.fullmatch(name) or ".." in name:
@@ -53,5 +53,5 @@ async def delete_bucket(store: Store, request: ForwardRequest) -> ForwardRespons
 
 
 async def require_bucket(store: Store, bucket: str) -> None:
-    """Raises OriginAnswer 404 NoSuchBucket."""
+    """Raise OriginAnswer 404 NoSuchBucket if the bucket is missing."""
     await store.scan(bucket, RESERVED, "", 1)

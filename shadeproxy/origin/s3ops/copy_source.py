@@ -1,4 +1,4 @@
-"""x-amz-copy-source and x-amz-copy-source-range."""
+"""Parsing of x-amz-copy-source and x-amz-copy-source-range."""
 
 import re
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ _COPY_RANGE = re.compile(r"bytes=(\d{1,19})-(\d{1,19})")
 
 
 def parse_copy_source(request: ForwardRequest) -> ObjectRef:
-    """The object named by x-amz-copy-source: "bucket/key", URL-encoded, with or without a first slash."""
+    """Return the object in x-amz-copy-source: "bucket/key", URL-encoded, with or without a first slash."""
     raw, _, version = (header(request, "x-amz-copy-source") or "").partition("?")
     if version not in {"", "versionId=null"}:
         raise NotSupported("This origin keeps no versions: copy without versionId")
@@ -27,7 +27,7 @@ def parse_copy_source(request: ForwardRequest) -> ObjectRef:
 
 
 def parse_copy_range(request: ForwardRequest, size_bytes: int) -> Span:
-    """The span of x-amz-copy-source-range; the whole source without it."""
+    """Return the span of x-amz-copy-source-range; the whole source without it."""
     raw = header(request, "x-amz-copy-source-range")
     if raw is None:
         return Span(0, size_bytes)

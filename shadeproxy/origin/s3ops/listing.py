@@ -22,7 +22,7 @@ _SMALL_BATCH = 16
 
 @dataclass(slots=True)
 class Listing:
-    """What one page of a listing holds; ``last`` is where the next page starts (exclusive)."""
+    """The contents of one page of a listing; the next page starts after ``last`` (exclusive)."""
 
     entries: list[ListEntry] = field(default_factory=list)
     common_prefixes: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Listing:
 
 
 async def list_v1(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """ListObjects. NextMarker comes with a delimiter only, as the API page says."""
+    """Answer ListObjects. NextMarker comes with a delimiter only, as the API page says."""
     query = parse_query(request.raw_query)
     marker = query.get("marker", "")
     listing = await _collect(store, request.ref.bucket, query, marker)
@@ -47,7 +47,7 @@ async def list_v1(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def list_v2(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """ListObjectsV2."""
+    """Answer ListObjectsV2."""
     query = parse_query(request.raw_query)
     token, start_after = query.get("continuation-token"), query.get("start-after", "")
     after = _decode_token(token) if token else start_after
@@ -70,7 +70,7 @@ async def _collect(store: Store, bucket: str, query: dict[str, str], last: str) 
     listing = Listing(last=last)
     is_common = delimiter and last.endswith(delimiter) and last.startswith(prefix) and len(last) > len(prefix)
     after = last + _LAST_CHARACTER if is_common else last
-    # Behind a common prefix the rest of a batch is wasted: start small, grow while keys are flat.
+    # After a common prefix the rest of a batch is wasted: start small, grow while no prefix comes.
     batch = _SMALL_BATCH if delimiter else max_keys + 1
     while True:
         page = await store.scan(bucket, prefix, after, batch)

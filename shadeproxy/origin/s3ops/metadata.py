@@ -1,10 +1,10 @@
-"""Which headers of a write belong to the object, and which options this origin must refuse."""
+"""The headers of a write that belong to the object, and the options that this origin must refuse."""
 
 from shadeproxy.core.errors import NotSupported, OriginAnswer
 from shadeproxy.core.types import Headers
 
 MAX_METADATA_BYTES = 2048
-"""Of names and values of x-amz-meta-* together (S3 user guide, "Working with object metadata")."""
+"""Limit of names and values of x-amz-meta-* together (S3 user guide, "Working with object metadata")."""
 
 _KEPT = {
     name.lower(): name
@@ -27,7 +27,7 @@ _REFUSED = {"x-amz-tagging", "x-amz-website-redirect-location", "x-amz-write-off
 
 
 def kept_headers(headers: Headers) -> Headers:
-    """Content fields and user metadata of a write, S3's spelling of the names.
+    """Return content fields and user metadata of a write, with S3's spelling of the names.
 
     Raises NotSupported for options that change what is stored, OriginAnswer 400 MetadataTooLarge.
     """

@@ -54,7 +54,7 @@ class Upload:
 
 
 async def create_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """CreateMultipartUpload."""
+    """Answer CreateMultipartUpload."""
     headers = kept_headers(request.headers)
     upload_id = uuid.uuid4().hex
     record = {"key": request.ref.key, "headers": headers, "started_s": SystemClock().now_s()}
@@ -65,7 +65,7 @@ async def create_upload(store: Store, request: ForwardRequest) -> ForwardRespons
 
 
 async def upload_part(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """UploadPart."""
+    """Answer UploadPart."""
     upload = await _find(store, request)
     async with store.draft(upload.part(_part_number(request))) as draft:
         promises = await receive(request, draft)
@@ -74,7 +74,7 @@ async def upload_part(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def upload_part_copy(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """UploadPartCopy, of a whole object or of x-amz-copy-source-range."""
+    """Answer UploadPartCopy, of a whole object or of x-amz-copy-source-range."""
     upload = await _find(store, request)
     async with (
         store.read(parse_copy_source(request)) as stored,
@@ -87,7 +87,7 @@ async def upload_part_copy(store: Store, request: ForwardRequest) -> ForwardResp
 
 
 async def complete_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """CompleteMultipartUpload. The 5 MiB minimum of S3 parts is not imposed."""
+    """Answer CompleteMultipartUpload. The 5 MiB minimum of S3 parts is not imposed."""
     upload = await _find(store, request)
     condition = write_condition(request)
     chosen = _chosen_parts(parse_xml(await read_body(request)))
@@ -101,13 +101,13 @@ async def complete_upload(store: Store, request: ForwardRequest) -> ForwardRespo
 
 
 async def abort_upload(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """AbortMultipartUpload."""
+    """Answer AbortMultipartUpload."""
     await _discard(store, await _find(store, request))
     return empty(204)
 
 
 async def list_parts(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """ListParts."""
+    """Answer ListParts."""
     upload = await _find(store, request)
     query = parse_query(request.raw_query)
     marker = bounded_int(query, "part-number-marker", 0, high=MAX_PARTS)
@@ -138,7 +138,7 @@ async def list_parts(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def list_uploads(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """ListMultipartUploads: all of them in one answer, in key order."""
+    """Answer ListMultipartUploads with all uploads at once, in key order."""
     bucket = request.ref.bucket
     query = parse_query(request.raw_query)
     _, encode = url_encoder(query)
@@ -210,7 +210,7 @@ def _part_number(request: ForwardRequest) -> int:
 
 async def _find(store: Store, request: ForwardRequest) -> Upload:
     upload_id = parse_query(request.raw_query).get("uploadId", "")
-    # The id becomes part of a key: only what create_upload makes is let through.
+    # The id becomes part of a key, so only ids that create_upload makes are accepted.
     if len(upload_id) != 32 or not set(upload_id) <= set("0123456789abcdef"):
         raise OriginAnswer(*_NO_SUCH_UPLOAD)
     upload = await _load(store, request.ref.bucket, upload_id)
@@ -235,7 +235,7 @@ async def _load(store: Store, bucket: str, upload_id: str) -> Upload:
 
 
 async def _discard(store: Store, upload: Upload) -> None:
-    # The record goes first: without it the upload does not exist, whatever happens to its parts.
+    # The record goes first: without it the upload no longer exists, whatever happens to its parts.
     await store.remove(upload.record)
     while (page := await store.scan(upload.ref.bucket, _folder(upload.upload_id), "", 1000)).entries:
         for entry in page.entries:

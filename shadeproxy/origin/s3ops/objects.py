@@ -1,7 +1,7 @@
 """Operations on one object: get, head, put, delete, copy; and DeleteObjects.
 
-Source: the API page of each operation. Metadata that cannot be kept is refused (NotSupported), never
-dropped in silence.
+Source: the API page of each operation. Metadata that cannot be kept is refused (NotSupported), never silently
+dropped.
 """
 
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ _OVERRIDES = {
 
 @asynccontextmanager
 async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """GetObject and HeadObject, with one range or a part number, and preconditions; a HEAD has no chunks."""
+    """Answer GetObject or HeadObject: one range or part number, preconditions; a HEAD has no chunks."""
     async with store.read(request.ref) as stored:
         meta = stored.meta
         conditions = _conditions(request)
@@ -71,7 +71,7 @@ async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[For
 
 
 async def put_object(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """PutObject, with If-Match and If-None-Match: *."""
+    """Answer PutObject, with If-Match and If-None-Match: *."""
     headers = kept_headers(request.headers)
     condition = write_condition(request)
     async with store.draft(request.ref) as draft:
@@ -81,7 +81,7 @@ async def put_object(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def receive(request: ForwardRequest, draft: Draft) -> Promises:
-    """Write the request's body to ``draft``. Raises OriginAnswer 400 when it is not what was promised."""
+    """Write the request's body to ``draft``. Raises OriginAnswer 400 if it breaks a promise."""
     promises = Promises(request)
     if request.body is not None:
         async for chunk in request.body:
@@ -99,7 +99,7 @@ async def delete_object(store: Store, request: ForwardRequest) -> ForwardRespons
 
 
 async def delete_objects(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """DeleteObjects: each key answers for itself; ``Quiet`` leaves out what went well."""
+    """Answer DeleteObjects: each key has its own result; ``Quiet`` leaves out the successes."""
     promises = Promises(request)
     body = await read_body(request)
     promises.update(body)
@@ -138,7 +138,7 @@ async def _delete_one(store: Store, ref: ObjectRef, version: str) -> OriginAnswe
 
 
 async def copy_object(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """CopyObject, with x-amz-metadata-directive and the x-amz-copy-source-if-* conditions."""
+    """Answer CopyObject, with x-amz-metadata-directive and the x-amz-copy-source-if-* conditions."""
     source = parse_copy_source(request)
     replace = (header(request, "x-amz-metadata-directive") or "COPY").upper() == "REPLACE"
     if source == request.ref and not replace:
@@ -165,14 +165,14 @@ async def copy_span(stored: Stored, draft: Draft, span: Span) -> None:
 
 
 def copy_result(meta: ObjectMeta) -> list[str]:
-    """ETag and LastModified of a copy."""
+    """Return ETag and LastModified of a copy."""
     modified = parse_http_date(meta.header("Last-Modified"))
     modified_s = 0.0 if modified is None else modified.timestamp()
     return [text("LastModified", iso_date(modified_s)), text("ETag", meta.etag)]
 
 
 def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
-    """Raises OriginAnswer 412, also where a GET would say 304 (CopyObject API page)."""
+    """Raise OriginAnswer 412, even where a GET would answer 304 (CopyObject API page)."""
     prefix = "x-amz-copy-source-if-"
     conditions = Conditions(
         if_match=header(request, prefix + "match"),
@@ -185,7 +185,7 @@ def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
 
 
 def write_condition(request: ForwardRequest) -> WriteCondition:
-    """If-Match and If-None-Match of a write; S3 knows only ``*`` for the latter."""
+    """Return If-Match and If-None-Match of a write; S3 knows only ``*`` for the latter."""
     if_none_match = header(request, "if-none-match")
     if if_none_match not in {None, "*"}:
         raise NotSupported('If-None-Match of a write must be "*"')
@@ -210,8 +210,9 @@ def _resolve(wanted: RangeSpec, size_bytes: int) -> Span:
 
 
 def _part(query: dict[str, str], wanted: RangeSpec | None, size_bytes: int) -> RangeSpec | None:
-    """The range that a part number stands for. A store keeps no parts, so every object has one; S3 says so of
-    objects that were put whole. An empty one is answered without a range: CRT clients ask so for it.
+    """Return the range of a part number. A store keeps no parts, so every object has one, as S3 says of
+    objects that were put whole. An empty object is answered without a range: CRT clients ask for it in this
+    way.
     """
     if wanted is not None:
         raise OriginAnswer(

@@ -1,4 +1,4 @@
-"""``StoreOrigin``: any Store as an Origin. Names, rights and spans are checked here, once for all stores."""
+"""``StoreOrigin``: any Store as an Origin. It checks names, rights and spans once for all stores."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -19,7 +19,7 @@ class StoreOrigin:
         self._described = described
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        del upstream  # a plain store has no accounts: the listener's rights are all there is
+        del upstream  # a plain store has no accounts: only the listener's rights apply
         _refuse_reserved(ref)
         return await self.store.stat(ref)
 

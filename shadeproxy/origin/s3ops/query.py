@@ -8,7 +8,7 @@ from shadeproxy.origin.base import ForwardRequest
 
 
 def parse_query(raw_query: str) -> dict[str, str]:
-    """Decoded parameters; the first of a repeated name counts, as in S3.
+    """Return decoded parameters; the first of a repeated name counts, as in S3.
 
     Raises InvalidRequest for octets that are not UTF-8.
     """
@@ -24,7 +24,7 @@ def parse_query(raw_query: str) -> dict[str, str]:
 
 
 def field(headers: Headers, name: str) -> str | None:
-    """First value of a header field, or None."""
+    """Return the first value of a header field, or None."""
     return next((value for found, value in headers if found.lower() == name), None)
 
 
@@ -33,7 +33,7 @@ def header(request: ForwardRequest, name: str) -> str | None:
 
 
 def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int = 0, high: int) -> int:
-    """A decimal parameter, cut to ``high``. Raises OriginAnswer 400 InvalidArgument."""
+    """Return a decimal parameter, cut to ``high``. Raises OriginAnswer 400 InvalidArgument."""
     raw = parameters.get(name, "")
     if not raw:
         return default
@@ -43,7 +43,7 @@ def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int
 
 
 def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
-    """The encoding-type asked for, and whether keys are to be URL-encoded."""
+    """Return the requested encoding-type, and whether keys must be URL-encoded."""
     encoding = parameters.get("encoding-type")
     if encoding not in {None, "", "url"}:
         raise OriginAnswer(400, "InvalidArgument", 'encoding-type must be "url".')
@@ -51,5 +51,5 @@ def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
 
 
 def encode_key(key: str, *, encode: bool) -> str:
-    """A key for a listing: as S3 does, "/" and unreserved characters stay."""
+    """Return a key for a listing; as in S3, "/" and unreserved characters stay."""
     return quote(key, safe="/-_.~*") if encode else key

@@ -1,6 +1,6 @@
-"""Which operation a request is: one table from (method, level, sub-resources) to functions.
+"""The operation of a request: one table from (method, level, sub-resources) to functions.
 
-What is not in the table, or asks for something the operation here cannot do, is NotSupported: the listener
+A request that is not in the table, or needs more than its operation can do, is NotSupported: the listener
 answers 501, never silence.
 """
 
@@ -15,7 +15,7 @@ from shadeproxy.origin.s3ops.store import RESERVED, Store
 
 Operation = Callable[[Store, ForwardRequest], Awaitable[ForwardResponse]]
 
-# Parameters that select nothing: they refine a listing or a get, or name the operation for logs.
+# Parameters that select no operation: they refine a listing or a get, or name the operation for logs.
 _REFINEMENTS = {
     "x-id", "prefix", "delimiter", "encoding-type", "max-keys", "marker", "continuation-token",
     "start-after", "fetch-owner", "max-parts", "part-number-marker", "max-uploads", "key-marker",
@@ -50,7 +50,7 @@ _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
 
 @asynccontextmanager
 async def route(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Carry out ``request`` on ``store``; OriginAnswer becomes the XML answer that S3 would give."""
+    """Carry out ``request`` on ``store``; an OriginAnswer becomes the XML answer that S3 would give."""
     async with AsyncExitStack() as stack:
         try:
             response = await _dispatch(store, request, stack)

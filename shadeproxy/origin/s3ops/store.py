@@ -1,10 +1,9 @@
 """The protocol of a plain object store: named blobs in buckets, nothing of S3.
 
-Who guarantees what: the *store* makes ``publish`` atomic (a reader sees the old version or the new one,
-never a part), keeps an opened version readable or raises, and answers a missing bucket or key with
-OriginAnswer 404. The *caller* (origin.py, the operations) checks names, preconditions of reads and spans.
-Keys that begin with RESERVED hold the caller's own state (uploads); listings show them only when the
-prefix begins with RESERVED too.
+The *store* makes ``publish`` atomic (a reader sees the old version or the new one, never a part), keeps an
+opened version readable or raises, and answers a missing bucket or key with OriginAnswer 404. The *caller*
+(origin.py, the operations) checks names, preconditions of reads and spans. Keys that begin with RESERVED hold
+the caller's own state (uploads); listings show them only when the prefix begins with RESERVED too.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -37,13 +36,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class WriteCondition:
-    """What must hold of the current version for a write: its ETag, or that there is none."""
+    """A condition on the current version for a write: its ETag, or that there is none."""
 
     if_match: str | None = None
     if_absent: bool = False
 
     def check(self, current: ObjectMeta | None) -> None:
-        """Raises OriginAnswer 412 PreconditionFailed, or 404 for If-Match on a missing key."""
+        """Raise OriginAnswer 412 PreconditionFailed, or 404 for If-Match on a missing key."""
         if self.if_match is not None:
             if current is None:
                 raise no_such_key()
@@ -57,7 +56,7 @@ ANY_VERSION = WriteCondition()
 
 
 class Draft(Protocol):
-    """An object that is being written; nobody sees it before ``publish``."""
+    """An object that is being written; readers do not see it before ``publish``."""
 
     async def write(self, chunk: bytes) -> None:
         """Append ``chunk``."""
@@ -74,11 +73,11 @@ class Store(Protocol):
     async def buckets(self) -> Sequence[BucketEntry]: ...
 
     async def create_bucket(self, name: str) -> None:
-        """Raises OriginAnswer 409 when it exists."""
+        """Create a bucket. Raises OriginAnswer 409 when it exists."""
         ...
 
     async def delete_bucket(self, name: str) -> None:
-        """Raises OriginAnswer 409 when it is not empty."""
+        """Delete a bucket. Raises OriginAnswer 409 when it is not empty."""
         ...
 
     async def stat(self, ref: ObjectRef) -> ObjectMeta: ...

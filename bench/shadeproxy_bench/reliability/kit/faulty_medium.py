@@ -1,8 +1,7 @@
-"""``FaultyCalls``: a medium that misbehaves on order, for tests and for ``make chaos``.
+"""``FaultyCalls``: a medium that fails on request, for tests and for ``make chaos``.
 
-It wraps other ``Calls``, and never invents bytes:
-a write is refused, cut short or late, a hole is not punched, a read fails or is late. That bytes come back
-other than they were written is not among them: no call does that.
+It wraps other ``Calls``. A write is refused, cut short or late; a hole is not punched; a read fails or is
+late. It never changes bytes: no system call does that.
 """
 
 import errno
@@ -18,7 +17,7 @@ Data = bytes | bytearray | memoryview
 
 
 class MediumFault(StrEnum):
-    """What goes wrong with one call; the first word says with which."""
+    """One fault of one call; the first word names the call."""
 
     READ_EIO = "read: EIO"
     READ_SLOW = "read: slow"
@@ -45,7 +44,9 @@ _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
 
 class FaultyCalls:
-    """``inner``, with the faults of ``schedule``. Used by several threads. ``slow_s``: of a slow call."""
+    """``inner`` with the faults of ``schedule``; safe for several threads. ``slow_s``: time of a
+    slow call.
+    """
 
     def __init__(
         self, schedule: Schedule[MediumFault], *, inner: Calls = SYSTEM, slow_s: float = 0.05
@@ -75,7 +76,7 @@ class FaultyCalls:
         self._inner.flush(descriptor)
 
     def _suffer(self, operation: str) -> MediumFault | None:
-        """The fault of this call, if any; one that is an error is raised, a slow one waited for."""
+        """Take the next fault from the schedule and return it; raise an error, sleep for a slow call."""
         fault = self.schedule.next(operation)
         if fault in _SLOW:
             time.sleep(self._slow_s)
@@ -91,5 +92,5 @@ def scheduled(
     seed: int = 0,
     noted: Callable[[MediumFault], None] = lambda _fault: None,
 ) -> Schedule[MediumFault]:
-    """A schedule for ``FaultyCalls``; see ``kit/schedule.py``."""
+    """Return a schedule for ``FaultyCalls``; see ``kit/schedule.py``."""
     return Schedule(MediumFault.startswith, script=script, rates=rates, seed=seed, noted=noted)

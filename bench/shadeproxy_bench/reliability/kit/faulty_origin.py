@@ -1,8 +1,8 @@
-"""``FaultyOrigin``: an origin that misbehaves on order, for tests and long runs.
+"""``FaultyOrigin``: an origin that fails on request, for tests and long runs.
 
-Faults come from a script (one entry per call, in order, then none) or from a seeded draw; the same seed
-gives the same faults. It never invents bytes: what it yields is what the inner origin yielded, delayed, cut,
-under another ETag or length, or with one bit flipped.
+Faults come from a script (one entry per call, in order, then none) or from a seeded draw; the same seed gives
+the same faults. It never invents bytes: it yields the inner origin's bytes, delayed, cut, under another ETag
+or length, or with one bit flipped.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from shadeproxy.origin.base import (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one call; the fields combine.
+    """The faults of one call; the fields combine.
 
     ``delay_s`` before anything happens; ``error`` instead of an answer; ``cut_after_bytes``: BodyCutShort
-    there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces
-    of this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
-    ``flip_bit_at``: the last bit of that byte of the body is another; ``short_by_bytes``: the object is said
-    to be so much shorter, and so much of its end does not come (negative: longer, and it is cut short).
+    there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces of
+    this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
+    ``flip_bit_at``: the last bit of that byte of the body is flipped; ``short_by_bytes``: the answer claims
+    an object shorter by this and omits the end (negative: a longer one, and the body is cut short).
     """
 
     delay_s: float = 0.0
@@ -55,7 +55,7 @@ class FaultyOrigin:
     """``inner`` with ``delay_s`` on every call, then scripted faults, then drawn ones.
 
     ``rate``: probability that a call after the script's end suffers one of ``faults``. ``stalled`` is set
-    when a body stands still. ``calls`` counts all calls.
+    when a body stalls. ``calls`` counts all calls.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FaultyOrigin:
         self.calls = 0
 
     def enqueue(self, *faults: Fault | None) -> None:
-        """Add to the script."""
+        """Append to the script."""
         self._script.extend(faults)
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
@@ -164,7 +164,7 @@ class FaultyOrigin:
 
 
 def _spoils(fault: Fault) -> bool:
-    """Whether the body itself suffers."""
+    """Return whether the body itself suffers."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
     return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 
