@@ -38,13 +38,13 @@ _PAUSE_S = 0.02
 _SPARE = 2  # some wanted pages win no place, or came meanwhile
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
-_MOST_READY = 4  # as 1 / n of the capacity of all tiers
+_MOST_READY = 4  # 1 / n of the capacity of all tiers
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
 _REFUSALS_IN_A_ROW = 32  # each may concern its object alone; so many do not
 _FIRST_PAUSE_S = 0.1
-_MOST_DOUBLINGS = 10  # of a number that grows for as long as the origin is away
+_MOST_DOUBLINGS = 10  # limit for a number that grows for as long as the origin is away
 _MOST_PAUSE_S = 5.0
 _FAULT_PAUSE_S = 5.0
 

@@ -23,7 +23,7 @@ _MOST_NEW = 512
 """Samples looked up in one look: about 2 ms."""
 
 _MOST_PAGES = 1024
-"""Pages looked up in one look, as many ms. Of a longer sample only so many are prefetched."""
+"""Pages looked up in one look, as many ms. Also the most pages prefetched of one sample."""
 
 _MOST_WANTED = 1024
 """Maximum missing pages remembered: more than are fetched before the next look."""
@@ -55,7 +55,7 @@ class Walk:
         self._left: int | None = None
         self._read = 0
         self._state = np.zeros(0, dtype=np.uint8)  # by sample
-        self._needs: dict[int, list[Need]] = {}  # of the samples that lack pages
+        self._needs: dict[int, list[Need]] = {}  # missing pages, by sample
         self._known_s = now_s
         self._looks = 0
         self._looked = np.zeros(0, dtype=np.uint32)  # by sample: the last look that listed it

@@ -55,8 +55,7 @@ def require_epochs(trace: Trace, announce: Announce) -> None:
 
 
 class NextUses:
-    """Next uses by time. ``begin`` the blocks of a trace in order, then ask at reads of the block, in
-    order."""
+    """Next uses by time. ``begin`` the blocks of a trace in order, then ask at their reads in order."""
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
         """Raise ConfigError when orders come by epochs and the trace has no epochs."""
