@@ -24,7 +24,7 @@ from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
 
-_SHARE = 0.5  # of the memory for pages on their way; the rest is left to demand reads
+_SHARE = 0.5  # share of the memory for pages on their way; the rest is left to demand reads
 
 
 class Need(NamedTuple):

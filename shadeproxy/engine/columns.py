@@ -39,8 +39,8 @@ REST = np.dtype(
     [
         ("body_bytes", np.int64),
         ("validated_s", np.float64),
-        ("generation", np.int64),  # of the slot: plus one for every page it holds
-        # Of the slot: changes whenever its page comes, moves, leaves or is marked stale.
+        ("generation", np.int64),  # plus one for every page that the slot holds
+        # A slot's stamp changes whenever its page comes, moves, leaves or is marked stale.
         ("stamp", np.int64),
         ("position", np.int32),  # in its tier's members
         ("unverified", np.bool_),  # body hash not checked since recovery

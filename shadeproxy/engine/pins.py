@@ -115,7 +115,7 @@ class Pins:
     def _rule_of_group(self, bucket: str, head: str) -> bool | None:
         if not self._rules.any_pins:
             return False
-        verdicts: set[bool] = set()  # of rules that decide on some of the keys
+        verdicts: set[bool] = set()  # values of ``pin`` in rules that decide on some of the keys
         for rule in self._rules:
             if not fnmatchcase(bucket, rule.bucket):
                 continue

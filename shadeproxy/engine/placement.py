@@ -33,7 +33,7 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
-_MOST_UNREAD = 0.5  # of the capacity: pages that are read again need places too
+_MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
 

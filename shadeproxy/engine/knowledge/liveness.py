@@ -16,7 +16,7 @@ _GAPS = 4
 _GONE_S = 20.0
 _START_S = 300.0  # time until the first read: indexing a dataset, compiling a model
 _SHORT_GAP_S = 1.0  # far below gaps that matter, so that a busy job costs almost nothing
-_HALF_LIFE_S = 60.0  # of a gap: soon after a pause the limit is as short as before
+_HALF_LIFE_S = 60.0  # half-life of a gap: soon after a pause the limit is as short as before
 
 
 class Silence(NamedTuple):

@@ -1,7 +1,7 @@
 """Lookup for one dataset: from reads to samples, and from pages to their next use.
 
 Law: it never changes. A read is identified by its object and first byte; in a dataset of whole objects the
-first byte does not matter. Of samples with the same bytes, the first stands for all.
+first byte does not matter. The first of several samples with the same bytes stands for all.
 """
 
 import numpy as np
