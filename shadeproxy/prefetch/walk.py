@@ -123,7 +123,7 @@ class Walk:
             self._looked = np.append(self._looked, np.zeros(count, dtype=np.uint32))
 
     def _note_reach(self, ids: NDArray[np.uint32]) -> None:
-        """Note how far into the last look lay the samples that have been read since."""
+        """Note the furthest place in the last look of a sample that is no longer coming."""
         self._looks += 1
         self._looked[ids] = self._looks
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
