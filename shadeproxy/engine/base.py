@@ -237,17 +237,17 @@ class ReadsNow(Protocol):
     def lend(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
-        """Return bytes for sendfile, else as ``take``; None also if the page is short or cannot be sent."""
+        """Do as ``take``, but for sendfile; None also if the page is short or cannot be sent."""
         ...
 
     def lend_across(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[Loan, ...] | None:
-        """Return slices as ``lend`` does, for a ``span`` from the handle's page into one of the next few."""
+        """Do as ``lend`` for a ``span`` that ends in one of the next few pages. Return their slices."""
         ...
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of the page's record, else as ``take``."""
+        """Do as ``take``, but return the place of the page's record."""
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
@@ -274,7 +274,7 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """Return the places of the bytes, in order, else as ``hit``."""
+        """Do as ``hit``, but return the places of the bytes, in order."""
         ...
 
     def find_samples(

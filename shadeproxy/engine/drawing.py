@@ -24,7 +24,7 @@ class Drawable(Protocol):
 
     generation: NDArray[np.int64]
     last_use: NDArray[np.float64]
-    # By element, for one page at a time.
+    # Memoryviews of the same columns: faster for one page at a time.
     tiers: "memoryview[int]"
     generations: "memoryview[int]"
     last_uses: "memoryview[float]"

@@ -171,7 +171,7 @@ class Flight:
     def refuse_late(self) -> None:
         """Fail the waiters whose deadline has passed, and no others.
 
-        Once the first byte has come, a waiter (as for a body that has to be verified) has a window longer.
+        After the first byte a waiter (for a body that has to be verified, say) has one window more.
         """
         arriving = self.filled > 0
         waiting, self._waiting = self._waiting, []

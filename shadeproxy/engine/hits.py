@@ -138,7 +138,7 @@ class Hits:
     def lend(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
-        """Return bytes for sendfile, else as ``take``."""
+        """Do as ``take``, but return a slice for sendfile."""
         if ticket.lender is None or not self._is_readable(ticket, now_s):
             return None
         start, stop = ticket.start, ticket.stop
@@ -151,7 +151,7 @@ class Hits:
     def lend_across(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[Loan, ...] | None:
-        """Return slices as ``lend``, over at most MOST_PAGES pages of one version and tier, as one read."""
+        """Do as ``lend``, over at most MOST_PAGES pages of one version and tier, recorded as one read."""
         tickets = [ticket]
         while (first := tickets[-1].first + self.page_size) < span.stop:
             after = self.ticket(ticket.ref, first, now_s) if len(tickets) < MOST_PAGES else None
@@ -171,7 +171,7 @@ class Hits:
         return tuple(loans)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Return the place of the page's record, else as ``take``. The page need not be in the page cache."""
+        """Do as ``take``, but return the record's place. The page need not be in the page cache."""
         if not self._is_good(ticket, now_s):
             return None
         if ticket.place is None:

@@ -123,12 +123,12 @@ class Recovery:
             self._news[object_hash] = etag_hash
 
     def distrust(self, bucket: str, namespace: str) -> None:
-        """Mark pages of a bucket that are still recovered as stale."""
+        """Mark pages of a bucket stale when they are recovered from now on."""
         if self._coming:
             self._distrusted.add((bucket, namespace))
 
     def distrust_all(self) -> None:
-        """Mark pages of all buckets that are still recovered as stale."""
+        """Mark pages of all buckets stale when they are recovered from now on."""
         self._all_distrusted = self._coming
 
     # ------------------------------------------------------------------ pages

@@ -21,11 +21,11 @@ from shadeproxy.policy.base import Column
 
 _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
-_NEAR_SHARE = 8  # of an epoch; with this a false order matches by chance for a quarter of its reads
+_NEAR_SHARE = 8  # 1 / n of an epoch; with this a false order matches by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
 _SETTLED_LEAST = 8  # for a slow job: the median of these is unlikely to be an unannounced read
 _SETTLED_AFTER_S = 0.5
-_SETTLED_SHARE = 4  # of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it
+_SETTLED_SHARE = 4  # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and stay near it
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64

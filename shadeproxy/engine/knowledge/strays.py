@@ -1,4 +1,4 @@
-"""Unannounced reads: reads of one job that its order has not near the job's place.
+"""Unannounced reads: reads of one job that its order does not have near the job's place.
 
 They serve to find the job elsewhere in its order. Law: each search in vain delays the next one, so a false
 order costs next to nothing.
