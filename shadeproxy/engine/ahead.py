@@ -1,8 +1,8 @@
-"""What the engine offers to whoever fetches pages before they are asked for (the package prefetch).
+"""Port through which the package prefetch fetches pages before they are asked for.
 
-Laws: a page comes by the same flights as a demand read's, with the credentials that the proxy reads its
-namespace with and Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is told,
-never raised; nothing here decides what is worth fetching.
+Laws: a page is fetched by the same flights as for a demand read, with the credentials that the proxy reads
+its namespace with and Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is
+reported, never raised; prefetch alone decides which pages are worth fetching.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from shadeproxy.engine.newcomers import Newcomers
 from shadeproxy.engine.versions import Versions
 from shadeproxy.telemetry.stats import Stats
 
-_SHARE = 0.5  # of the memory for pages on their way; a demand read finds the rest
+_SHARE = 0.5  # share of the memory for pages on their way; the rest is left to demand reads
 
 
 class Need(NamedTuple):
@@ -37,7 +37,7 @@ class Need(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """How it ended. ``meta`` None: the origin did not get as far as telling it."""
+    """The result of a fetch. ``meta`` None: it failed before the origin sent metadata."""
 
     meta: ObjectMeta | None
     size_bytes: int
@@ -46,7 +46,7 @@ class Fetched(NamedTuple):
 
 
 class Ahead:
-    """Pages of ``page_size`` bytes for later."""
+    """Prefetch port for pages of ``page_size`` bytes."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Ahead:
         self._filling = filling
         self._versions = versions
         self.cacheable = cacheable
-        """Whether anything of an object is stored now."""
+        """Return whether pages of an object may be stored now."""
         self._ledger = ledger
         self._stats = stats
         self._begun: set[Flight] = set()
 
-    # ------------------------------------------------------------------ who is told
+    # ------------------------------------------------------------------ listeners
 
     def on_part(self, listener: Callable[[ObjectRef, ObjectMeta, Span], None]) -> None:
-        """Call ``listener`` for each demand read of a part of an object of several pages that was no hit."""
+        """Call ``listener`` for each demand read of a part of a multi-page object that was no hit."""
         self._filling.on_part = listener
 
     def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
@@ -83,11 +83,11 @@ class Ahead:
         self._filling.on_wanted = listener
 
     def on_late(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when a reader asks for a page that is still being fetched ahead."""
+        """Call ``listener`` when a reader asks for a page that is still being prefetched."""
         self._filling.on_late = listener
 
     def on_first_use(self, listener: Callable[[int, int], None]) -> None:
-        """Call ``listener`` with object hash and number of each page that came ahead and is now read."""
+        """Call ``listener`` with object hash and number of each prefetched page at its first read."""
         table = self._cache.residents
 
         def note(slot: int) -> None:
@@ -95,13 +95,13 @@ class Ahead:
 
         self._cache.transfers.on_first_use = note
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ questions
 
     def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
-        """The pages of ``span`` (None: of the whole object) in turn, as far as is known; None in place of
-        those that need not be fetched. Ask only for so many as there is time for: objects may have thousands.
+        """Yield the pages of ``span`` (None: of the whole object), with None for those that need no fetch.
 
-        Of an object of which nothing is known that is its first page.
+        Take no more than there is time for: objects may have thousands of pages. Without a known size, only
+        the first page is yielded.
         """
         if not self.cacheable(ref):
             return iter(())
@@ -117,12 +117,12 @@ class Ahead:
         return self._lacking(ref, hashed, numbers, meta)
 
     def lacks(self, need: Need) -> bool:
-        """Whether that page is still neither resident nor on its way."""
+        """Return whether that page is still neither resident nor on its way."""
         occupant = self._cache.residents.occupant(need.object_hash, need.number)
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
-        """Those of the pages ``numbers`` of a version that would have to be fetched."""
+        """Return those of the pages ``numbers`` of a version that would have to be fetched."""
         if not self.cacheable(ref):
             return []
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
@@ -130,9 +130,9 @@ class Ahead:
     def winners(
         self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
     ) -> NDArray[np.bool_]:
-        """Which of the pages would win a place, were they to come in this order after ``pending_bytes``.
+        """Return which pages would win a place if they came in this order after ``pending_bytes``.
 
-        ``guess_bytes``: the length of a page of which it is not known. ``earned``: see ``Placement.winners``.
+        ``guess_bytes``: the length to assume where it is not known. ``earned``: see ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
         newcomers = Newcomers(
@@ -144,25 +144,25 @@ class Ahead:
         return self._cache.placement.winners(newcomers, pending_bytes, earned=earned)
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Whether a page of another version is resident or being written."""
+        """Return whether a page of another version is resident or being written."""
         return self._cache.holds_other_version(ref, etag)
 
     async def check(self, ref: ObjectRef) -> None:
-        """Ask the origin which version it has, and drop what is cached of others. Raises OriginError."""
+        """Ask the origin for its version, and drop cached pages of others. Raises OriginError."""
         await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
 
     def wins(self, need: Need) -> bool:
-        """Whether a page would win a place."""
+        """Return whether a page would win a place."""
         return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
     @property
     def capacity_bytes(self) -> int:
-        """What all tiers hold together."""
+        """Capacity of all tiers together."""
         return sum(medium.tier.capacity_bytes for medium in self._cache.media)
 
     @property
     def free_bytes(self) -> int:
-        """Room that displaces nothing."""
+        """Room that displaces no page."""
         return self._cache.placement.free_bytes()
 
     @property
@@ -172,25 +172,25 @@ class Ahead:
 
     @property
     def flying(self) -> int:
-        """Pages on their way, whoever wants them."""
+        """Number of pages on their way, for readers or for prefetch."""
         return len(self._filling.flights)
 
     async def recovered(self) -> None:
-        """Return once all that is resident is known."""
+        """Return once recovery has read all segments."""
         await self._cache.recovered()
 
     def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
-        """Whether memory for so many bytes on their way is to spare, ``pending_bytes`` being begun: a fetch
-        takes its memory only when it runs.
+        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: of begun fetches,
+        which take their memory only when they run.
         """
         ledger = self._ledger
         taken_bytes = max(ledger.taken_bytes, pending_bytes)
         return not ledger.waiting and taken_bytes + size_bytes <= ledger.capacity_bytes * _SHARE
 
-    # ------------------------------------------------------------------ bringing it
+    # ------------------------------------------------------------------ fetches
 
     def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
-        """Bring a page that is lacking. ``ended`` is called once, unless it is given up before."""
+        """Fetch a page that is missing. ``ended`` is called once, unless ``give_up`` comes before."""
         meta = self._versions.known_now(need.ref)
         upstream = self._upstreams.get(need.ref.namespace, NOBODY)
         flight, coalesced = self._filling.join(
@@ -203,19 +203,19 @@ class Ahead:
         return flight
 
     def keep(self, need: Need) -> None:
-        """A page that ``begin`` stored was asked for by name: whether it is read says nothing of guesses."""
+        """Count a stored page as warmed: it was asked for by name, so it says nothing about guesses."""
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
             self._cache.residents.unread.discard(slot)
             self._stats.record_prefetch("warmed")
 
     def give_up(self, flight: Flight) -> None:
-        """Want a page no more: its read ends if no reader joined it."""
+        """Leave a flight: its read ends if no reader joined it."""
         if flight in self._begun:
             self._leave(flight, "wasted")
 
     def note_fault(self) -> None:
-        """Who decides what to fetch failed at it."""
+        """Count an error in the code that decides what to fetch."""
         self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
@@ -223,13 +223,13 @@ class Ahead:
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
             return
-        # Before it is left, and with it forgets why it failed.
+        # Read the results first: leaving the flight clears its error.
         fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
         self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
         ended(fetched)
 
     def _leave(self, flight: Flight, outcome: str) -> None:
-        """``outcome``: what became of it, unless a reader joined, or it is stored and waits for one."""
+        """Leave a flight. ``outcome`` is counted, unless a reader joined it or its page was stored."""
         self._begun.discard(flight)
         if flight.intent is Intent.PREFETCH and not flight.stored:
             self._stats.record_prefetch(outcome)

@@ -1,9 +1,9 @@
-"""What the listeners see of the engine, and nothing else.
+"""The engine's interface to the listeners.
 
-The flow of a GET: ``async with engine.open(request) as reading`` returns once the metadata is known (from
-the cache, or from the headers of the origin's answer whose body is still arriving); the listener decides
-status and span from ``reading.meta``; then ``reading.body(span)`` yields the bytes. Leaving the context
-releases everything, whatever was read.
+The flow of a GET: ``async with engine.open(request) as reading`` returns once the metadata is known (from the
+cache, or from the headers of the origin's answer whose body is still arriving); the listener chooses status
+and span by ``reading.meta``; then ``reading.body(span)`` yields the bytes. Leaving the context releases
+everything, however much was read.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -30,7 +30,7 @@ from shadeproxy.engine.verdicts import Grant
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.tiers.base import Lender, Lent, Location, Place, Tier
 
-if TYPE_CHECKING:  # it builds on this module
+if TYPE_CHECKING:  # that module imports this one
     from shadeproxy.engine.sample_places import FoundSamples
 
 NO_CONDITIONS = Conditions()
@@ -39,11 +39,11 @@ NO_CONDITIONS = Conditions()
 class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
-    ``range`` is what the client asked (None: the whole object); the engine uses it to fetch the right
-    page first. ``conditions``: with them metadata is learned by HEAD rather than by a body that may not
-    be wanted, and no page is fetched for an answer that will be 304 or 412. ``force_check``: ask the
-    origin whether the cached version is current (``Cache-Control: no-cache``). ``upstream``: whose rights
-    at the origin count. ``grant``: what it takes to be answered, HEAD where no byte of the body is asked for.
+    ``range``: as the client sent it (None: the whole object); the engine fetches its page first.
+    ``conditions``: with them metadata comes from a HEAD, as the body may not be wanted, and no page is
+    fetched for a 304 or 412. ``force_check``: ask the origin whether the cached version is current
+    (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``:
+    the right that the client needs; HEAD where no byte of the body is asked for.
     """
 
     ref: ObjectRef
@@ -76,19 +76,19 @@ class Hit(NamedTuple):
 
 
 NO_HIT = Hit(Source.RAM, ())
-"""An answer without a body, from what is known of an object."""
+"""An answer without a body, from metadata alone."""
 
 
 class Resident:
-    """A ticket for one resident page: found once, answered again at the cost of a comparison.
+    """Page handle: a validated resident page, checked again by comparing one stamp.
 
-    ``fresh_until_s``: Unix time from which on its rule wants more than the cache to answer. ``slot`` and
-    ``stamp``: good as long as ``Residents.stamps[slot]`` is ``stamp``; then ``window[start:stop]`` is the
-    page's body, to be copied, or pinned through ``tier``, before anything else runs. ``first``: the byte of
-    the object that the page begins with. ``can_wait``: touching it may wait for a device, so ask
-    ``tier.is_hot`` first. ``lender``: the blocks of it that may be sent. ``place``: where a process on this
-    host finds it, once somebody asked. ``noted``: how it was noted last (notes.py). ``lent``: whether all
-    that may be sent is marked as lent.
+    ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``slot`` and ``stamp``: the
+    handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. Then ``window[start:stop]`` is the
+    page's body; copy it, or pin it through ``tier``, before anything else runs. ``first``: the page's first
+    byte within the object. ``can_wait``: touching the body may wait for a device, so ask ``tier.is_hot``
+    first. ``lender``: the blocks that may leave by sendfile. ``place``: the page's place for other processes
+    on this host, once asked for. ``noted``: its last row for the access log (notes.py). ``lent``: True if all
+    sendable blocks are marked as lent.
     """
 
     __slots__ = (
@@ -135,19 +135,19 @@ class Resident:
 
     @property
     def whole(self) -> bool:
-        """Whether the page is all of its object."""
+        """True if the page is all of its object."""
         return self.stop - self.start == self.meta.size
 
     def holds(self, span: Span) -> bool:
-        """Whether ``span`` of the object lies within the page."""
+        """Return whether ``span`` of the object lies within the page."""
         return self.first <= span.start and span.stop <= self.first + self.stop - self.start
 
 
 class Loan(NamedTuple):
-    """Bytes ``[start, stop)`` of a ticket's file, which are also those of its window.
+    """Sendfile slice: bytes ``[start, stop)`` of a page handle's file, the same as those of its window.
 
-    Of them ``[first, last)`` may be sent by sendfile, now; what is to leave later, or by another way, must be
-    of the view that ``pin`` makes. ``file``: None where nothing may.
+    ``[first, last)`` may leave by sendfile, at once. Send other bytes, or later ones, from the view of
+    ``pin``. ``file``: None where no byte may leave by sendfile.
     """
 
     ticket: Resident
@@ -158,16 +158,16 @@ class Loan(NamedTuple):
     stop: int
 
     def pin(self) -> memoryview:
-        """The bytes, pinned. Raises TierError."""
+        """Return the bytes, pinned. Raises TierError."""
         ticket = self.ticket
         return ticket.tier.pin(ticket.location)[self.start - ticket.start : self.stop - ticket.start]
 
 
 class Located(NamedTuple):
-    """Where a process on this host finds a piece of an object.
+    """The place of a piece of an object, for another process on this host.
 
-    It copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
-    ``header_offset``: the copy is right if these equal ``header``, and only then.
+    That process copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
+    ``header_offset``. The copy is right only if these equal ``header``.
     """
 
     source: Source
@@ -183,71 +183,71 @@ class Reading(Protocol):
 
     @property
     def meta(self) -> ObjectMeta:
-        """Its ``size`` is UNKNOWN_BYTES where the origin does not tell; then the body is read whole."""
+        """Metadata; its ``size`` is UNKNOWN_BYTES if the origin sent none: then read the body whole."""
         ...
 
     @property
     def source(self) -> Source:
-        """Where the answer comes from: the value of ``x-shade-cache``."""
+        """Source of the answer: the value of ``x-shade-cache``."""
         ...
 
     def body(self, span: Span) -> AsyncIterator[memoryview]:
-        """The bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
+        """Yield the bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
 
-        Raises OriginError when the rest cannot be had (cut short, changed): what was yielded so far is
-        right, and the answer must be aborted, not finished. An empty span yields nothing.
+        Raises OriginError when the rest is missing (cut short, changed). The bytes yielded so far are right,
+        but the answer must be aborted, not finished. An empty span yields nothing.
         """
         ...
 
 
 class ReadsNow(Protocol):
-    """What is answered without waiting: the engine, or a process beside it (reader.py)."""
+    """Reads without waiting: by the engine, or by a worker process (reader.py)."""
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """Metadata that may answer without asking anybody; None: ``open`` or ``stat`` must be asked."""
+        """Return metadata that may answer without asking the origin; None: call ``open`` or ``stat``."""
         ...
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
-        """The tier that a HEAD names: of the first page, RAM when none is resident."""
+        """Return the tier for the answer to a HEAD: that of the first page, RAM when none is resident."""
         ...
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
-        """The bytes of ``span`` without waiting, counted as one demand read; ``meta`` is what
-        ``usable_now`` just answered. None, and nothing counted: a page is not resident, cannot be touched
-        without waiting, or the span has too many pages: ``open`` must be asked.
+        """Return the bytes of ``span`` without waiting, counted as one demand read; ``meta`` is the last
+        answer of ``usable_now``. Return None, and count nothing, if a page is not resident or cannot be
+        touched without waiting, or the span has too many pages: then call ``open``.
         """
         ...
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
-        """A ticket, for every client, for the page that holds byte ``first``; None: there is none, because
-        the page is not there now, or because the origin decides who may read the object.
+        """Return a page handle, for every client, for the page that holds byte ``first``. None: the page
+        is not resident, or the origin decides for each client on the object.
         """
         ...
 
     def take(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """The bytes of a ticket, counted as one demand read of ``job``; None when it is no longer good at
-        ``now_s`` (Unix time). ``span``: of the object, within the page; None: all of the page.
+        """Return the handle's bytes, counted as one demand read of ``job``; None when it is no longer valid.
 
-        Of a page of at most 16 KiB they must be copied before anything else runs; else they are pinned.
+        ``now_s``: Unix time. ``span``: of the object; None: all of the page. The bytes of a page of at most
+        16 KiB are not pinned: copy them before anything else runs.
         """
         ...
 
     def lend(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
-        """As ``take``, for sendfile; None also where the page is short or its medium cannot lend."""
+        """Do as ``take``, but for sendfile; None also if the page is short or cannot be sent."""
         ...
 
     def lend_across(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[Loan, ...] | None:
-        """As ``lend``, where ``span`` begins in the ticket's page and ends in one of the next few."""
+        """Do as ``lend`` for a ``span`` that ends in one of the next few pages. Return their slices."""
         ...
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """As ``take``, but where the page's record is."""
+        """Do as ``take``, but return the place of the page's record."""
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
@@ -256,7 +256,7 @@ class ReadsNow(Protocol):
 
 
 class ReadPath(ReadsNow, Protocol):
-    """The engine, as listeners use it."""
+    """The engine's interface to listeners."""
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
         """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
@@ -266,41 +266,41 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Metadata only (HeadObject), from the cache where the freshness rule allows. Raises as ``open``."""
+        """Return metadata (HeadObject), from the cache if the rule allows. Raises as ``open``."""
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
-        """Whether ``hit`` would answer now; nothing is pinned, noted or counted."""
+        """Return whether ``hit`` would answer now, without pinning, recording or counting anything."""
         ...
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """As ``hit``, but where the bytes are, in order, instead of the bytes."""
+        """Do as ``hit``, but return the places of the bytes, in order."""
         ...
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> "FoundSamples | None":
-        """As ``place``, for many samples of a data set (i64[k]) at a hundredth of the cost: those of which
-        ``remember_sample`` was told and whose tickets are good still. None: nothing is remembered.
+        """Return places of samples of a dataset (i64[k]), at a hundredth of the cost of ``place``: those
+        given to ``remember_sample``, with handles still valid. None: there are none.
         """
         ...
 
     def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
-        """``place`` has just told where all of the sample is."""
+        """Remember the place of a whole sample, as ``place`` has just returned it."""
         ...
 
     def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """Read what the rules do not let be cached (see ``cacheable``): as ``Origin.open``. Not counted."""
+        """Bypass the cache (see ``cacheable``): read from the origin as ``Origin.open`` does. Not counted."""
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Carry out at the origin what is not a cached read. Does not invalidate: see ``writing``."""
+        """Send a request that is no cached read to the origin. Does not invalidate: see ``writing``."""
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
-        """Wrap a write to ``refs``: cached pages and metadata are gone before the write starts, nothing
-        read meanwhile is kept, and they are gone again when the block is left, however it is left, so
-        leave it before the client sees success. An empty key stands for the bucket itself (its rights,
-        its existence): what is cached of it is checked against the origin before it is served again.
+        """Wrap a write to ``refs``. Their cached pages and metadata are dropped before the write starts
+        and again when the block is left, however it is left; reads in between are not stored. Leave the
+        block before the client sees success. An empty key stands for the bucket itself (its rights, its
+        existence): its cached pages are checked against the origin before they are served again.
         """
         ...

@@ -1,8 +1,8 @@
 """The page cache: resident pages over one or two tiers, exclusive (their capacities add up).
 
-Laws: decide synchronously, then await; between a decision and its I/O a page is either findable with
-its bytes readable, or not findable. A page dropped while it is being written is never placed. A tier's
-failure is a miss, a counter and a log line.
+Laws: decide synchronously, then await; between a decision and its I/O a page is either findable with readable
+bytes, or not findable. A page dropped while it is being written is never placed. A tier's failure is a miss,
+a counter and a log line.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import RecordHeader
 
-_PROMOTIONS = 8  # among the reads that are noted together
-_SLICE = 128  # pages dropped before something else may run
+_PROMOTIONS = 8  # for each batch of recorded reads
+_SLICE = 128  # pages dropped before other tasks may run
 
 
 class PageCache:
@@ -58,7 +58,7 @@ class PageCache:
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.before_deciding: Callable[[], None] = lambda: None
-        """Called before pages are ranked: to note the reads that were not noted yet."""
+        """Called before pages are ranked, to flush the access log."""
         self.hot = HotPages(self.residents, media)
         self.pins = Pins(Rules()) if pins is None else pins
         self._groups = PrefixGroups()
@@ -92,16 +92,16 @@ class PageCache:
     # ------------------------------------------------------------------ reading
 
     def find(self, page: Page) -> int | None:
-        """The slot of a readable page."""
+        """Return the slot of a readable page."""
         return self.residents.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def source(self, slot: int) -> Source:
         return self.media[self.residents.tiers[slot]].source
 
     async def view(self, slot: int) -> memoryview:
-        """The body of a page, pinned while the view or a slice of it lives; never faults in the loop.
+        """Return the body of a page, pinned while a view of it lives; never faults in the loop.
 
-        Raises TierError when the record is damaged (it is then dropped and counted) or left meanwhile.
+        Raises TierError when the record is damaged (it is then dropped and counted) or has left its tier.
         """
         place = self._places.of(slot)
         medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
@@ -119,7 +119,7 @@ class PageCache:
             raise
 
     def note_uses(self, slots: Slots) -> None:
-        """Demand reads of what was resident then, oldest first; some of a lower tier may be promoted."""
+        """Note demand reads of resident pages, oldest first; may promote pages of a lower tier."""
         slots = slots[self.residents.tier[slots] != NO_TIER]
         self.placement.note_uses(slots)
         self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
@@ -130,7 +130,7 @@ class PageCache:
                 self.transfers.promote(slot, view)
 
     def use(self, page: Page, view: memoryview) -> None:
-        """A demand read of a resident page: recency, reuse, and promotion when it earned one."""
+        """Note a demand read of a resident page: recency, reuse, and promotion if the page earned it."""
         slot = self.find(page)
         if slot is None:
             return
@@ -140,7 +140,7 @@ class PageCache:
             self.transfers.promote(slot, view)
 
     def miss(self, ref: ObjectRef, number: int) -> bool:
-        """A demand read of a page that is not resident; whether it would be, had it been staged lately."""
+        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
         return self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
 
     def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
@@ -149,7 +149,7 @@ class PageCache:
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Metadata and time of validation of a resident object, from its first page's record."""
+        """Return metadata and time of validation of a resident object, from its first page's record."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is None:
             return None
@@ -165,11 +165,11 @@ class PageCache:
             self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
-        # A record of an earlier release may be of an object that is not kept any more.
+        # A record of an earlier release may be of an object that may no longer be cached.
         return (header.meta, validated_s) if header.page.ref == ref and header.meta.identified else None
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """As ``recall``, or None when that would have to wait."""
+        """Return the same as ``recall``, or None when that would have to wait."""
         slot = self.residents.first_page(object_hash(ref))
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
@@ -177,18 +177,18 @@ class PageCache:
         return header.meta, float(self.residents.validated_s[slot])
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Whether a page of another version than ``etag`` is resident or being written."""
+        """Return whether a page of another version than ``etag`` is resident or being written."""
         hashed, version = object_hash(ref), etag_hash(etag)
         self._recovery.note_version(hashed, version)
         return self.residents.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """Object hash and number of each readable page, in no order."""
+        """Return object hash and number of each readable page, in no order."""
         ready = self.residents.ready()
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:
-        """The body of a page that was stored just now, without waiting; None when it is gone already."""
+        """Return the body of a page that was just stored, without waiting; None when it is gone already."""
         slot = self.find(page)
         if slot is None:
             return None
@@ -198,7 +198,7 @@ class PageCache:
             return None
 
     def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
-        """Readable pages of one version as (number, tier, bytes, whether pinned), in order."""
+        """Return the readable pages of one version as (number, tier, bytes, pinned), in order."""
         table = self.residents
         return sorted(
             (
@@ -216,9 +216,9 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store a page if it earns a place; False when it was served without being stored.
+        """Store a page if it earns a place. Return False when it was served without being stored.
 
-        ``wanted`` is asked again after every wait: an invalidated page is not placed.
+        ``wanted`` is called again after every wait: an invalidated page is not placed.
         """
         try:
             record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
@@ -247,7 +247,7 @@ class PageCache:
         return await self.transfers.store(slot, header, body, wanted)
 
     def mark_unread(self, page: Page) -> None:
-        """Nobody has asked yet for a page that was stored just now."""
+        """Mark a page that was just stored as prefetched and not read yet."""
         slot = self.find(page)
         if slot is not None:
             self.residents.unread.add(slot)
@@ -265,7 +265,7 @@ class PageCache:
             self.drop(slot, reason)
 
     def confirm(self, ref: ObjectRef, validated_s: float) -> None:
-        """The origin said at ``validated_s`` that the resident version is current."""
+        """Note that the origin confirmed the resident version at ``validated_s``."""
         slot = self.residents.first_page(object_hash(ref))
         if slot is not None:
             self.residents.validated_s[slot] = validated_s
@@ -273,34 +273,34 @@ class PageCache:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Open the tiers; what they still hold comes with ``recover`` or ``start_recovery`` (blocking)."""
+        """Open the tiers; ``recover`` or ``start_recovery`` then reads their pages (blocking)."""
         self._recovery.open()
 
     def recover(self) -> int:
-        """Open the tiers and take in what they still hold (blocking); the number of pages."""
+        """Open the tiers and read all their pages (blocking). Return the number of pages."""
         self._recovery.open()
         self._recovery.run()
         return len(self.residents)
 
     def start_recovery(self) -> None:
-        """Take in what the tiers still hold while the cache is used."""
+        """Read the tiers' pages in the background, while the cache is used."""
         self._recovery.start()
 
     async def recovered(self) -> None:
-        """Return once everything that the tiers held is taken in."""
+        """Return once all segments of the tiers are recovered."""
         await self._recovery.over()
 
     async def stop_recovery(self) -> None:
-        """To be awaited before ``close``; the next start goes on."""
+        """Stop recovery; await it before ``close``. The next start continues."""
         await self._recovery.stop()
 
     @property
     def awaited_segments(self) -> int:
-        """Segments of an earlier process that are yet to be taken in."""
+        """Number of pending segments of an earlier process, which recovery has not read."""
         return self._recovery.awaited_segments
 
     async def renew_pins(self) -> None:
-        """Hold what ``pins`` says, and nothing else, once all that there is is known."""
+        """Pin the pages that ``pins`` covers, and no others, once recovery is over."""
         await self._recovery.over()
         await self._pinning.renew()
 
@@ -313,13 +313,13 @@ class PageCache:
             medium.tier.close(self._recovery.pages_of(index))
 
     async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
-        """Readable pages of the objects in ``bucket`` under ``prefix``, once all that there are is known."""
+        """Return the slots of readable pages under ``prefix`` in ``bucket``, once recovery is over."""
         await self._recovery.over()
         candidates = self._slots_of(bucket, prefix, namespace)
         slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
         if not prefix:
             return slots
-        matching = dict[int, int]()  # with the generation that was asked about
+        matching = dict[int, int]()  # by slot: the generation of the page whose key was read
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
             refs = await self._places.refs(part[self.residents.tier[part] != NO_TIER].tolist())
@@ -332,25 +332,25 @@ class PageCache:
         return there
 
     async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
-        """Remove every page of the objects in ``bucket`` under ``prefix`` that is there now, in slices.
+        """Remove the pages of objects in ``bucket`` under ``prefix`` that are resident now, in slices.
 
-        What is read anew meanwhile stays: where readers never rest this would not end otherwise. No name is
-        noted, which would need room for each object: ``Erasing.keep_purged`` has to follow.
+        Pages stored meanwhile stay: with constant reads this would otherwise never end. No tombstones are
+        made, which would need room for each object: call ``Erasing.keep_purged`` afterwards.
         """
         await self._recovery.over()
         before, table = self.residents.generation.copy(), self.residents
         todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
         while len(todo):
             part, todo = self._of_then(before, todo[:_SLICE]), todo[_SLICE:]
-            # Pages between tiers have no readable header; that some fall for a neighbour's sake does no harm.
+            # Pages between tiers have no readable header: drop some neighbours, too, which does no harm.
             for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
             places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
             refs = await self._places.refs(places) if prefix else {}
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
-                    moved.append(slot)  # or gone; what is there still is asked again
-                # One whose header cannot be read goes too.
+                    moved.append(slot)  # or gone; pages that are still there are looked at again
+                # Drop a page whose header cannot be read, too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
                     self.drop(slot, reason)
             await asyncio.sleep(0)
@@ -358,17 +358,17 @@ class PageCache:
                 todo, moved = np.array(moved, dtype=np.int64), []
 
     def distrust(self, bucket: str, namespace: str = OWN) -> None:
-        """What is cached of a bucket must be checked against the origin before it is served again."""
+        """Mark a bucket's pages stale: the origin is asked before they are served again."""
         self._recovery.distrust(bucket, namespace)
         self.residents.distrust(self._slots_of(bucket, "", namespace))
 
     def distrust_all(self) -> None:
-        """Distrust every cached page, as ``distrust`` does those of a bucket."""
+        """Mark every cached page stale, as ``distrust`` does for a bucket."""
         self._recovery.distrust_all()
         self.residents.distrust(np.flatnonzero(self.residents.tier != NO_TIER))
 
     def assert_quiescent(self) -> None:
-        """Nothing in flight, and the books balance: for tests, after everything has settled."""
+        """Assert for tests that nothing is in flight and the accounting balances."""
         assert self.transfers.idle
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
@@ -383,11 +383,11 @@ class PageCache:
     # ------------------------------------------------------------------ inside
 
     def _of_then(self, generations: NDArray[np.int64], slots: Slots) -> Slots:
-        """Those of ``slots`` with the page that they had when ``generations`` were copied."""
+        """Return those of ``slots`` whose page is the same as when ``generations`` were copied."""
         known: Slots = slots[slots < len(generations)]
         same: Slots = known[self.residents.generation[known] == generations[known]]
         return same
 
     def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
-        """Slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
+        """Return slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
         return self.residents.in_groups(self._groups.candidates(bucket, prefix, namespace))

@@ -1,9 +1,9 @@
-"""The memory of the resident table: private, or shared with processes that read hits for themselves.
+"""Memory of the table of resident pages: private, or shared with worker processes that read hits themselves.
 
-Laws: one process writes. A page that comes, moves, leaves or loses trust gets another stamp *before* its
-bytes are touched, and a stamp is one aligned store of 8 bytes. So whoever reads a stamp, then a location,
-then copies the bytes, and then finds the stamp unchanged has copied the page: a table that is torn, stale or
-wrong costs a miss. That rests on stores being seen in their order, which x86-64 promises and others do not.
+Laws: one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before* its
+bytes are touched, and a stamp is one aligned store of 8 bytes. A process that reads a stamp, then a location,
+then copies the bytes, and then finds the stamp unchanged has copied the page. So a table that is torn, stale
+or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees and others do not.
 """
 
 import mmap
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from shadeproxy.engine.index import page_hash
 
 NO_TIER = -1
-# What finding a page and ranking it asks, in one cache line: facts of 1,024 pages drawn from a million come
-# from memory once instead of seven times.
+# The fields for finding and ranking a page, in one cache line: reading 1,024 random pages of a million
+# fetches one line for each instead of seven.
 PAGE = np.dtype(
     [
         ("object_hash", np.uint64),
@@ -34,24 +34,24 @@ PAGE = np.dtype(
     align=True,
 )
 PAGE_ROW = struct.Struct("@QQIiqqddf4x")
-"""A row of PAGE, to be written by one call."""
+"""A row of PAGE, written by one call."""
 REST = np.dtype(
     [
         ("body_bytes", np.int64),
         ("validated_s", np.float64),
-        ("generation", np.int64),  # of the slot: one more for every page it holds
-        # Of the slot: another number whenever its page comes, moves, leaves or loses trust.
+        ("generation", np.int64),  # plus one for every page that the slot holds
+        # A slot's stamp changes whenever its page comes, moves, leaves or is marked stale.
         ("stamp", np.int64),
         ("position", np.int32),  # in its tier's members
         ("unverified", np.bool_),  # body hash not checked since recovery
-        ("pinned", np.bool_),  # held whatever else comes
+        ("pinned", np.bool_),  # never evicted for other pages
     ],
     align=True,
 )
 REST_HEAD = struct.Struct("@qdq")
 """The first three fields of a row of REST."""
-# Memory that was never written is not resident: room for two million pages costs nothing until they come,
-# and moving a million rows to a longer column would block the event loop for 30 ms.
+# Memory that was never written is not resident: room for two million pages costs nothing until they come.
+# Moving a million rows to a longer column would block the event loop for 30 ms.
 COLUMN_CAPACITY = 1 << 21
 # Shared columns cannot move: a table that outgrows them is no longer shared.
 SHARED_CAPACITY = 1 << 23
@@ -63,7 +63,7 @@ _WHERE = np.dtype(np.int32)
 
 
 class Columns(NamedTuple):
-    """Facts by slot."""
+    """The columns of the table of resident pages, by slot."""
 
     pages: NDArray[np.void]
     rest: NDArray[np.void]
@@ -71,19 +71,19 @@ class Columns(NamedTuple):
 
 
 def private_columns() -> Columns:
-    """Columns of this process."""
+    """Return columns in this process's memory."""
     tier = np.full(COLUMN_CAPACITY, NO_TIER, np.int8)
     return Columns(np.zeros(COLUMN_CAPACITY, PAGE), np.zeros(COLUMN_CAPACITY, REST), tier)
 
 
 class Share:
-    """Columns in a file without a name, and beside them, by hash, which slots are shown to readers.
+    """Columns in an unnamed file, and a hash table of the slots that workers may read.
 
-    A bucket holds eight slots; a page for which there is no room is not shown, and so read by the owner.
+    A bucket holds eight slots. A page without room in its bucket is not shown, so the coordinator reads it.
     """
 
     def __init__(self, descriptor: int, *, writable: bool = False) -> None:
-        """Of the descriptor of another ``Share``, for reading."""
+        """Map, read-only, the table behind another process's descriptor. The writer's own is ``writable``."""
         sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, np.dtype(np.int8))]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
@@ -97,16 +97,16 @@ class Share:
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
             np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[2]),
         )
-        # Slot + 1, so that memory never written says "nothing".
+        # Store slot + 1, so that memory never written means "none".
         self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[3]).data
 
     @classmethod
     def create(cls) -> "Share":
-        """A new one, for the process that writes. Raises OSError."""
+        """Return a new table for the process that writes. Raises OSError."""
         return cls(os.memfd_create("shadeproxy-residents", os.MFD_CLOEXEC), writable=True)
 
     def show(self, slot: int, object_hash: int, number: int) -> None:
-        """Let readers find the page of a slot."""
+        """Let workers find the page of a slot."""
         shown, free = self._shown, -1
         first = _bucket(object_hash, number)
         for place in range(first, first + _WAYS):
@@ -118,19 +118,19 @@ class Share:
             shown[free] = slot + 1
 
     def hide(self, slot: int, object_hash: int, number: int) -> None:
-        """Take back what ``show`` did; nothing when the slot is not shown."""
+        """Undo ``show``; do nothing when the slot is not shown."""
         first = _bucket(object_hash, number)
         for place in range(first, first + _WAYS):
             if self._shown[place] == slot + 1:
                 self._shown[place] = 0
 
     def candidates(self, object_hash: int, number: int) -> list[int]:
-        """Slots that may hold a page."""
+        """Return slots that may hold a page."""
         first = _bucket(object_hash, number)
         return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
 
     def retire(self) -> None:
-        """The columns have moved: nothing here is true any more, for good."""
+        """Mark the shared columns as invalid for good: the table has moved to longer ones."""
         self.columns.rest["stamp"][:] = _RETIRED
         self.columns.tier[:] = NO_TIER
         np.frombuffer(self._shown, _WHERE)[:] = 0

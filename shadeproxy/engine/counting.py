@@ -1,7 +1,7 @@
-"""What a demand read leaves behind: numbers in the statistics, a word to the announced orders, a recording.
+"""Counting of demand reads: statistics, announced orders, and the recording.
 
-Laws: plain defs; a read is counted once, whoever answered it, and told to the orders before its page is
-ranked or, where it was a hit, together with others.
+Laws: plain defs; a read is counted once, whichever process answered it. Orders get it before its page is
+ranked; reads that were hits are passed on in batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
 JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
-"""The jobs whose data sets objects are in, by object hash, for reads that name none."""
+"""The jobs whose datasets hold the objects, by object hash, for reads that name no job."""
 
 
 class Counting:
-    """Counts in ``stats``, tells ``orders``, and notes in ``recording`` where one is made."""
+    """Counts reads in ``stats``; passes them to ``orders``, and to ``recording`` if there is one."""
 
     def __init__(
         self, stats: Stats, clock: Clock, *, jobs_of: JobsOf, orders: NotesReads, recording: Recording | None
@@ -34,15 +34,15 @@ class Counting:
         self._orders = orders
         self._recording = recording
         self.before_recording: Callable[[], None] = lambda: None
-        """Called before a read is recorded: to count those that came earlier."""
+        """Called before a read is recorded, to count earlier reads first."""
 
     def note_read(self, request: ReadRequest, first: int) -> None:
-        """Bytes from ``first`` on are about to be read."""
+        """Pass on to the orders that bytes from ``first`` on are about to be read."""
         if self._orders.active and request.intent is Intent.DEMAND:
             self._orders.note_read(object_hash(request.ref), first, request.job, self._clock.now_s())
 
     def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
-        """One read, of which ``note_read`` told the orders."""
+        """Count one read, after ``note_read``."""
         job = request.job
         if job is None:
             (name,) = self._jobs_of([object_hash(request.ref)])
@@ -53,7 +53,7 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Reads in columns, oldest first."""
+        """Count reads in columns, oldest first."""
         reads = uses[uses["reads"] > 0]
         if not len(reads):
             return
@@ -85,5 +85,5 @@ class Counting:
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
-    """The job that the reader named, else the one whose data set it read."""
+    """Return the job that the reader named, else the one whose dataset it read."""
     return job if job is not None or of_data_set is None else JobContext(of_data_set)

@@ -1,9 +1,9 @@
-"""Victims drawn ahead: one ranking of a random sample serves the next few newcomers.
+"""Eviction pool: one ranking of a random sample serves the next few newcomers (as Redis does).
 
-Ranking 1,024 residents costs more than the rest of an insert (docs/adr/0005); the sixteen worst of such a
-sample are all within the worst few per cent of the tier, so they may leave one after another. Law: a page
-is only named while it is as it was when it was drawn: same page, same tier, not read since. Keys change with
-time, so whoever gives a page's place to a newcomer compares the two of them anew.
+Ranking 1,024 residents costs more than the rest of an insert (docs/adr/0005). The sixteen worst of such a
+sample are all within the worst few per cent of the tier, so they may be evicted one after another. Law: a
+page is named only while it is as it was when drawn: same page, same tier, not read since. Keys change with
+time, so the caller must compare the page with the newcomer again.
 """
 
 from typing import Protocol
@@ -16,22 +16,22 @@ from shadeproxy.policy.base import Column
 
 SAMPLE = 1024
 _AHEAD = 16
-_MOST_TICKS = 1024  # a ranking older than so many demand reads is drawn anew
+_MOST_TICKS = 1024  # demand reads after which a ranking is too old
 
 
 class Drawable(Protocol):
-    """Columns by slot, which ``Residents`` has: they tell whether a page is as it was."""
+    """Columns by slot of ``Residents``: they show whether a page has changed."""
 
     generation: NDArray[np.int64]
     last_use: NDArray[np.float64]
-    # By element, for one page at a time.
+    # Memoryviews of the same columns: faster for one page at a time.
     tiers: "memoryview[int]"
     generations: "memoryview[int]"
     last_uses: "memoryview[float]"
 
 
 class DrawnVictims:
-    """The worst pages of the last sample of tier ``index``."""
+    """Eviction pool: the worst pages of the last sample of tier ``index``."""
 
     def __init__(self, residents: Drawable, index: int) -> None:
         self._residents = residents
@@ -41,7 +41,7 @@ class DrawnVictims:
         self._until_tick = 0.0
 
     def renew(self, slots: Slots, keys: Column, tick: float) -> NDArray[np.intp]:
-        """Take the worst of a sample that was just ranked; which those are, as indices of ``slots``."""
+        """Replace the pool by the worst of a ranked sample. Return their indices in ``slots``."""
         table = self._residents
         worst = keys.argpartition(-_AHEAD)[-_AHEAD:] if len(keys) > _AHEAD else np.arange(len(keys))
         worst = worst[keys[worst].argsort(kind="stable")]
@@ -58,11 +58,11 @@ class DrawnVictims:
         return worst
 
     def forget(self) -> None:
-        """Some may not be named any more: the next newcomer draws a sample."""
+        """Drop the pool, as some of its pages may be pinned: the next newcomer draws a sample."""
         self._left = 0
 
     def worst(self, tick: float) -> int | None:
-        """Slot of the worst page that is left, for one newcomer; None: a sample is to be drawn."""
+        """Return the slot of the worst page left, for one newcomer; None: a new sample must be drawn."""
         table, queue = self._residents, self._queue
         if self._left <= 0 or tick > self._until_tick:
             return None
@@ -80,7 +80,7 @@ class DrawnVictims:
 
 
 def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
-    """``wanted`` different positions of ``count``, each as likely as any other: one in each stratum.
+    """Return ``wanted`` different positions below ``count``, all equally likely: one in each stratum.
 
     Seven times as fast as drawing with replacement and sorting duplicates out.
     """
@@ -88,5 +88,5 @@ def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
         return np.arange(count)
     step = count // wanted
     positions = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
-    # Less than twice the count.
+    # ``positions`` are less than twice the count.
     return np.where(positions >= count, positions - count, positions)

@@ -1,8 +1,8 @@
 """``Engine``: the one read path (law 1 of the design), and the writes that invalidate it.
 
-Every reader, whatever its intent, comes through ``open``. Order of questions: may this client see the
-object; is what we know of it usable by its freshness rule; is the page resident; is it already on its
-way; else read it from the origin.
+Every read, whatever its intent, comes through ``open``. Order of questions: may this client see the object;
+is its metadata usable by its freshness rule; is the page resident; is it already on its way; else read it
+from the origin.
 """
 
 import asyncio
@@ -60,11 +60,10 @@ class Engine:
         recording: Recording | None = None,
         upstreams: Upstreams = ONLY_OWN,
     ) -> None:
-        """``verdicts``: given when clients have origin credentials of their own, else None.
-        ``upstreams``: see namespaces.py.
+        """``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
-        ``jobs_of``: the jobs whose data sets objects are in, by object hash, for reads that name none.
-        ``orders``: told of demand reads. ``recording``: keeps them, where one is made.
+        ``jobs_of``: the jobs whose datasets hold the objects, by object hash, for reads that name no job.
+        ``orders``: receives demand reads. ``recording``: keeps them, if one is made.
         """
         self.cache = cache
         self.page_size = page_size
@@ -116,7 +115,7 @@ class Engine:
         self._readings = 0
         self._closing = False
 
-    # ------------------------------------------------------------------ what listeners call
+    # ------------------------------------------------------------------ calls of listeners
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
         """See ``ReadPath.open``."""
@@ -222,13 +221,13 @@ class Engine:
         self._versions.begin_write(touched)
         try:
             self._invalidate(touched)
-            # Erased before the origin changes: a crash must not bring back what was overwritten.
+            # Erase before the origin changes: a crash must not bring back the overwritten version.
             await self.cache.erasing.over()
             if refused := self.cache.erasing.unmarked(touched):
                 raise WriteRefused(refused)
             yield
         except (asyncio.CancelledError, OriginError):
-            # The client is gone or the origin silent, and it may still carry the write out.
+            # After a hang-up of the client or silence of the origin, the write may still be carried out.
             self._linger(touched)
             raise
         finally:
@@ -236,13 +235,13 @@ class Engine:
             self._versions.end_write(touched)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Demand reads that a reader process answered (reader.py): used, and counted."""
+        """Take in demand reads that a worker answered (reader.py)."""
         self.notes.add_others(uses, kinds)
 
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> ListPage:
-        """A page of the origin's listing, with the credentials that read in ``namespace``."""
+        """Return a page of the origin's listing, with the credentials that read in ``namespace``."""
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
@@ -251,7 +250,7 @@ class Engine:
         return self._rules.of(ref).cache and self._versions.may_keep(ref)
 
     async def purge(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> upkeep.Purged:
-        """Drop what is cached under a prefix: objects, pages, bytes. A dry run only counts."""
+        """Drop all cached pages under a prefix. Return objects, pages, bytes. A dry run only counts."""
         place = ObjectRef(bucket, prefix, namespace)
         return await upkeep.purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
@@ -264,9 +263,9 @@ class Engine:
         self._versions.check_listed(bucket, prefix, most_pages, namespace)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
-        """Clients' rights or the rules changed: decide anew who may be answered what from the cache.
+        """Forget granted rights, because clients' rights or the rules changed.
 
-        Tickets that others hold are good no more and must be dropped there. ``verdicts`` as at the start.
+        Callers must drop their page handles, which are invalid now. ``verdicts``: as in ``__init__``.
         """
         self._versions.forget_rights(verdicts)
         self.hits.forget()
@@ -275,7 +274,7 @@ class Engine:
 
     @property
     def readings(self) -> int:
-        """Reads that are open now."""
+        """Number of reads that are open now."""
         return self._readings
 
     @property
@@ -295,7 +294,7 @@ class Engine:
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
-        """For tests: nobody reads, nothing flies, every byte of budget is back, the books balance."""
+        """Assert for tests: no reads or flights, all memory returned, the accounting balances."""
         assert self.idle, (self._readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
@@ -314,7 +313,7 @@ class Engine:
             try:
                 await self._open(reading)
             except ObjectChanged:
-                # Nothing was sent yet, and the old version was forgotten: once more, with the new one.
+                # Nothing was sent yet, and the old version was forgotten: try once more, with the new one.
                 reading.reset()
                 await self._open(reading)
             except OriginAnswer as answer:
@@ -331,7 +330,7 @@ class Engine:
         reading.close()
 
     async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
-        """The error that a GET gets where a HEAD, which has no body, was answered with a bare status."""
+        """Return the error of a GET, because the answer to a HEAD has a bare status and no body."""
         try:
             async with self._origin.open(request.ref, span=Span(0, 1), upstream=request.upstream):
                 return answer
@@ -341,10 +340,10 @@ class Engine:
     async def _open(self, reading: EngineReading) -> None:
         request, wanted = reading.request, reading.request.range
         await self._versions.authorise(request)
-        # Of a suffix it takes the size to tell where it begins.
+        # The start of a suffix range depends on the object's size.
         told = not request.conditions and (wanted is None or wanted.first is not None)
         if told:
-            # Before its page is on its way: what is stored is ranked by its next use, not by this one.
+            # Count before the page is on its way: it is ranked by its next use, not by this one.
             self._counting.note_read(request, (wanted and wanted.first) or 0)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -355,19 +354,19 @@ class Engine:
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
-                    # Not every server tells the size in its 416; ours does, so it must be learnt.
+                    # Not every server sends the size with its 416; ours does, so ask for it.
                     reading.reset()
                 else:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
         if not told and span.length:
-            # Not before it was known whether anything is to be read, and what.
+            # Count only now that the bytes to be read are known.
             self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 
     def _linger(self, touched: list[ObjectRef]) -> None:
-        """Keep nothing that is read of ``touched`` until a write whose outcome is not known must be over."""
+        """Store no read of ``touched`` until a write with unknown outcome must be over."""
         self._versions.begin_write(touched)
         task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
         self._lingering.add(task)
@@ -390,7 +389,7 @@ class Engine:
                 self.cache.distrust(ref.bucket, ref.namespace)
 
     def _outdated(self, ref: ObjectRef) -> None:
-        """The origin has another version than what is cached, known or flying of ``ref``."""
+        """Drop all that is cached, known or flying of ``ref``: the origin has another version."""
         self._filling.flights.invalidate_object(ref)
         self.cache.drop_object(ref, "changed at the origin")
         self._versions.forget(ref)

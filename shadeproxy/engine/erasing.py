@@ -1,4 +1,4 @@
-"""Erasures on their way to the media: who waits, what is tried again, and what may not be written yet."""
+"""Erasure of dropped pages on the media: waiting for it, retrying it, and refusing writes without it."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from shadeproxy.engine.transfers import Medium, Transfers, run_io
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0
-"""About when the kernel writes by itself: flushing earlier writes what is evicted soon."""
+"""About the time after which the kernel writes by itself: flushing earlier writes pages evicted soon."""
 _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
@@ -22,19 +22,19 @@ class Erasing:
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
         self._transfers = transfers
-        self._done = [0] * len(media)  # of each medium, how many releases are known to be carried out
+        self._done = [0] * len(media)  # by medium: how many releases are known to be carried out
         self._task: asyncio.Task[None] | None = None
-        # Of each medium, one at a time: who waits for the flush of another must not take a thread for it.
+        # One at a time for each medium: waiting for another flush must not occupy a thread.
         self._settling = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
-        """Something of which no slot tells is on its way to the media: ``over`` waits for it too."""
+        """Count an erasure that belongs to no slot, so that ``over`` waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:
-        """Return once everything dropped so far is erased from media that are written by a thread, or owed.
+        """Return once all dropped pages are erased from media with a writer thread, or owed.
 
-        At once where nothing was dropped since the last call. It waits twice, because a page that was
+        Returns at once if nothing was dropped since the last call. It waits twice, because a page that was
         dropped while it was being written is released after its write.
         """
         for index, medium in enumerate(self._media):
@@ -45,7 +45,7 @@ class Erasing:
                 self._done[index] = max(self._done[index], released)
 
     def unmarked(self, refs: Iterable[ObjectRef]) -> str:
-        """Why an old version of one of these could come back after a restart; "" when none can."""
+        """Return why an old version of one of these could come back after a restart; "" when none can."""
         hashes = [object_hash(ref) for ref in refs if ref.key]
         reasons = (medium.tier.erasures.unmarked(hashes) for medium in self._media)
         return next((reason for reason in reasons if reason), "")
@@ -58,7 +58,7 @@ class Erasing:
     # ------------------------------------------------------------------ in the background
 
     def start(self, clock: Clock) -> None:
-        """Settle now and then from now on."""
+        """Settle at intervals from now on."""
         self._task = asyncio.create_task(self._work(clock), name="erasures")
 
     async def aclose(self) -> None:
@@ -67,7 +67,7 @@ class Erasing:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def settle(self) -> bool:
-        """Try again what is owed, and have on the media what is erased; whether nothing is left."""
+        """Retry owed erasures and flush tombstones to the media. Return whether nothing is left."""
         left = False
         for index, medium in enumerate(self._media):
             if medium.tier.erasures.unsettled:
@@ -75,8 +75,8 @@ class Erasing:
         return not left
 
     async def keep_purged(self) -> None:
-        """After a purge: records that no slot tells of, evicted or in a segment that cannot be read, may be
-        under its prefix. Have their erasures on the media, or put the tier in doubt.
+        """Make a purge last: records without a slot, evicted or in a segment that cannot be read, may be
+        under its prefix. Flush their erasures to the media, or put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
             if medium.tier.awaited_segments or not await self._settle(index):
@@ -92,7 +92,7 @@ class Erasing:
         await self.over()
         await run_io(medium.write, erasures.retry)
         if medium.tier.awaited_segments:
-            # Names stay until the last record of theirs is found.
+            # Tombstones stay until recovery has found the last record they name.
             return not erasures.owed
         settled = False
 
@@ -124,4 +124,4 @@ class Erasing:
 
 
 def _nothing() -> None:
-    """Run when everything before it has."""
+    """Do nothing: running it proves that all work queued before has run."""

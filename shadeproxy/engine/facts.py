@@ -1,7 +1,7 @@
-"""What is known of pages, as the columns that a policy ranks them by: residents, and pages in no tier.
+"""Features of pages: the columns by which a policy ranks residents and newcomers.
 
-Laws: plain defs; nothing is decided here. How soon pages of a prefix are read again is learnt from batches of
-demand reads: one call for a few hundred costs little more than a call for one.
+Laws: plain defs; nothing is decided here. The time to the next read of a prefix's pages is learnt from
+batches of demand reads: one call for a few hundred costs little more than a call for one.
 """
 
 from typing import Protocol
@@ -25,7 +25,7 @@ class WeightSource(Protocol):
 
 
 class Facts:
-    """Of the pages of ``residents`` and of others, by ``weights``, ``next_uses`` and what was observed."""
+    """Features of pages, from ``residents``, ``weights``, ``next_uses`` and observed reads."""
 
     def __init__(
         self, residents: Residents, weights: WeightSource, next_uses: NextUses, rng: np.random.Generator
@@ -38,22 +38,22 @@ class Facts:
         self._observed: list[tuple[int, float, float]] = []
         self._abandoned_at: dict[
             tuple[str, float], float
-        ] = {}  # the tick, by job and when it was last heard of
+        ] = {}  # the tick when found, by job and its last sign of life
 
     def observe(self, group: int, tick: float, distance: float) -> None:
-        """A demand read of a page that was read ``distance`` ticks before; nan: it is not known."""
+        """Note a demand read of a page that was read ``distance`` ticks before; nan: not known."""
         self._observed.append((group, tick, distance))
         if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
             self.learn()
 
     def observe_many(self, groups: NDArray[np.int32], ticks: Column, distances: Column) -> None:
-        """As ``observe``, oldest first."""
-        # In the order of the reads: reuse before anything was seen to be read would look like quick reuse.
+        """Note demand reads as ``observe`` does, oldest first."""
+        # Learn in the order of the reads: reuse seen before the first read would look like quick reuse.
         self.learn()
         self._reuse.observe(groups, ticks, distances)
 
     def learn(self) -> None:
-        """Take in what was observed."""
+        """Pass the observed reads to the estimator."""
         if not self._observed:
             return
         groups, ticks, distances = zip(*self._observed, strict=True)
@@ -65,9 +65,9 @@ class Facts:
         return self._reuse.idle_after(groups)
 
     def of(self, slots: Slots, tick: float) -> PageColumns:
-        """Of pages that have a slot."""
+        """Return the features of pages that have a slot."""
         table = self._residents
-        # The same array for both, whose objects are then found once.
+        # Use the same array for both, so that its objects are looked up once.
         hashes, last_use = table.object_hash[slots], table.last_use[slots]
         idle_after = self._reuse.idle_after(table.group[slots])
         if self._next_uses.abandoned:
@@ -85,7 +85,7 @@ class Facts:
         )
 
     def of_newcomers(self, newcomers: Newcomers, tick: float) -> PageColumns:
-        """Of pages that have none, were they read now."""
+        """Return the features of pages without a slot, as if they were read now."""
         count = len(newcomers.object_hash)
         now = np.full(count, tick)
         return PageColumns(
@@ -101,7 +101,7 @@ class Facts:
         )
 
     def _are_abandoned(self, hashes: NDArray[np.uint64], last_use: Column, tick: float) -> NDArray[np.bool_]:
-        """Which pages are of data sets whose jobs are gone, and were read by nobody since."""
+        """Return which pages are of datasets whose jobs are gone, and were not read since."""
         abandoned = self._next_uses.abandoned
         known = self._abandoned_at
         self._abandoned_at = {

@@ -1,9 +1,9 @@
 """Pages on their way from the origin: joining a flight, reading ahead, and the fill itself.
 
-Laws: memory is taken from the ledger before it is allocated; who waits for a slot at the origin holds
-memory of the first half alone, and nobody waits for memory without a slot, so that the two never wait for
-each other; a page that was stored is read from its tier, and its memory is given back at once; reading
-ahead, and a fill whose readers have all been served, take only memory that nobody waits for.
+Laws: memory is taken from the ledger before it is allocated. No deadlock between slots and memory: fills that
+wait for an origin slot hold at most half of the budget, and a fill waits for memory only while it holds a
+slot. A page that was stored is read from its tier, and its memory is given back at once. Reading ahead, and a
+fill whose readers have all been served, take only memory that no reader waits for.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _AHEAD_SHARE = 0.5
 
 
 class Filling:
-    """Implements reading.py ``Fills``. ``outdated(ref)``: forget what is cached, it is old."""
+    """Implements reading.py ``Fills``. ``outdated(ref)``: called to drop a cached version that is old."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ class Filling:
         self._page_size = page_size
         self._outdated = outdated
         self.on_late: Callable[[], None] = lambda: None
-        """Told when a reader joins a prefetch."""
+        """Called when a reader joins a prefetch."""
         self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
-        """Told of each page that a reader wants and that is not resident."""
+        """Called with each page that a reader wants and that is not resident."""
         self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
-        """Told of each demand read of a part of an object that has several pages, unless it was a hit."""
+        """Called for each demand read of a part of an object that has several pages, unless it was a hit."""
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
         self._outlasting = Outlasting(ledger.capacity_bytes // 2)
 
     @property
     def crowded(self) -> bool:
-        """See reading.py ``Fills``."""
+        """True if detached buffers are above their limit, see reading.py ``Fills``."""
         return self._outlasting.many
 
     def join(
@@ -75,8 +75,8 @@ class Filling:
         meta: ObjectMeta | None,
         part: Span | None = None,
     ) -> tuple[Flight, bool]:
-        """The flight of a page, or at least of the span ``part`` within it, with the caller as a waiter; the
-        fill is started when there is none.
+        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start the
+        fill when there is none. Return the flight, and whether it was running.
         """
         alone = intent is Intent.DEMAND and self._missed(ref, number, meta, part)
         flight, coalesced = self.flights.join(
@@ -100,7 +100,7 @@ class Filling:
     def join_ahead(
         self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
     ) -> Flight | None:
-        """As ``join``, for a page that will be wanted soon; None when memory is short.
+        """Join or start the flight of a page that will be wanted soon; None when memory is short.
 
         A reader that waits for memory for one page must not hold memory for the next ones.
         """
@@ -110,7 +110,7 @@ class Filling:
         if not running:
             if self._ledger.waiting or self._ledger.taken_bytes + length > ahead_bytes:
                 return None
-            # Before the miss is noted: reads are with it, and what is demoted for them takes memory too.
+            # Take memory before noting the miss: that flushes the access log, and demotions need memory too.
             taken = self._ledger.try_take(length)
             assert taken, "nobody waits and there is room"
         alone = self._missed(ref, number, meta, part)
@@ -124,10 +124,10 @@ class Filling:
         return flight
 
     def _missed(self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None) -> bool:
-        """Note a demand read of a page that is not resident; whether ``part`` is to be fetched alone."""
+        """Note a demand read of a missing page. Return whether to fetch only ``part`` of it."""
         staged = self._cache.miss(ref, number)
         self.on_wanted(ref, number)
-        # Who wants another part of what is on its way shows that the page is wanted by several.
+        # Another part of a page on its way is wanted: several readers want the page.
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
@@ -137,14 +137,14 @@ class Filling:
         self.flights.leave(flight, served=served)
 
     def _demand(self, flight: Flight) -> None:
-        """A reader wants what was fetched ahead: from here on it is a demand read, with its priority."""
+        """Turn a prefetch that a reader wants into a demand read, with its priority."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
             self.on_late()
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Whether the rest of a page is worth a fill that nobody reads: its readers were served a range."""
+        """Return whether to finish a page without waiters, whose readers were all served a range."""
         ledger = self._ledger
         return (
             flight.publishable
@@ -154,22 +154,22 @@ class Filling:
         )
 
     async def _fill(self, known: ObjectMeta | None, flight: Flight) -> None:
-        # It is not only the first reader's, who may leave it to others.
+        # The fill is not bound to the first reader's deadline, as other readers may need it.
         DEADLINE.set(None)
         try:
             await self._bring(flight, known)
         except ObjectChanged:
             if flight.publishable and self._is_believed(flight.ref, known):
-                # What is known is old: the next read starts from nothing.
+                # The known version is old: the next read starts without it.
                 self._outdated(flight.ref)
             raise
         finally:
             if flight.meta is None:
-                # Nothing lies in it, and a reader of the page before may come for the error much later.
+                # Nothing was filled, and a reader still on the page before may take the error much later.
                 self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
-        """Whether ``known`` is what a read that began now would go by; else only its reader is behind."""
+        """Return whether a read that began now would use ``known``; else only its reader is behind."""
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
 
@@ -179,7 +179,7 @@ class Filling:
         ticket = self._versions.verdict_ticket(ref)
         if known is not None:
             await self._take_early(flight, self._within(flight, known.size).length)
-        # The first page of an unknown or small object is asked for without a range, which works for empty
+        # The first page of an unknown or small object is requested without a range, which works for empty
         # objects too and brings whole-object checksums; of a bigger object the rest is not read.
         whole = flight.part is None and number == 0 and (known is None or known.size <= self._page_size)
         span = None if whole else self._within(flight)
@@ -195,7 +195,7 @@ class Filling:
                 await self._pass_on(flight, read, known)
                 return
             self._notice(flight, read.meta)
-            # A Content-Range says how long the object is; a Content-Length only claims it until all has come.
+            # A Content-Range proves the object's length; a Content-Length is a claim until all bytes came.
             meta = read.meta if whole else self._learn(flight, read.meta)
             length = self._within(flight, meta.size).length
             await self._take(flight, length)
@@ -206,7 +206,7 @@ class Filling:
                 if length < meta.size:
                     # A length beyond the page is only claimed: a byte of the rest makes it credible.
                     await read.read_into(memoryview(bytearray(1)), lambda _count: None)
-                # What was heard of another version since is newer.
+                # Another version that was learnt meanwhile is newer.
                 flight.publishable &= not self._versions.holds_other(ref, meta)
                 self._learn(flight, meta)
         if flight.part is not None:
@@ -215,8 +215,8 @@ class Filling:
             await self._store(flight, Page(ref, meta.etag, number), meta)
 
     async def _pass_on(self, flight: Flight, read: OriginRead, known: ObjectMeta | None) -> None:
-        """Let readers have an answer that cannot be kept: all of them, where it is short and they wait for it
-        already, else one that knew nothing of the object.
+        """Pass on an answer that cannot be stored. A short one goes to all readers that wait for it,
+        another to one reader that knew nothing of the object.
         """
         size = read.meta.size
         self._versions.unidentified(flight.ref)
@@ -226,7 +226,7 @@ class Filling:
         if size > self._page_size or read.span != Span(0, size):
             if known is not None:
                 raise Unidentified(flight.ref)  # its readers began with another answer
-            # What follows is at the pace of a client, who needs none of it.
+            # The read now goes at the pace of a client, and needs no memory.
             self._retire(flight)
             await flight.hand_over(read)
             return
@@ -236,7 +236,7 @@ class Filling:
             await read.read_into(flight.buffer, flight.advance)
 
     def _within(self, flight: Flight, size_bytes: int | None = None) -> Span:
-        """What a flight brings of an object of ``size_bytes``; None: which has all of the page."""
+        """Return the span that a flight fetches of an object of ``size_bytes``; None: not cut to a size."""
         first = flight.number * self._page_size
         part = Span(0, self._page_size) if flight.part is None else flight.part
         stop = first + part.stop
@@ -251,16 +251,16 @@ class Filling:
             self._cache.mark_unread(page)
         view = self._cache.view_now(page) if stored and flight.waiters else None
         if view is not None:
-            # Readers that are slow go on from the tier; the memory is somebody else's turn.
+            # Slow readers continue from the tier, so that the memory is free for others.
             self._outlasting.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
 
     async def _take_early(self, flight: Flight, length: int) -> None:
-        """Memory for the page before the origin is asked, where there is plenty: no connection waits then.
+        """Take memory for the page before the request, if there is plenty: then no connection waits for it.
 
-        The other half is for those that hold a slot: taken without one, all of it could wait for slots whose
-        holders, which did not know the length of their page before, wait for memory.
+        The other half is for fills that hold a slot. Without that limit all memory could wait for slots,
+        whose holders, which did not know the length of their page before, wait for memory.
         """
         if flight.intent is not Intent.DEMAND:
             await self._take(flight, length)  # never waits, and is refused before the origin is asked
@@ -270,7 +270,7 @@ class Filling:
             flight.budget_bytes = length
 
     async def _take(self, flight: Flight, length: int) -> None:
-        """Memory for the page, unless it was taken before; what was taken for a longer one is given back."""
+        """Take memory for the page, less what was taken before; give back what was taken for a longer one."""
         missing = length - flight.budget_bytes
         if missing > 0:
             await self._ledger.take(missing, flight.intent)
@@ -279,13 +279,13 @@ class Filling:
         flight.budget_bytes = length
 
     def _notice(self, flight: Flight, meta: ObjectMeta) -> None:
-        """Forget what else is known or flying of the object, if this flight brings a newer version."""
+        """Drop other versions, cached or flying, if this flight brings a newer one."""
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
 
     def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:
-        """Take in what the origin said of the object with a page; the richer of what is known."""
+        """Record the metadata that came with a page. Return the richer of old and new."""
         return self._versions.learn(flight.ref, meta) if flight.publishable else meta
 
     def _retire(self, flight: Flight) -> None:

@@ -1,9 +1,9 @@
 """Single-flight: one origin read per page, or part of one, however many readers want it.
 
-Laws: a flight outlives its first waiter; it dies with its last when nobody got what he came for, else it
-may go on to its end; it gives its ledger bytes back exactly once, after it ended and its last waiter left;
-nothing here knows tiers or HTTP. States:
-OPENING (no metadata yet) -> FILLING -> ENDED (complete, or failed with ``error``).
+Laws: a flight outlives its first waiter. When its last waiter leaves it is cancelled, unless one was served:
+then it may go on to its end. It gives its ledger bytes back exactly once, after it ended and its last waiter
+left. Nothing here knows tiers or HTTP. States: OPENING (no metadata yet) -> FILLING -> ENDED (complete, or
+failed with ``error``).
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from shadeproxy.core.types import OWN, Intent, ObjectMeta, ObjectRef, Span, Upst
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
-"""Longest piece handed out. Whoever holds a piece holds the memory of its page: a slow reader that had all of
-it would keep it long after the page was stored and its bytes were given back to the ledger."""
+"""Longest piece handed out. A piece keeps the memory of its page: a slow reader with all of it would keep
+that long after the page was stored and its bytes were given back to the ledger."""
 
 
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow.
 
-    ``part``: the span within the page that comes, for its readers alone, and is not kept; None: the page.
+    ``part``: the span within the page that is fetched, for its readers alone, and not stored; None: the page.
     """
 
     def __init__(
@@ -47,77 +47,77 @@ class Flight:
         self.part = part
         self._first = 0 if part is None else part.start
         self.wanted = wanted
-        """ETag of the version that is asked for; None: whichever there is."""
+        """ETag of the requested version; None: any version."""
         self.intent = intent
-        """Why it is flying now: a reader makes a prefetch his own by joining it."""
+        """Present intent: a reader that joins a prefetch makes it a demand read."""
         self.prefetched = intent is Intent.PREFETCH
-        """Nobody had asked for it when it started."""
+        """True if no reader had asked for it when it started."""
         self.stored = False
         self.meta: ObjectMeta | None = None
         self.doubtful = False
-        """Until it ended well, neither ``meta`` nor what was filled is known to be right."""
+        """True if ``meta`` and the filled bytes may be wrong until the flight has ended well."""
         self.buffer = memoryview(b"")
         self.filled = 0
         self.waiters = 0
         self.served = False
-        """A waiter had all that it wanted: the page is worth having, also when the rest hangs up."""
+        """True if a waiter had all that it wanted: the page is worth having, even if the others hang up."""
         self.publishable = True
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self.passed: OriginRead | None = None
-        """An answer that cannot be kept: of the one reader that takes it."""
+        """An answer that cannot be stored, for the one reader that takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
-        self._suspended = 0  # those that wait, and those that will go on in their turn
+        self._suspended = 0  # waiting readers, and readers woken that have not run yet
         self._pace = pace or Pace()
 
     @property
     def waited_for(self) -> bool:
-        """Return whether a reader waits for the next byte, or was woken and has not looked at it yet."""
+        """True if a reader waits for the next byte, or was woken and has not looked at it yet."""
         return self._suspended > 0
 
     @property
     def length(self) -> int:
-        """Bytes that come; 0 until opened."""
+        """Number of bytes to come; 0 until opened."""
         return len(self.buffer)
 
     def covers(self, part: Span | None) -> bool:
-        """Whether it brings that span within the page; None: all of it."""
+        """Return whether the flight fetches that span within the page; None: all of it."""
         return self.part is None or (
             part is not None and self.part.start <= part.start and part.stop <= self.part.stop
         )
 
     def serves(self, etag: str | None) -> bool:
-        """Whether it may bring what a reader of version ``etag`` (None: of any) wants.
+        """Return whether it may fetch the version ``etag`` (None: any) for a reader.
 
-        Readers of an old version that go on after a write ask for what the origin no longer has: who wants
-        the new one must not wait for them to fail.
+        Readers of an old version that go on after a write ask for a version that the origin no longer has:
+        readers of the new one must not wait for them to fail.
         """
         if self.meta is not None:
             return etag is None or etag == self.meta.etag
         return self.wanted is None or self.wanted == etag
 
     def open(self, meta: ObjectMeta, length: int, *, doubtful: bool = False) -> None:
-        """Metadata is known and memory is granted: readers may start."""
+        """Set metadata, and the buffer for which memory is taken: readers may start."""
         self.meta = meta
         self.doubtful = doubtful
-        # Not a bytearray, which is zeroed first: nobody sees more than what was filled.
+        # Not a bytearray, which is zeroed first: readers see only filled bytes.
         self.buffer = np.empty(length, np.uint8).data
         if not length:
             self.ended = True
         self._wake()
 
     def advance(self, count: int) -> None:
-        """So many more bytes lie in ``buffer``; the last one completes the flight."""
+        """Note ``count`` more bytes in ``buffer``; the last one completes the flight."""
         self.filled += count
         if self.filled == len(self.buffer):
             self.ended = True
         self._wake()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Failed, or complete. The task may go on to store the page; readers need nothing more of it."""
+        """End the flight, failed or complete. Its task may go on to store the page, without readers."""
         if not self.ended:
             self.error = error
             self.ended = True
@@ -151,8 +151,8 @@ class Flight:
         return self.meta
 
     async def piece(self, position: int, stop: int, deadline: Deadline | None = None) -> memoryview:
-        """What has arrived of ``[position, stop)`` within the page, as soon as there is any: read-only, and
-        PIECE_BYTES at most. Raises as ``opened``.
+        """Return the arrived bytes of ``[position, stop)`` within the page, as soon as there are any:
+        read-only, and PIECE_BYTES at most. Raises as ``opened``.
         """
         position, stop = position - self._first, stop - self._first
         while self.filled <= position:
@@ -169,9 +169,9 @@ class Flight:
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
     def refuse_late(self) -> None:
-        """Tell the waiters whose deadline has passed, and no others.
+        """Fail the waiters whose deadline has passed, and no others.
 
-        Who waits for more than a first byte, as of a body that has to be verified, has a window longer.
+        After the first byte a waiter (for a body that has to be verified, say) has one window more.
         """
         arriving = self.filled > 0
         waiting, self._waiting = self._waiting, []
@@ -213,10 +213,10 @@ FlightKey = tuple[ObjectRef, int]
 
 
 class SingleFlight:
-    """The table of flights. ``retire`` is called once per flight when nobody needs its memory any more.
+    """The table of flights. ``retire``: called once per flight when its memory is no longer needed.
 
-    ``goes_on`` is asked whether a flight that served somebody may end without a waiter. ``on_start`` is
-    called after each start.
+    ``goes_on``: returns whether a flight that served a reader may end without a waiter. ``on_start``: called
+    after each start.
     """
 
     def __init__(
@@ -225,29 +225,29 @@ class SingleFlight:
         goes_on: Callable[[Flight], bool] = lambda _flight: False,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        self._flights: dict[FlightKey, list[Flight]] = {}  # more than one: of several versions
+        self._flights: dict[FlightKey, list[Flight]] = {}  # several if of several versions
         self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
         self._goes_on = goes_on
         self._pace = Pace()
-        """Of all waiters: a cold object may have thousands."""
+        """Pace of all waiters: a cold object may have thousands."""
         self._on_start = on_start
 
     def __len__(self) -> int:
         return sum(map(len, self._live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
-        """A flight for a page, of whatever version."""
+        """Return a flight for a page, of any version."""
         return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
 
     def busy(self, ref: ObjectRef, number: int) -> bool:
-        """Whether a page, or a part of it, is on its way."""
+        """Return whether a page, or a part of it, is on its way."""
         return (ref, number) in self._flights
 
     def find_serving(
         self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
     ) -> Flight | None:
-        """The flight that ``join`` would join."""
+        """Return the flight that ``join`` would join."""
         for flight in self._flights.get((ref, number), ()):
             if flight.serves(wanted) and flight.covers(part):
                 return flight
@@ -265,10 +265,10 @@ class SingleFlight:
         part: Span | None = None,
         alone: bool = False,
     ) -> tuple[Flight, bool]:
-        """The flight for a page of version ``wanted`` (an ETag; None: of any), or of ``part`` of it at least,
-        started when there is none, ``alone`` for that part only. True: it was running already.
+        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or for ``part`` at least.
 
-        The caller must ``leave`` it exactly once.
+        Without one, start it, with ``alone`` for that part only. Return it, and whether it was running
+        already. The caller must ``leave`` it exactly once.
         """
         flight = self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
@@ -287,7 +287,7 @@ class SingleFlight:
         return flight, coalesced
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """A waiter is done (``served``) or gave up; the last one cancels a fill that may not go on."""
+        """Remove a waiter, ``served`` or not; the last one cancels a fill that may not go on."""
         flight.waiters -= 1
         flight.served |= served
         assert flight.waiters >= 0, "left a flight twice"
@@ -300,7 +300,7 @@ class SingleFlight:
             self._cancel(flight)
 
     def detach(self, flight: Flight) -> None:
-        """Let nobody join any more (its page was invalidated, stored, or it is being cancelled)."""
+        """Let no reader join any more (its page was invalidated, stored, or it is being cancelled)."""
         key = flight.ref, flight.number
         flights = self._flights.get(key, [])
         if flight in flights:
@@ -309,7 +309,7 @@ class SingleFlight:
                 del self._flights[key]
 
     def invalidate_object(self, ref: ObjectRef) -> None:
-        """What flights of this object bring is not to be kept, and later readers start afresh."""
+        """Keep flights of this object from storing, and let later readers start new ones."""
         for flight in self._live.get(ref, ()):
             flight.publishable = False
             if flight.waiters or flight.ended:
@@ -318,25 +318,25 @@ class SingleFlight:
                 self._cancel(flight)
 
     def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """``invalidate_object`` for every object of a bucket."""
+        """Do ``invalidate_object`` for every object of a bucket."""
         self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
-        """``invalidate_object`` for every object that matches; asks once for each object in flight."""
+        """Do ``invalidate_object`` for every object that matches; asks once for each object in flight."""
         for ref in filter(matches, self._live):
             self.invalidate_object(ref)
 
     def all(self) -> list[Flight]:
-        """Every flight whose memory is not given back yet."""
+        """Return every flight whose memory is not given back yet."""
         return [one for flights in self._live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """End a fill that its origin does not: its readers get ``error``."""
+        """End a fill that its origin does not end: its readers get ``error``."""
         flight.end(error)
         self._cancel(flight)
 
     def cancel_unwatched(self) -> None:
-        """End the fills that go on without a waiter."""
+        """Cancel the fills that go on without a waiter."""
         for flight in self.all():
             if not flight.waiters and not flight.ended:
                 self._cancel(flight)
@@ -347,7 +347,7 @@ class SingleFlight:
             await asyncio.wait(tasks)
 
     def _cancel(self, flight: Flight) -> None:
-        # Nobody may join a flight that is being cancelled.
+        # No reader may join a flight that is being cancelled.
         self.detach(flight)
         if flight.task is not None:
             flight.task.cancel()
@@ -380,6 +380,6 @@ class SingleFlight:
             flights.remove(flight)
             if not flights:
                 del self._live[flight.ref]
-            # Their tracebacks lead back to the flight, and its memory would wait for the collector.
+            # Tracebacks refer back to the flight, so its memory would wait for the garbage collector.
             flight.task = flight.error = None
             self._retire(flight)

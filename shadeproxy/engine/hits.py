@@ -1,7 +1,7 @@
 """Reads that need no waiting. Plain defs throughout.
 
-Laws: nothing is counted and nothing changes unless the answer is complete; what cannot be answered here is
-None, never an error: ``Engine.open`` then finds out why. What is answered is noted (notes.py).
+Laws: nothing is counted or changed unless the answer is complete; a read that cannot be answered here returns
+None, never an error: ``Engine.open`` then finds out why. Answered reads go to the access log (notes.py).
 """
 
 from collections.abc import Callable
@@ -22,27 +22,27 @@ from shadeproxy.engine.sample_places import SOURCES, FoundSamples, SamplePlaces
 from shadeproxy.tiers.base import Lender, Place
 
 MOST_PAGES = 2
-"""More are streamed with back-pressure: their pins would hold memory for as long as a client likes."""
+"""More pages are streamed with back-pressure: pins would hold their memory as long as a client likes."""
 
 MOST_LOCATED_PAGES = 256
-# A ticket and its key take about 700 bytes.
+# A page handle and its key take about 700 bytes.
 _MOST_TICKETS = 32_768
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
-"""Metadata that may answer every client, and until when (Unix time)."""
+"""Metadata that may answer every client, and the time until it may (Unix time)."""
 
 
 class _Piece(NamedTuple):
     slot: int
     within: Span
-    """Of the page's bytes."""
+    """Within the page's bytes."""
 
 
 class Hits:
-    """The pages of a ``PageCache`` of ``page_size`` bytes, for who cannot wait.
+    """Hits on the pages of a ``PageCache`` of ``page_size`` bytes, without waiting.
 
-    ``notes``: where what is answered is noted. ``fresh``: asked before a ticket is made. ``tickets``: what
-    ``ticket`` remembers, by object and number of the page, for the compiled lane to look into.
+    ``notes``: the access log. ``fresh``: asked before a page handle is made. ``tickets``: page handles by
+    object and page number, which the compiled lane reads too.
     """
 
     def __init__(self, cache: PageCache, page_size: int, *, notes: Notes, fresh: Fresh) -> None:
@@ -58,12 +58,12 @@ class Hits:
     # ------------------------------------------------------------------ any span
 
     def ready(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> bool:
-        """Whether ``read`` would answer now; nothing is noted."""
+        """Return whether ``read`` would answer now, recording nothing."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> Hit | None:
-        """The bytes of ``span``, noted as used; None when a page is missing, cold or unverified."""
+        """Return the bytes of ``span``, recorded as read; None when a page is missing, cold or unverified."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
             return None
@@ -77,7 +77,7 @@ class Hits:
         return Hit(self._source(pieces), tuple(views))
 
     def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """Where the bytes of ``span`` are, noted as used; None as ``read``."""
+        """Return the places of the bytes of ``span``, recorded as read; None as ``read``."""
         pieces = self._pieces(ref, meta, span, most=MOST_LOCATED_PAGES)
         if pieces is None:
             return None
@@ -94,10 +94,10 @@ class Hits:
         self.notes.add_pages([piece.slot for piece in pieces])
         return tuple(located)
 
-    # ------------------------------------------------------------------ a page, again and again
+    # ------------------------------------------------------------------ page handles
 
     def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
-        """A ticket for the page that holds byte ``first``, good at ``now_s`` but for the wait it may cost."""
+        """Return a handle for the page that holds byte ``first``, valid at ``now_s``, perhaps not hot."""
         number = first // self.page_size
         ticket = self.tickets.get((ref, number))
         if ticket is not None and self._is_good(ticket, now_s):
@@ -116,9 +116,9 @@ class Hits:
     def take(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """The bytes of a ticket, noted as used; None when the ticket is no longer good.
+        """Return a handle's bytes, recorded as read; None when the handle is no longer valid.
 
-        Of a page of up to COPY_BYTES they are not pinned: copy them before anything else runs.
+        The bytes of a page of up to COPY_BYTES are not pinned: copy them before anything else runs.
         """
         if not self._is_readable(ticket, now_s):
             return None
@@ -138,7 +138,7 @@ class Hits:
     def lend(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> Loan | None:
-        """As ``take``, for sendfile."""
+        """Do as ``take``, but return a slice for sendfile."""
         if ticket.lender is None or not self._is_readable(ticket, now_s):
             return None
         start, stop = ticket.start, ticket.stop
@@ -151,7 +151,7 @@ class Hits:
     def lend_across(
         self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[Loan, ...] | None:
-        """As ``lend``, over at most MOST_PAGES pages of one version and one tier; noted as one read."""
+        """Do as ``lend``, over at most MOST_PAGES pages of one version and tier, recorded as one read."""
         tickets = [ticket]
         while (first := tickets[-1].first + self.page_size) < span.stop:
             after = self.ticket(ticket.ref, first, now_s) if len(tickets) < MOST_PAGES else None
@@ -171,11 +171,11 @@ class Hits:
         return tuple(loans)
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """As ``take``, but where the page's record is: that it is not in the page cache is no hindrance."""
+        """Do as ``take``, but return the record's place. The page need not be in the page cache."""
         if not self._is_good(ticket, now_s):
             return None
         if ticket.place is None:
-            # Telling reads the header through the mapping, which the maker of the ticket has just touched.
+            # Locating reads the header through the mapping, and making the handle has just touched it.
             ticket.place = self._cache.hot.place(ticket.slot)
             if ticket.place is None:
                 return None
@@ -183,14 +183,14 @@ class Hits:
         return ticket.place
 
     def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
-        """A ticket just had its ``place`` told for the sample."""
+        """Remember the place of the sample, if ``place`` has just set it on the handle."""
         if ticket.place is not None:
             self._samples.remember(dataset, sample_id, ticket, ticket.place)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """As ``place``, of all samples whose tickets ``remember_sample`` was told of; noted as used."""
+        """Return the places of samples given to ``remember_sample`` with valid handles, recorded as read."""
         found = self._samples.find(dataset, ids, now_s)
         if found is None or not len(found.uses):
             return found
@@ -212,7 +212,7 @@ class Hits:
         return self._residents.stamps[ticket.slot] == ticket.stamp and now_s < ticket.fresh_until_s
 
     def _is_readable(self, ticket: Resident, now_s: float) -> bool:
-        """Whether it is good, and its bytes can be touched without waiting."""
+        """Return whether the handle is valid, and its bytes can be touched without waiting."""
         return (
             self._residents.stamps[ticket.slot] == ticket.stamp
             and now_s < ticket.fresh_until_s
@@ -220,7 +220,7 @@ class Hits:
         )
 
     def forget(self) -> None:
-        """Make every ticket anew: what ``fresh`` says changed."""
+        """Drop every page handle: the answers of ``fresh`` changed."""
         self.tickets.clear()
         self._samples.forget()
 
@@ -248,8 +248,8 @@ def _loan(ticket: Resident, lender: Lender, start: int, stop: int) -> Loan:
     first = max(start, lender.start)
     last = max(first, min(stop, lender.stop))
     if first < last and not ticket.lent:
-        # All of it at once, or each range of a page would be marked anew. It costs a hole where blocks that
-        # nobody got could be written over.
+        # Mark the whole page at once, else each range would be marked separately. It costs a hole where
+        # blocks that were not sent could be overwritten.
         file.lend(lender.start, lender.stop)
         ticket.lent = True
     return Loan(ticket, file, start, first, last, stop)

@@ -1,7 +1,7 @@
 """Resident pages that can be touched at once: verified, and for a medium that can fault, in the page cache.
 
-Laws: plain defs, nothing is counted, nothing changes; None means "not now", and ``PageCache.view`` then
-finds out why.
+Laws: plain defs, nothing is counted, nothing changes; None means "not now", and ``PageCache.view`` then finds
+out why.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from shadeproxy.engine.transfers import Medium
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 
 COPY_BYTES = 16 * 1024
-"""Up to here copying a body beside its head costs less than pinning or lending it."""
+"""Up to this size, copying a body costs less than pinning or sending it by sendfile."""
 
 
 class HotPages:
-    """The readable pages of ``residents``, for who cannot wait."""
+    """The readable pages of ``residents``, for callers that cannot wait."""
 
     def __init__(self, residents: Residents, media: Sequence[Medium]) -> None:
         self._residents = residents
         self._media = media
 
     def is_ready(self, slot: int) -> bool:
-        """Whether ``view`` would answer."""
+        """Return whether ``view`` would answer."""
         return self._at(slot) is not None
 
     def view(self, slot: int) -> memoryview | None:
-        """The body, pinned while the view or a slice of it lives."""
+        """Return the body, pinned while the view or a slice of it lives."""
         medium, location = self._at(slot), self._location(slot)
         try:
             return None if medium is None else medium.tier.pin(location)
@@ -37,7 +37,7 @@ class HotPages:
             return None
 
     def place(self, slot: int) -> Place | None:
-        """Where a process on this host finds the page."""
+        """Return the page's place for other processes on this host."""
         medium, location = self._at(slot), self._location(slot)
         try:
             return None if medium is None else medium.tier.locate(location)
@@ -47,7 +47,7 @@ class HotPages:
     def ticket(
         self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
     ) -> Resident | None:
-        """A ticket for a page of ``ref``, which begins with the object's byte ``first``."""
+        """Return a handle for a page of ``ref``, which begins with the object's byte ``first``."""
         medium, location = self._at(slot), self._location(slot)
         if medium is None:
             return None
@@ -77,7 +77,7 @@ class HotPages:
         return ticket
 
     def header(self, slot: int) -> RecordHeader | None:
-        """The record's proven header; the body need not be verified for that."""
+        """Return the record's checked header; the body need not be verified for that."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

@@ -1,9 +1,8 @@
 """The slot of a page, by object hash and page number: 8 bytes a page, where a dict takes 110.
 
 Open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). A table holds slot numbers
-only; what a slot is the page of is asked of the columns of the resident table. 256 small tables instead of a
-big one: each grows by itself, and they grow at different times, so that a million entries never move at once
-(a table of 8,192: 2 ms).
+only; the columns of the resident table hold the page of each slot. There are 256 small tables instead of a
+big one: they grow at different times, so a million entries never move at once (a table of 8,192: 2 ms).
 """
 
 from array import array
@@ -14,18 +13,18 @@ _SHARDS_LOG2 = 8
 _SHIFT = 64 - _SHARDS_LOG2
 _EMPTY = -1
 _FIRST = 8
-# A table doubles when so much of it is taken: by its number between 35 and 70 %, evenly in the logarithm of
-# the number of entries. With one limit for all, they would all double within 20,000 insertions.
+# A table doubles at this load: 35 to 70 %, by its number, evenly in the logarithm of the number of entries.
+# With one limit for all, they would all double within 20,000 insertions.
 _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _SHARDS_LOG2)]
 
 
 def page_hash(object_hash: int, number: int) -> int:
-    """64-bit hash of page ``number``; page 0 has the object's own."""
+    """Return the 64-bit hash of page ``number``; page 0 has the object's own."""
     return (object_hash + number * _ODD) & _MASK
 
 
 class PageIndex:
-    """Slots by page. ``bind`` gives it the columns to compare with: object hashes and page numbers."""
+    """Slots by page. ``bind`` sets the columns to compare with: object hashes and page numbers."""
 
     def __init__(self) -> None:
         self._tables = [array("i", [_EMPTY]) * _FIRST for _ in range(1 << _SHARDS_LOG2)]
@@ -37,11 +36,11 @@ class PageIndex:
         return self._count
 
     def bind(self, hashes: memoryview, numbers: memoryview) -> None:
-        """Columns u64[n] and u32[n], by slot; again whenever they move."""
+        """Set the columns u64[n] and u32[n], by slot; call it again whenever they move."""
         self._hashes, self._numbers = hashes, numbers
 
     def find(self, object_hash: int, number: int) -> int | None:
-        """The slot of a page, or None."""
+        """Return the slot of a page, or None."""
         # ``page_hash``, written out: the call would be a quarter of a lookup.
         key = (object_hash + number * _ODD) & _MASK if number else object_hash
         table = self._tables[key >> _SHIFT]
@@ -56,7 +55,7 @@ class PageIndex:
         return None
 
     def add(self, slot: int) -> bool:
-        """Enter a slot whose columns are set; False, and nothing done, when its page has one already."""
+        """Add a slot whose columns are set. Return False, unchanged, if its page has a slot already."""
         object_hash, number = self._hashes[slot], self._numbers[slot]
         key = page_hash(object_hash, number)
         shard = key >> _SHIFT
@@ -75,7 +74,7 @@ class PageIndex:
         return True
 
     def remove(self, slot: int) -> None:
-        """Take a slot out; its columns still say of which page it is."""
+        """Remove a slot, whose columns must still name its page."""
         key = self._key_of(slot)
         shard = key >> _SHIFT
         table = self._tables[shard]
@@ -84,7 +83,7 @@ class PageIndex:
         while table[hole] != slot:
             assert table[hole] >= 0, "removed twice"
             hole = (hole + 1) & mask
-        # Entries behind the hole that would no longer be reached move into it.
+        # Move entries behind the hole that would no longer be reached into it.
         place = hole
         while (other := table[place := (place + 1) & mask]) >= 0:
             home = self._key_of(other) & mask

@@ -1,7 +1,7 @@
-"""Which objects below a prefix have pages here: in key order, a part at a time, for people who look.
+"""Listing of the objects with pages here below a prefix: in key order, a part at a time, for people.
 
-Laws: nothing is read for anybody else, counted or evicted here; keys are asked of record headers, on a
-thread; steps on the event loop take about 2 ms. What comes or leaves meanwhile may be told or left out.
+Laws: a listing never reads for clients, counts or evicts; keys come from record headers, read on a thread;
+steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be included or not.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _SLICE = 1 << 15  # slots looked at in one step
 
 
 class Listing:
-    """Of ``residents``, once ``recovery`` has taken in what an earlier process left."""
+    """Lists ``residents``, once ``recovery`` is over."""
 
     def __init__(
         self, residents: Residents, groups: PrefixGroups, places: Places, recovery: Recovery
@@ -34,7 +34,7 @@ class Listing:
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
     ) -> tuple[list[ObjectRef], int]:
-        """The first ``limit`` objects after the key ``start_after``, in UTF-8 key order; how many more."""
+        """Return the first ``limit`` objects after ``start_after``, in UTF-8 key order, and how many more."""
         await self._recovery.over()
         hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
         first: list[tuple[bytes, ObjectRef]] = []
@@ -52,8 +52,8 @@ class Listing:
         return [ref for _, ref in first], found - len(first)
 
     async def known(self, ref: ObjectRef) -> Known | None:
-        """Metadata of an object of which the first page is not here. Without it nobody knows when the
-        origin was asked last.
+        """Return metadata of an object whose first page is not here, from another page's record. Its time
+        of validation is 0, because only the first page has it.
         """
         for slot in self._residents.pages_of(object_hash(ref)):
             if self._residents.tier[slot] == NO_TIER:
@@ -64,7 +64,7 @@ class Listing:
         return None
 
     async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
-        """Hashes of the objects with readable pages in these groups, and a slot of each."""
+        """Return the hashes of the objects with readable pages in these groups, and a slot of each."""
         table = self._residents
         slots: list[Slots] = [np.zeros(0, np.int64)]
         hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
@@ -81,7 +81,7 @@ class Listing:
         return await asyncio.to_thread(pick)
 
     async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """What these objects are. A page that moved or left meanwhile: by another look at its object."""
+        """Return the names of these objects. If a page moved or left meanwhile, another one is read."""
         refs = await self._asked(slots)
         lost = set(hashes.tolist()) - refs.keys()
         pages = [self._residents.pages_of(hashed)[:1] for hashed in lost]
@@ -95,5 +95,5 @@ class Listing:
 
 
 def _octets(key: str) -> bytes:
-    """As keys are ordered; of a key that came as no valid UTF-8, what came."""
+    """Return the bytes by which keys are ordered; for a key that is no valid UTF-8, the bytes received."""
     return key.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Which pages a tier holds: one dense array to draw victims from, and apart what nobody may draw.
+"""The pages of a tier: a dense array to draw victims from; pinned pages, which are no victims, are apart.
 
 Laws: no I/O; plain defs; a slot is in one place at a time, which the table of residents remembers.
 """
@@ -14,8 +14,8 @@ Slots = NDArray[np.int64]
 
 
 class Members:
-    """The slots of one tier in a dense array (for uniform sampling), staged ones apart by recency; of pinned
-    ones, which nobody may draw, the number and their record bytes.
+    """The slots of one tier in a dense array (for uniform sampling), and staged slots apart, by recency.
+    Pinned slots are never victims: only their number and record bytes are kept.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Members:
 
     @property
     def pages(self) -> int:
-        """How many there are of all three."""
+        """Number of pages: unstaged, staged and pinned."""
         return self.count + len(self.staged) + self.pinned
 
     @property
@@ -48,7 +48,7 @@ class Members:
         return self.count - 1
 
     def extend(self, slots: Slots) -> Slots:
-        """Append many; their positions."""
+        """Append many slots. Return their positions."""
         stop = self.count + len(slots)
         while stop > len(self._slots):
             self._bind(np.concatenate([self._slots, np.zeros_like(self._slots)]))
@@ -58,7 +58,7 @@ class Members:
         return positions
 
     def swap_remove(self, position: int) -> int:
-        """Remove at ``position``; the slot that moved there, or -1."""
+        """Remove the slot at ``position``. Return the slot that moved there, or -1."""
         self.count -= 1
         if position == self.count:
             return -1

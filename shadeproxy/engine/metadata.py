@@ -1,8 +1,8 @@
-"""What is known of objects: a bounded map of decoded metadata, rebuilt from record headers on demand.
+"""Metadata of objects: a bounded map, filled again from record headers on demand.
 
-Laws: no I/O and no clock; the newest fact wins; of two answers about one version the richer is kept
-(a ranged answer lacks whole-object checksums), but that to a HEAD is all there is. Absence is never
-remembered: a 404 is asked again.
+Laws: no I/O and no clock; the newest answer wins; of two answers about one version the one with more headers
+is kept (a ranged answer lacks whole-object checksums), but an answer to a HEAD is complete and replaces both.
+Absence is never remembered: the origin is asked again after a 404.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
-SLICE = 1024  # objects looked at before something else may run
+SLICE = 1024  # objects looked at before other tasks may run
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Known:
 
 
 def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Whether ETag, size and Last-Modified agree: headers can be replaced in place, which keeps the ETag."""
+    """Return whether ETag, size and Last-Modified agree: replacing headers in place keeps the ETag."""
     return (
         one.etag == other.etag
         and one.size == other.size
@@ -48,8 +48,8 @@ class MetadataCache:
         return known
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False) -> Known:
-        """Record what the origin just said (or what a record header says it said). ``complete``: by an answer
-        to HEAD, which has every field of the object; what it has not is gone.
+        """Record an answer of the origin, or one found in a record header. ``complete``: it answered a
+        HEAD, which has every field of the object; fields that it lacks are gone.
         """
         known = self._known.get(ref)
         if known is None or not same_version(known.meta, meta):
@@ -67,11 +67,11 @@ class MetadataCache:
         self._known.pop(ref, None)
 
     def clear(self) -> None:
-        """Know nothing of any object."""
+        """Forget the metadata of all objects."""
         self._known.clear()
 
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """At once: a write waits for it. 0.1 us for each object that is known, and as much to forget it."""
+        """Forget a bucket at once, as a write waits: 0.1 us for each known object, twice if forgotten."""
         for ref in [ref for ref in self._known if ref[0] == bucket and ref[2] == namespace]:
             del self._known[ref]
 
@@ -82,5 +82,5 @@ class MetadataCache:
             for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
-            del known[-SLICE:]  # the last to hold them: freeing all at once would hold the loop too
+            del known[-SLICE:]  # this list holds them last: freeing all at once would block the loop too
             await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""Namespaces of buckets, and with whose credentials the proxy reads there for itself.
+"""Namespaces of buckets, and the credentials with which the proxy itself reads there.
 
 At an origin whose bucket names belong to accounts, each client with an upstream of its own has a namespace of
-its own, unless the configuration gives several one name. What the proxy does in one without a client that
-asks (prefetching, warming, checking by listings, reads of the control listener) needs an upstream that reads
-in that namespace.
+its own, unless the configuration gives several one name. Work of the proxy in a namespace without a client's
+request (prefetching, warming, checking by listings, reads of the control listener) needs an upstream that
+reads in that namespace.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ Upstreams = Mapping[str, Upstream]
 """The upstream of each namespace. It changes when the configuration is read again."""
 
 NOBODY = Upstream("nobody")
-"""Of a namespace that no client of the configuration reads in any more: no origin has such credentials."""
+"""Upstream of a namespace that no configured client reads in any more: no origin has such credentials."""
 
 ONLY_OWN: Upstreams = {OWN: SHARED}
 
 
 def upstream_in(upstreams: Upstreams, namespace: str) -> Upstream:
-    """The upstream that reads in ``namespace``. Raises OriginAnswer 403 where no client does any more: the
-    proxy's own credentials would read another bucket of that name.
+    """Return the upstream that reads in ``namespace``. Raises OriginAnswer 403 where no client does any
+    more: the proxy's own credentials would read another bucket of that name.
     """
     try:
         return upstreams[namespace]

@@ -1,4 +1,4 @@
-"""Pages that are in no tier, for questions about whether they would win a place. Columns only."""
+"""Admission candidates: pages that are in no tier, to ask if they would win a place. Columns only."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECORD_BYTES = 512
-"""Of a record beside its body, about."""
+"""Approximate size of a record without its body."""
 
 
 class Newcomers(NamedTuple):

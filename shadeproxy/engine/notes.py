@@ -1,9 +1,9 @@
-"""``Notes``: demand reads that statistics, orders, recency and reuse are yet to be told of.
+"""Access log: a buffer of demand reads for statistics, orders, recency and reuse.
 
-Laws: plain defs. To note a read is to append a row of bytes: nothing is decided, and nothing is told before
-``tell`` or ``flush``, in the order of the reads. Reads are told together, because 1,000 cost what ten one by
-one do; whoever decides by them, or shows them, calls ``flush`` first. A row whose page changed hands since
-counts in the statistics and nowhere else.
+Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``tell`` and ``flush`` pass the
+rows on, in the order of the reads: in batches, because 1,000 cost as much as ten one by one. Code that
+decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its slot counts in the
+statistics only.
 """
 
 import asyncio
@@ -19,25 +19,24 @@ from shadeproxy.engine.residents import Slots
 from shadeproxy.engine.uses import USE, Kind, Noted, Uses, pack_use
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# Telling costs some 100 us, and ten times as much where nothing of it is in the processor's caches: for the
-# sake of fewer reads than these no decision waits for it.
+# Flushing costs some 100 us, and ten times as much with cold processor caches: no decision waits for it for
+# the sake of fewer reads than these.
 _WORTH_TELLING = 256
-# Of a small cache so many would be much: what was read is not to be kept for that read.
+# In a small cache this share of the pages is enough: recency must not lag behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
-# Who fetches ahead goes by what has been read.
+# Prefetch depends on the pages read so far.
 _FLUSH_UNREAD_AFTER_S = 0.01
-# Of jobs that come and go; each epoch of a job is one more.
+# Jobs come and go, and each epoch of a job is one more kind.
 _MOST_KINDS = 1024
 
 CountUses = Callable[[Uses, Sequence[Kind]], None]
 
 
 class Notes:
-    """Of the pages of ``cache``. ``count``: told of the reads, many at a time.
+    """Access log of the pages of ``cache``. ``count``: called with the reads, many at a time.
 
-    What is public beside the methods is for the compiled lane, which appends to ``rows`` (USE) what ``add``
-    would.
+    Public attributes are for the compiled lane, which appends to ``rows`` (USE) the same as ``add``.
     """
 
     __slots__ = (
@@ -54,16 +53,16 @@ class Notes:
         self.rows = bytearray()
         self.timer: asyncio.Handle | None = None
         self._delay_s = 0.0
-        """What the timer was set for."""
+        """The delay that the timer was set with."""
         self.kinds: dict[Kind, int] = {}
         self._kept: list[tuple[Slots, NDArray[np.int64]]] = []
-        """Slots that statistics were told of, recency not, and the generation of the page in each: until it
-        is told the slot may change hands."""
+        """Slots counted in the statistics but not yet in recency, with their pages' generations: a slot
+        may get another page before ``flush``."""
 
-    # ------------------------------------------------------------------ noting
+    # ------------------------------------------------------------------ recording
 
     def add(self, ticket: Resident, job: JobContext | None, span: Span | None = None) -> None:
-        """One read by ticket, of ``span`` of the object; None: of the whole page."""
+        """Record one read by page handle, of ``span`` of the object; None: of the whole page."""
         noted = ticket.noted
         if noted is None or noted.job is not job or noted.kinds is not self.kinds:
             noted = self._prepare(ticket, job)
@@ -73,12 +72,12 @@ class Notes:
             self.rows += pack_use(
                 ticket.slot, ticket.stamp, ticket.object_hash, span.start, span.length, noted.kind, 1
             )
-        # What ``soon`` would find out: the timer is set already, and for no later.
+        # Skip ``soon`` if it would only find that the timer is set already, and early enough.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.soon((ticket.slot,))
 
     def _prepare(self, ticket: Resident, job: JobContext | None) -> Noted:
-        """What ``add`` appends for a read of the whole page by ``job``; kept with the ticket."""
+        """Make the row that ``add`` appends for a read of the whole page by ``job``; the handle keeps it."""
         kind = self.kind(ticket.ref.bucket, ticket.source, job)
         size_bytes = ticket.stop - ticket.start
         row = pack_use(ticket.slot, ticket.stamp, ticket.object_hash, ticket.first, size_bytes, kind, 1)
@@ -86,32 +85,32 @@ class Notes:
         return noted
 
     def add_pages(self, slots: Sequence[int]) -> None:
-        """Reads, or parts of reads, that were counted already."""
+        """Record reads, or parts of reads, that were counted already."""
         stamps = self.residents.stamps
         for slot in slots:
             self.rows += pack_use(slot, stamps[slot], 0, 0, 0, 0, 0)
         self.soon(slots)
 
     def add_many(self, uses: Uses) -> None:
-        """Reads in columns, their kinds from ``kind``."""
+        """Record reads in columns, their kinds from ``kind``."""
         self.rows += uses.tobytes()
         self.soon(uses["slot"].tolist() if self.unread else ())
 
     def add_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Reads that another process noted; told to statistics at once, later than some that came after."""
+        """Record reads of a worker. Statistics count them at once, after some that came later."""
         self.soon(self._keep(uses["slot"], uses["stamp"]))
         self._count(uses, kinds)
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """The number under which such reads are noted; good until the next ``tell``."""
+        """Return the number of this kind of reads; valid until the next ``tell``."""
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ flushing
 
     def soon(self, slots: Iterable[int]) -> None:
-        """``flush`` in a while, as pages in ``slots`` were read.
+        """Schedule ``flush``, because pages in ``slots`` were read.
 
-        Never at once: it may promote and evict, and who reads now has bytes that are not pinned.
+        Never flush at once: that may promote and evict, and the present reader has bytes that are not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
         if self._waiting * USE.itemsize >= self.most_waiting_bytes:
@@ -124,13 +123,13 @@ class Notes:
         self.timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
 
     def flush_many(self) -> None:
-        """``flush``, if there is enough to be worth it."""
+        """Call ``flush`` if there are enough reads to be worth it."""
         waiting = self._waiting
         if waiting and waiting >= min(_WORTH_TELLING, len(self.residents) // _SMALL):
             self.flush()
 
     def flush(self) -> None:
-        """Let recency, reuse and statistics know of every read so far."""
+        """Pass every read so far to recency, reuse and statistics."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -141,20 +140,20 @@ class Notes:
             self._note_uses(slots[self.residents.generation[slots] == generations])
 
     def tell(self) -> None:
-        """Let statistics know of every read so far. Nothing is decided by it: it may be done at any time."""
+        """Pass every read so far to the statistics. It decides nothing, so call it at any time."""
         if not self.rows:
             return
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
-            # Emptied as well: tickets that are not read again hold it.
+            # Empty the old dict as well: page handles that are not read again hold it.
             self.kinds.clear()
             self.kinds = {}
         self._keep(uses["slot"], uses["stamp"])
         self._count(uses, kinds)
 
     def _keep(self, slots: Slots, stamps: NDArray[np.int64]) -> list[int]:
-        """Keep those that did not change hands since."""
+        """Keep the slots whose pages did not change since. Return them if some page is unread."""
         same = slots[self.residents.stamp[slots] == stamps]
         if len(same):
             self._kept.append((same, self.residents.generation[same]))
@@ -163,5 +162,5 @@ class Notes:
 
     @property
     def _waiting(self) -> int:
-        """Reads that recency is not told of."""
+        """Number of reads that recency has not counted."""
         return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _ in self._kept)

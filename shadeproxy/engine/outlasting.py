@@ -1,14 +1,14 @@
-"""``Outlasting``: memory of pages that were stored and given back, of which slow readers still hold pieces.
+"""Detached buffers: memory of stored pages, given back to the ledger, that slow readers still hold.
 
-Law: only counts. The ledger does not, so that a slow reader of a stored page takes nothing from others; but a
-thousand of them would keep a thousand pages. So above a limit readers are handed copies of their pieces.
+Law: this only counts. The ledger does not count these buffers, so that a slow reader takes nothing from
+others. But a thousand would keep a thousand pages: so above a limit readers get copies of their pieces.
 """
 
 import weakref
 
 
 class Outlasting:
-    """``limit_bytes``: above it there are ``many``."""
+    """Counter of detached buffers. ``limit_bytes``: the limit of ``many``."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -16,13 +16,13 @@ class Outlasting:
         self._buffers: list[tuple[weakref.ref[object], int]] = []
 
     def add(self, buffer: memoryview) -> None:
-        """``buffer`` is nobody's but that of those who hold pieces of it."""
+        """Count ``buffer``, which from now on only readers of its pieces hold."""
         self._buffers.append((weakref.ref(buffer.obj), buffer.nbytes))
         self._bytes += buffer.nbytes
 
     @property
     def many(self) -> bool:
-        """Whether more is held than the limit. Looks for what is gone only when it may be."""
+        """True if readers hold more than the limit. Looks for freed buffers only above the limit."""
         if self._bytes > self._limit_bytes:
             self._buffers = [one for one in self._buffers if one[0]() is not None]
             self._bytes = sum(size for _, size in self._buffers)

@@ -1,8 +1,8 @@
-"""Ends the waits for pages that do not come: one timer for all flights, instead of one for every read.
+"""Timeouts of flights: one timer for all of them, instead of one for every read.
 
-Laws: a reader whose deadline has passed leaves with DeadlineExceeded, and harms neither the flight nor its
-other readers; a flight without a byte that nobody waits for now (a prefetch, what is read ahead) has the same
-time; a body that comes too slowly fails, on whatever transport and after whatever tries. While nothing flies
+Laws: a reader whose deadline has passed leaves with DeadlineExceeded, without harm to the flight or its other
+readers; a flight without a first byte and without a waiting reader (a prefetch, a read ahead) gets the same
+time; a body that comes too slowly fails, on any transport and after any number of tries. Without flights
 there is no timer.
 """
 
@@ -45,17 +45,17 @@ class OverdueFlights:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """A flight has started."""
+        """Start the timer, because a flight has started."""
         if self._timer is None:
             self._looked_s = self._clock.monotonic_s()
             self._start()
 
     def _start(self) -> None:
-        # The loop must not keep an engine that was closed, with all that it maps, until the next look.
+        # A weak reference: the loop must not keep a closed engine, with its mappings, until the next look.
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
 
     def look(self) -> None:
-        """Tell those that are late, and look again as long as anything flies."""
+        """End late waits and slow flights, and look again as long as there are flights."""
         self._timer = None
         flights = self._flights()
         now_s = self._clock.monotonic_s()
@@ -73,7 +73,7 @@ class OverdueFlights:
             seen = _Progress(Deadline(self._clock, self._bounds), Pace(self._bounds))
             self._seen[flight] = seen
         if not flight.filled:
-            # Who waits has a deadline of his own, and the tries of a fill are counted.
+            # A waiting reader has a deadline of its own, and the tries of a fill are counted.
             if seen.deadline.left_s <= 0 and not flight.waited_for:
                 flights.fail(flight, seen.deadline.exceeded())
             return

@@ -1,7 +1,7 @@
-"""Whether a reader that misses a page and wants a part of it gets the page fetched, or that part alone.
+"""Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
-Laws: plain defs; decided before a flight starts, by what is known then: a page that would win a place, or be
-staged and read again, is fetched whole; a part that is nearly the page, or of a short page, is no saving.
+Laws: plain defs; decided before a flight starts, by the facts of that moment: a page that would win a place,
+or be staged and read again, is fetched whole; a part of a short page, or of nearly all of it, saves little.
 """
 
 from shadeproxy.core.types import ObjectRef
@@ -13,11 +13,11 @@ from shadeproxy.engine.placement import Placement
 from shadeproxy.engine.residents import page_hash
 
 _LEAST_SAVED_BYTES = 64 * 1024
-"""A request costs as much as so many bytes do; and a short object that is read whole is verified."""
+"""A request costs as much as this many bytes; and a short object that is read whole is verified."""
 
 
 class PartialReads:
-    """Asks ``placement`` about pages that are neither resident nor on their way."""
+    """Decides with ``placement`` on pages that are neither resident nor on their way."""
 
     def __init__(self, placement: Placement, pins: Pins, groups: PrefixGroups) -> None:
         self._placement = placement
@@ -25,8 +25,8 @@ class PartialReads:
         self._groups = groups
 
     def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
-        """Whether ``part_bytes`` of a page of ``page_bytes`` are to be fetched alone; the page then counts as
-        passed by. ``staged``: what ``PageCache.miss`` said of it just now.
+        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``; the page then counts as
+        bypassed. ``staged``: the result of ``PageCache.miss`` for it just now.
         """
         if page_bytes - part_bytes < _LEAST_SAVED_BYTES:
             return False

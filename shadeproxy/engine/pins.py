@@ -1,6 +1,6 @@
-"""What is pinned: prefixes that were pinned by a call, and rules of the configuration with ``pin = true``.
+"""Pins: prefixes that were pinned by a call, and rules of the configuration with ``pin = true``.
 
-Plain state and two questions; nothing here knows what is resident, and nothing is asked on the hit path.
+Plain state and two questions; nothing here knows the resident pages, and the hit path asks nothing here.
 """
 
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.rules import Rule, Rules
 
 PINNED_SHARE = 0.9
-"""Of each tier pinned pages hold so much at most: the rest stays a cache for everything else."""
+"""Maximum share of each tier for pinned pages: the rest stays a cache for everything else."""
 
 MOST_PINS = 256
 
@@ -37,35 +37,35 @@ class PinnedPrefix(NamedTuple):
 
 
 class Pins:
-    """``rules`` may change; ``changed`` must then be called."""
+    """All pins. ``rules`` may change; ``changed`` must then be called."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._pins: dict[Prefix, PinnedPrefix] = {}
         self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}  # by bucket and namespace
         self.version = 0
-        """Another number after every change."""
+        """A number that grows with every change."""
 
     @property
     def any(self) -> bool:
-        """Whether anything is pinned at all."""
+        """True if anything is pinned."""
         return bool(self._pins) or self._rules.any_pins
 
     # ------------------------------------------------------------------ changes
 
     def add(self, pin: PinnedPrefix) -> None:
-        """Pin a prefix; what is pinned already stays as it is."""
+        """Pin a prefix; one that is pinned already keeps its ``since_s``."""
         self._pins.setdefault(pin.place, pin)
         self.changed()
 
     def remove(self, bucket: str, prefix: str, namespace: str = OWN) -> bool:
-        """Whether that prefix was pinned by a call; it is no more."""
+        """Unpin a prefix. Return whether it was pinned by a call."""
         removed = self._pins.pop(Prefix(bucket, prefix, namespace), None) is not None
         self.changed()
         return removed
 
     def changed(self) -> None:
-        """Rules or prefixes are others now."""
+        """Take in changed rules or prefixes."""
         self.version += 1
         by_bucket: dict[tuple[str, str], list[str]] = {}
         for bucket, prefix, namespace in self._pins:
@@ -81,29 +81,29 @@ class Pins:
         return place in self._pins
 
     def by_call(self) -> list[PinnedPrefix]:
-        """In the order of their names."""
+        """Return the pinned prefixes, in the order of their names."""
         return sorted(self._pins.values())
 
     def by_rule(self) -> list[tuple[int, Rule]]:
-        """Rules that pin, with their places in the configuration."""
+        """Return the rules that pin, with their places in the configuration."""
         return [(place, rule) for place, rule in enumerate(self._rules) if rule.pin]
 
     def rule_over(self, bucket: str, prefix: str) -> tuple[int, Rule] | None:
-        """The rule that pins a whole prefix, with its place in the configuration."""
+        """Return the rule that pins a whole prefix, with its place in the configuration."""
         ref = ObjectRef(bucket, prefix, OWN)  # rules are of every namespace
         decisive = next((place, rule) for place, rule in enumerate(self._rules) if rule.applies(ref))
         return decisive if decisive[1].pin else None
 
     def covers(self, ref: ObjectRef) -> bool:
-        """Whether an object is pinned."""
+        """Return whether an object is pinned."""
         prefixes = self._prefixes.get((ref.bucket, ref.namespace)) if self._prefixes else None
         if prefixes is not None and ref.key.startswith(prefixes):
             return True
         return self._rules.any_pins and self._rules.of(ref).pin
 
     def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
-        """Of the objects of ``bucket`` whose keys start with ``head`` whether all are pinned, or none; None
-        where that depends on the key.
+        """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if
+        none is, and None if it depends on the key.
         """
         prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):
@@ -115,7 +115,7 @@ class Pins:
     def _rule_of_group(self, bucket: str, head: str) -> bool | None:
         if not self._rules.any_pins:
             return False
-        verdicts: set[bool] = set()  # of rules that decide on some of the keys
+        verdicts: set[bool] = set()  # values of ``pin`` in rules that decide on some of the keys
         for rule in self._rules:
             if not fnmatchcase(bucket, rule.bucket):
                 continue

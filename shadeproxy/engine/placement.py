@@ -1,9 +1,8 @@
-"""Who gets a place and who leaves: the policy applied to the resident table.
+"""Placement: the policy applied to the resident table decides on places and evictions.
 
-Laws: plain defs, no I/O beyond what a tier's ``reserve`` accounts for; a victim is only named when it is
-really beaten; victims are named for a newcomer, never for the sake of it; a pinned page is no victim, and
-beats every page that is not pinned. Carrying a decision out (demoting, dropping, writing) is the page cache's
-part.
+Laws: plain defs, no I/O beyond the accounting of a tier's ``reserve``; a page is a victim only if a newcomer
+really beats it, and only for the sake of that newcomer; a pinned page is never a victim, and beats every page
+that is not pinned. The page cache carries the decisions out (demoting, dropping, writing).
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +33,9 @@ _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 16
 _SEGMENTS = 8
-_MOST_UNREAD = 0.5  # of the capacity: what is read again needs places too
+_MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
-_SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with nobody
+_SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
 
 Evict = Callable[[int, str], None]
 """Make a slot leave its tier, for a stated reason."""
@@ -64,12 +63,12 @@ class Placement:
         self._staging = StagingShare(policy.staging_share)
         self.parts = PartReads()
         self._drawn = [DrawnVictims(residents, index) for index in range(len(tiers))]
-        self._beats_all = replace(policy, admits_always=True)  # staged and pinned pages
+        self._beats_all = replace(policy, admits_always=True)  # for staged and pinned pages
 
-    # ------------------------------------------------------------------ what readers do
+    # ------------------------------------------------------------------ reads
 
     def note_use(self, slot: int) -> None:
-        """A demand read of a resident page."""
+        """Note a demand read of a resident page."""
         self.tick += 1
         distance = self._residents.use(slot, self.tick)
         self.facts.observe(int(self._residents.group[slot]), self.tick, distance)
@@ -77,7 +76,7 @@ class Placement:
             self._note_staged_uses([slot])
 
     def note_uses(self, slots: Slots) -> None:
-        """Demand reads of resident pages, oldest first; a page may have been read several times."""
+        """Note demand reads of resident pages, oldest first; a page may have been read several times."""
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         distances = self._residents.use_many(slots, ticks)
@@ -85,9 +84,9 @@ class Placement:
         self._note_staged_uses(self._residents.staged_in(slots).tolist())
 
     def deserving(self, slots: Slots) -> Slots:
-        """Those pages of a lower tier that may win a place in the first one, most wanted first.
+        """Return the pages of a lower tier that may win a place in the first one, the most wanted first.
 
-        A guess by the keys of a sample, for who cannot try them all: ``find_place`` decides.
+        A guess by the keys of a sample, for callers that cannot try them all: ``find_place`` decides.
         """
         first = self._tiers[0]
         if first.used_bytes + int(self._residents.record_bytes[slots].max(initial=0)) <= first.capacity_bytes:
@@ -101,7 +100,7 @@ class Placement:
         return deserving
 
     def note_miss(self, object_hash: int, number: int, group: int) -> bool:
-        """A demand read of a page that is not resident; whether it would be, had it been staged lately."""
+        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
         self.tick += 1
         self.facts.observe(group, self.tick, np.nan)
         page = page_hash(object_hash, number)
@@ -113,7 +112,7 @@ class Placement:
     # ------------------------------------------------------------------ decisions
 
     def admits(self, object_hash: int, number: int, size_bytes: int, *, pinned: bool) -> bool:
-        """Whether a record of ``size_bytes`` would win a place now. A guess: ``find_place`` decides."""
+        """Return whether a record would win a place now. A guess: ``find_place`` decides."""
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return True
         newcomer = Newcomers(
@@ -129,10 +128,10 @@ class Placement:
         )
 
     def winners(self, newcomers: Newcomers, pending_bytes: int, *, earned: bool = False) -> NDArray[np.bool_]:
-        """Which pages would win a place now if they came in this order, all tiers taken together: bool[n].
+        """Return which pages would win a place now, in this order, over all tiers together: bool[n].
 
-        ``pending_bytes`` come before them. ``earned``: where the policy admits whatever comes, only what
-        finds room wins. A guess by a sample, and nothing changes: ``find_place`` decides.
+        ``pending_bytes`` come before them. ``earned``: even if the policy admits every page, only pages that
+        find free room win. A guess by a sample, and nothing changes: ``find_place`` decides.
         """
         sizes = newcomers.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -156,7 +155,7 @@ class Placement:
         return wins
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """What pages can take in tiers with ``least_bytes`` or more, displacing none; staging apart."""
+        """Return the free room, without staging, of tiers that have ``least_bytes`` or more of it."""
         free = 0
         for index in range(len(self._tiers)):
             room = self._room_bytes(index)
@@ -165,21 +164,21 @@ class Placement:
 
     @property
     def staging_bytes(self) -> int:
-        """What is run by recency, for pages that win no place."""
+        """The staging share: room run by recency, for pages that win no place."""
         return self._staging_bytes(0)
 
     @property
     def pinnable_bytes(self) -> int:
-        """What pages may come to be pinned, all tiers taken together."""
+        """Bytes of further pages that may be pinned, over all tiers together."""
         return sum(max(self.pin_room_bytes(index), 0) for index in range(len(self._tiers)))
 
     def pin_room_bytes(self, index: int) -> int:
-        """What pages may come to be pinned in tier ``index``."""
+        """Return the bytes of further pages that may be pinned in tier ``index``."""
         held_bytes = self._residents.members[index].pinned_bytes
         return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
 
     def pin(self, slot: int) -> bool:
-        """Hold a page of a tier whatever else comes; False where pinned pages hold all that they may."""
+        """Pin a page of a tier. Return False where pinned pages hold their maximum already."""
         index = int(self._residents.tier[slot])
         if int(self._residents.record_bytes[slot]) > self.pin_room_bytes(index):
             return False
@@ -188,7 +187,7 @@ class Placement:
         return True
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
-        """A reserved location in tier ``index`` won against its residents by the policy, or None."""
+        """Reserve a location in tier ``index``, if the page beats residents by the policy; else None."""
         tier, members = self._tiers[index], self._residents.members[index]
         size = self._residents.sizes[slot]
         if self._residents.holds[slot] and size > self.pin_room_bytes(index):
@@ -196,15 +195,15 @@ class Placement:
         room, used_bytes = self._staging_bytes(index), tier.used_bytes
         if index == 0 and room < size and members.staged:
             self._release_staged()
-        # A share that cannot hold even this page holds nothing back: it would lie idle for ever.
+        # A share that cannot hold even this page reserves nothing: it would lie idle for ever.
         held_back = max(room if size <= room else 0, members.staged_bytes)
         free = tier.capacity_bytes - held_back - (used_bytes - members.staged_bytes)
-        # Holes left by victims drawn at random are of no use to a page much longer than they are.
+        # Holes of victims drawn at random are of no use to a page much longer than they are.
         long = size * (members.count + members.pinned or 1) > _LONG * used_bytes
         if free < size:
             if index == 0:
                 self._staging.on_crowded(size, tier.capacity_bytes)
-            # A share that has just grown takes its places as pages come that need them, not at once.
+            # A share that has just grown takes its places when pages need them, not at once.
             if not long and not self._displace(slot, index, size - max(free, 0), evict):
                 return None
         for attempt in range(_RESERVE_TRIES):
@@ -219,8 +218,8 @@ class Placement:
         return None
 
     def find_staging_place(self, slot: int, evict: Evict) -> Location | None:
-        """A location in the first tier's staging share: at the cost of the least recent there, or of
-        ordinary residents that hold what belongs to the share (it shrinks to nothing, and comes back).
+        """Reserve a location in the first tier's staging share. It evicts the least recent staged pages,
+        or ordinary residents in the share's room (as the share may have been zero before).
         """
         room, members = self._staging_bytes(0), self._residents.members[0]
         size = self._residents.sizes[slot]
@@ -239,11 +238,11 @@ class Placement:
         return None
 
     def note_bypass(self, slot: int) -> None:
-        """A page was served without being stored."""
+        """Note that a page was served without being stored."""
         self.pass_by(self._hash_of(slot), self._residents.sizes[slot])
 
     def pass_by(self, page: int, size_bytes: int) -> None:
-        """As ``note_bypass``, of a page without a slot, by its hash."""
+        """Note a bypass as ``note_bypass`` does, for a page without a slot, by its hash."""
         self._staging.on_bypass(page, size_bytes)
 
     # ------------------------------------------------------------------ inside
@@ -263,13 +262,13 @@ class Placement:
         newcomer = np.array([slot], dtype=np.int64)
         chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
         if chosen is None:
-            # A share that has grown may hold more than pinned pages leave: it yields to them, and to its own.
+            # A share that has grown may exceed what pinned pages leave: then staged pages are evicted.
             return policy is self._beats_all and self._drop_staged(index, need_bytes, evict)
         _evict_all(members[chosen], evict)
         return True
 
     def _drop_staged(self, index: int, need_bytes: int, evict: Evict) -> bool:
-        """Make room at the cost of the staging share, the least recent first; False: nothing is staged."""
+        """Evict staged pages, least recent first. Return False if none is staged."""
         members, before_bytes = self._residents.members[index], self._residents.members[index].staged_bytes
         while members.staged and before_bytes - members.staged_bytes < need_bytes:
             self._drop_oldest_staged(evict)
@@ -279,12 +278,12 @@ class Placement:
         return self._beats_all if self._residents.holds[slot] else self._policy
 
     def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
-        # Both now: since the victim was drawn, time has brought it nearer to its next use.
+        # Compare both as of now: time has brought the victim nearer to its next use.
         keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
         return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
 
     def _draw(self, index: int) -> int:
-        """Rank a new sample of a tier of more than ``SAMPLE`` members; its worst page."""
+        """Rank a new sample of a tier of more than ``SAMPLE`` members. Return its worst page."""
         members = self._residents.members[index].slots
         drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
         self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
@@ -299,7 +298,7 @@ class Placement:
         starts, stops = byte_spans(table.location[members])
         order = np.argsort(starts)
         members, starts, stops = members[order], starts[order], stops[order]
-        # Whose key is not asked: staged and pinned pages are no members, and stay.
+        # Staged and pinned pages have no key here, and stay.
         kept = np.isin(members, list(table.members[index].staged), invert=True) & ~table.pinned[members]
         beaten = kept & self._beaten(slot, members)
         run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
@@ -314,7 +313,7 @@ class Placement:
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
-        """All pages of a tier; of a big one, those of a few segments drawn at random."""
+        """Return all pages of a tier; of a big one, those of a few segments drawn at random."""
         members = self._residents.members[index]
         staged = np.fromiter(members.staged, np.int64, len(members.staged))
         slots = np.concatenate([members.slots, staged, self._residents.pinned_in(index)])
@@ -324,7 +323,7 @@ class Placement:
         return slots[np.isin(segments, self._rng.choice(segments, _SEGMENTS))]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
-        """Members drawn at random: 1,024, or so many that together they hold twice what is needed."""
+        """Return random members: 1,024, or enough to hold twice the bytes needed."""
         members = self._residents.members[index].slots
         if len(members) <= SAMPLE:
             return members
@@ -339,7 +338,7 @@ class Placement:
         return self.facts.of(slots, self.tick)
 
     def _worst_first(self) -> tuple[Column, Column]:
-        """Keys of residents, falling, and how many bytes those up to each hold, of all that there are."""
+        """Return keys of residents, falling, and for each the bytes of all residents up to it."""
         keys: list[Column] = []
         sizes: list[Column] = []
         for index, members in enumerate(self._residents.members):
@@ -357,7 +356,7 @@ class Placement:
         return max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
 
     def _worst_key(self, index: int) -> float:
-        """Of a tier, or of a sample of it where it is big."""
+        """Return the worst key of a tier, or of a sample of it if it is big."""
         if self._residents.members[index].count > SAMPLE:
             slots = np.array([self._drawn[index].worst(self.tick) or self._draw(index)], dtype=np.int64)
         else:
@@ -370,7 +369,7 @@ class Placement:
             self.parts.on_again(self._hash_of(slot))
 
     def _unread_room_bytes(self) -> int:
-        """For pages that come ahead, beside those that wait for their first read."""
+        """Return the room for prefetched pages, beside those that wait for their first read."""
         capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
@@ -378,7 +377,7 @@ class Placement:
         return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0
 
     def _release_staged(self) -> None:
-        """The share is too small to stage anything: what is staged is a resident like any other."""
+        """Turn staged pages into ordinary residents: the share is too small to stage any."""
         for slot in list(self._residents.members[0].staged):
             self._residents.unstage(slot)
 
@@ -394,6 +393,6 @@ class Placement:
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:
-    """Each demotion ranks the tier below: for a big newcomer among small pages only the first are demoted."""
+    """Evict the victims. Each demotion ranks the tier below, so only the first few are demoted."""
     for number, victim in enumerate(victims.tolist()):
         evict(victim, "policy" if number < _DEMOTIONS else "crowded out")

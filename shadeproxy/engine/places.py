@@ -1,7 +1,7 @@
-"""Where pages are, and what their records say, over waits: a slot may hold another page afterwards.
+"""Places and records of pages across waits: afterwards a slot may hold another page.
 
-Laws: what was read of a place counts only while the slot still is at that place; a record that cannot be read
-is a counter and a log line.
+Laws: bytes read from a place count only while the slot still is at that place; an unreadable record is a
+counter and a log line.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from shadeproxy.engine.transfers import Medium, RunIO, run_io
 from shadeproxy.tiers.base import Location, RecordHeader, Tier
 
 ASKED = 256
-"""Slots to ask ``refs`` about at a time: their places are noted in one step of the event loop."""
+"""Slots to pass to ``refs`` at a time: their places are copied in one step of the event loop."""
 
 
 class Place(NamedTuple):
-    """Where a page was before a wait; its slot may hold another page afterwards, and so may its location."""
+    """The place of a page before a wait; its slot and its location may hold another page afterwards."""
 
     generation: int
     tier: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Of ``residents`` in ``media``. ``failed`` is told of each record that cannot be read."""
+    """Reads records of ``residents`` in ``media``. ``failed``: called for each unreadable record."""
 
     def __init__(
         self,
@@ -47,23 +47,23 @@ class Places:
         return Place(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
 
     def holds(self, slot: int, place: Place) -> bool:
-        """Whether the slot still is the same page at the same place, after a wait."""
+        """Return whether the slot still is the same page at the same place, after a wait."""
         return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
 
     def require(self, slot: int, place: Place) -> None:
-        """Raises TierError unless ``holds``."""
+        """Raise TierError unless ``holds``."""
         if not self.holds(slot, place):
             raise TierError("the page left its tier while it was read")
 
     async def load(self, place: Place, *, verify: bool) -> RecordHeader:
-        """The record's header, its body brought into the page cache. Raises TierError."""
+        """Return the record's header, with its body read into the page cache. Raises TierError."""
         medium, loaded = self._media[place.tier], list[RecordHeader]()
         await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
         return loaded[0]
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
-        """Record headers of these readable slots, of those that stayed where they were meanwhile; one of them
-        that cannot be read is left out and counted.
+        """Return the record headers of readable slots, without those that moved meanwhile; a record that
+        cannot be read is left out and counted.
         """
         places = {slot: self.of(slot) for slot in slots}
         found, failures = dict[int, RecordHeader](), dict[int, TierError]()
@@ -73,13 +73,13 @@ class Places:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # Of a page that left the record is erased, which is no fault of the tier.
+            # The record of a page that has left is erased, which is no fault of the tier.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Whose pages these readable slots are, of those that stayed where they were meanwhile."""
+        """Return the objects of these readable slots, without those that moved meanwhile."""
         headers = await self.headers(slots, run=asyncio.to_thread)
         return {slot: header.page.ref for slot, header in headers.items()}
 

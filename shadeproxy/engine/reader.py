@@ -1,8 +1,8 @@
-"""Hits in another process: the engine's table and segments, read only.
+"""Hits in a worker process: reads the coordinator's table and segments, and writes nothing.
 
-Laws: nothing is written; bytes leave only after the stamp that led to them was found unchanged behind the
-copy (columns.py); whatever is not a plain, fresh hit is None, and the engine is asked. Bodies are copied by
-system calls: a mapping would allocate what was punched meanwhile, and die where a medium fails.
+Laws: bytes leave only after the stamp that led to them was found unchanged behind the copy (columns.py); any
+read but a plain, fresh hit returns None, and the coordinator is asked. Bodies are copied by system calls: a
+mapping would allocate blocks punched meanwhile, and crash where a medium fails.
 """
 
 import os
@@ -29,12 +29,12 @@ from shadeproxy.tiers.location import number_of, unit_of, unpack
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
 
 _MOST_KNOWN = 65_536
-# Header and meta of nearly every record.
+# Enough for header and meta of nearly every record.
 _PEEK_BYTES = 512
 
 
 class TierFiles(NamedTuple):
-    """A tier as a reader needs it. ``can_wait``: what is not in the page cache is the engine's to read."""
+    """A tier as a worker needs it. ``can_wait``: the coordinator reads what is not in the page cache."""
 
     path: Path
     store_id: int
@@ -43,7 +43,7 @@ class TierFiles(NamedTuple):
 
 
 class Shown(Resident):
-    """A ticket for one page. ``header``: its proven first bytes, at ``offset`` of ``descriptor``."""
+    """Page handle of a worker. ``header``: its checked first bytes, at ``offset`` of ``descriptor``."""
 
     __slots__ = ("descriptor", "header", "offset")
 
@@ -55,7 +55,7 @@ class Shown(Resident):
 class Reader:
     """Implements engine/base.py ``ReadsNow`` for clients that share the origin's credentials.
 
-    ``noted``: is given what was read, when ``flush`` is called.
+    ``noted``: called by ``flush`` with the reads since the last one.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reader:
         self._kinds: dict[Kind, int] = {}
 
     def forget(self) -> None:
-        """The rules changed: tickets, and those that others hold, are good no more."""
+        """Drop all page handles, because the rules changed; callers must drop theirs."""
         self._known = Memo(_MOST_KNOWN)
 
     # ------------------------------------------------------------------ see ReadsNow
@@ -121,7 +121,7 @@ class Reader:
             pieces.append(body)
             used.append(shown)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
-        # Of all pieces once more: together they are one version.
+        # Check the stamps of all pieces again: together they must be one version.
         if any(self._stamps[one.slot] != one.stamp for one in used):
             return None
         for number, one in enumerate(used):
@@ -140,7 +140,7 @@ class Reader:
         shown = self._find(ref, number)
         if shown is None or not number:
             return shown
-        # How old the object is, the first page says.
+        # The first page has the object's time of validation.
         front = self._find(ref, 0)
         if front is None or front.meta.etag != shown.meta.etag:
             return None
@@ -164,18 +164,18 @@ class Reader:
         return body
 
     def lend(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None) -> None:
-        """A reader cannot: it neither marks blocks as lent nor pins a page until it is sent."""
+        """Return None: a worker neither marks blocks as lent nor pins a page until it is sent."""
 
     def lend_across(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> None:
-        """As ``lend``."""
+        """Return None, see ``lend``."""
 
     def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Where a page is the engine tells, on the control listener."""
+        """Return None: the coordinator returns places, on the control listener."""
 
-    # ------------------------------------------------------------------ notes
+    # ------------------------------------------------------------------ access log
 
     def flush(self) -> None:
-        """Hand over what was read since the last time."""
+        """Pass on the reads since the last call."""
         if self._uses:
             uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
             kinds, self._kinds = list(self._kinds), {}
@@ -197,7 +197,7 @@ class Reader:
     # ------------------------------------------------------------------ pages
 
     def _find(self, ref: ObjectRef, number: int) -> Shown | None:
-        """A ticket that is good now, and fresh by the object's rule."""
+        """Return a handle that is valid now, and fresh by the object's rule."""
         shown = self._known.get((ref, number))
         if (
             shown is not None
@@ -216,13 +216,13 @@ class Reader:
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> Shown | None:
-        """A ticket for what lies in a slot, if it is that page. The stamp is read first and last."""
+        """Return a handle for a slot if it holds that page. The stamp is read first and last."""
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
         validated_s, rule = self._validated[slot], self._rules.of(ref)
         if index == NO_TIER or self._unverified[slot]:
             return None
-        # Of the pages behind the first one nobody asks how old they are: their ETag says it.
+        # Only the first page needs a fresh time of validation: others are bound to it by their ETag.
         if not number and rule.age(validated_s, self._now_s()) is not Age.FRESH:
             return None
         address, units = unpack(Location(location))
@@ -253,7 +253,7 @@ class Reader:
         return shown
 
     def _copy(self, shown: Shown, start: int, stop: int) -> memoryview | None:
-        """Bytes of a record; None unless they were the page's from beginning to end."""
+        """Return bytes of a record; None unless they were the page's from beginning to end."""
         first = 0 if start == shown.start else start
         raw = _pread(shown.descriptor, shown.offset + first, stop - first, nowait=shown.can_wait)
         if (
@@ -268,7 +268,7 @@ class Reader:
         return _pread(descriptor, offset, length, nowait=tier.can_wait)
 
     def _open(self, index: int, number: int) -> int:
-        """Descriptor of a segment; -1 when it cannot be had. Files stay while the engine runs."""
+        """Return the descriptor of a segment, -1 if it cannot be opened. Files stay while the engine runs."""
         descriptor = self._files.get((index, number), -1)
         if descriptor < 0:
             try:
@@ -281,7 +281,7 @@ class Reader:
 
 
 def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
-    """What can be read; with ``nowait`` only what is in the page cache."""
+    """Return the bytes that can be read; with ``nowait`` only those in the page cache."""
     try:
         if not nowait:
             return os.pread(descriptor, length, offset)

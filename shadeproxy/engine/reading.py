@@ -1,7 +1,7 @@
 """One opened object of one version, and the bytes of any span of it.
 
-Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; every flight that was
-joined is left, whatever happens; counting happens once, when bytes were asked.
+Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; every joined flight is left,
+whatever happens; a read is counted once, when its bytes are requested.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -28,11 +28,11 @@ from shadeproxy.origin.base import OriginRead
 
 _FIRST_AHEAD_PAGES = 2
 _MOST_AHEAD_PAGES = 16
-"""64 MiB of 4-MiB pages: what a link of 10 Gbit/s carries in 50 ms."""
+"""64 MiB of 4-MiB pages: a link of 10 Gbit/s carries them in 50 ms."""
 
 
 class Fills(Protocol):
-    """How a reading gets at flights (the engine provides it)."""
+    """Access of a reading to flights (the engine provides it)."""
 
     def join(
         self,
@@ -53,7 +53,7 @@ class Fills(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether pieces are to be copied, because those handed out keep too much memory already."""
+        """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Fills(Protocol):
 
 
 Count = Callable[[ReadRequest, Source, int], None]
-"""Note one demand GET: what was asked, where it came from, bytes of body."""
+"""Count one demand GET: the request, its source, bytes of body."""
 
 
 class EngineReading:
@@ -76,7 +76,7 @@ class EngineReading:
         self._count_read = count
         self._page_size = page_size
         self._meta: ObjectMeta | None = None
-        self._span: Span | None = None  # what is wanted of the object, once it is known
+        self._span: Span | None = None  # the wanted span of the object, once it is known
         self._source = Source.RAM
         self._joined: dict[int, Flight] = {}
         self._ahead: set[int] = set()  # pages that were joined before they were wanted
@@ -84,7 +84,7 @@ class EngineReading:
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
-        """Until the next byte must have come."""
+        """Deadline of the next byte."""
         self._passed: OriginRead | None = None
 
     @property
@@ -108,8 +108,8 @@ class EngineReading:
             self._meta, self._source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """The origin's answer of a flight that can keep nothing, where it is all that this reader wants; it
-        lasts until the flight is left.
+        """Take the origin's answer from a flight that can store nothing, if it is all that this reader
+        wants; it lasts until the flight is left.
         """
         flight = self._joined.get(number)
         read = None if flight is None else flight.passed
@@ -122,7 +122,7 @@ class EngineReading:
         return read if read.pass_on.claim() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
-        """Metadata is known; find out where ``span`` comes from and start what is missing first."""
+        """Find the source of ``span``, whose metadata is known, and start its first missing page."""
         self._meta = meta
         self._span = span
         self._source = Source.RAM
@@ -146,23 +146,23 @@ class EngineReading:
         return Body(self, span, self._page_size)
 
     async def page(self, number: int, stop: int) -> "memoryview | Flight":
-        """A page of the answer: its bytes, or the flight that brings them, which ``done`` leaves.
+        """Return a page of the answer: its bytes, or the flight that fetches them, which ``done`` leaves.
 
-        ``stop``: the answer's page numbers end there; what is missing of the next ones is read ahead.
+        ``stop``: end of the answer's page numbers; missing pages up to there are read ahead.
         """
         flight = self._joined.get(number)
         view = await self._resident(number) if flight is None else None
         if view is not None:
             return view
         if flight is not None and number in self._ahead and not flight.ended:
-            # The reader is faster than what was read ahead: more at a time fills the pipe.
+            # The reader is faster than the pages read ahead: more of them at a time fill the pipe.
             self._ahead_pages = min(2 * self._ahead_pages, _MOST_AHEAD_PAGES)
         self._ahead.discard(number)
         self._read_ahead(number, stop)
         return await self._flight(number)
 
     def done(self, number: int, *, served: bool = False) -> None:
-        """Nothing more is wanted of a page, because all of it was read or not; idempotent."""
+        """Leave the flight of a page, whether all of it was read or not; idempotent."""
         # Nothing to leave when the context was left before the body was closed.
         flight = self._joined.pop(number, None)
         if flight is not None:
@@ -170,11 +170,11 @@ class EngineReading:
 
     @property
     def crowded(self) -> bool:
-        """See ``Fills.crowded``."""
+        """True if pieces must be copied, see ``Fills.crowded``."""
         return self._fills.crowded
 
     def reset(self) -> None:
-        """Nothing is known any more: the version that was opened is gone."""
+        """Forget everything: the version that was opened is gone."""
         self.close()
         self._meta = self._span = None
         self._loaded = None
@@ -185,14 +185,14 @@ class EngineReading:
             self.done(number)
 
     def _start(self, number: int) -> None:
-        """Have the page that the client wants first on its way."""
+        """Start the page that the client wants first."""
         _, coalesced = self._join(number)
         self._source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """The opened flight of a page; one more try when it failed by another client's rights, because
-        another reader had asked for an older version, as a prefetch, which gives up early, or when its body
-        proved damaged before anything of it was told.
+        """Return the opened flight of a page. Try once more when it failed by another client's rights,
+        because another reader had asked for an older version, as a prefetch, which gives up early, or when
+        its body proved damaged before any of it was passed on.
         """
         flight = self._joined.get(number)
         if flight is not None and flight.part is not None and not flight.covers(self._part(number)):
@@ -202,8 +202,8 @@ class EngineReading:
             flight, coalesced = self._join(number)
         else:
             coalesced = True
-        # Of a damaged body the whole comes without its end, but a part of it would look like any other, and
-        # so would the answer that there is no such part.
+        # A damaged whole body is sent without its end. But a damaged part would look complete, and so would
+        # the answer that there is no such part.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline, proven=part_only)
@@ -219,7 +219,7 @@ class EngineReading:
         return flight
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Whether a failure may be due to who started the flight."""
+        """Return whether a failure may be due to the reader that started the flight."""
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
@@ -233,7 +233,7 @@ class EngineReading:
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """The body of a page that is in a tier; a demand read of it."""
+        """Return the body of a page that is in a tier, and note its demand read."""
         view = None
         if self._loaded is not None and self._loaded[0] == number:
             view = self._loaded[1]
@@ -280,7 +280,7 @@ class EngineReading:
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
-        """What is wanted of a page, within it; None: all, or it is not known."""
+        """Return the wanted span within a page; None: all of it, or not known yet."""
         if self._span is None or self._meta is None:
             return None
         page = page_span(number, self._page_size, self._meta.size)
@@ -292,7 +292,7 @@ class EngineReading:
             self._count_read(self.request, self._source, size_bytes)
 
     def count(self, span: Span) -> None:
-        """Note the demand read of ``span``, once."""
+        """Count the demand read of ``span``, once."""
         if self._counted or self.request.intent is not Intent.DEMAND:
             return
         self._counted = True
@@ -303,7 +303,7 @@ class EngineReading:
 
 
 class Body:
-    """The pieces of one span. An iterator of its own: the loop keeps account of every async generator."""
+    """The pieces of one span. An iterator of its own: the loop tracks every async generator."""
 
     def __init__(self, reading: EngineReading, span: Span, page_size: int) -> None:
         self._reading = reading
@@ -334,7 +334,7 @@ class Body:
                     self._begun = True
                     return page[self._position : self._stop]
                 self._flight = page
-            # Once it is on its way, the rate of its flight is what counts.
+            # Once a piece has come, the rate of its flight is what counts.
             deadline = None if self._begun else self._reading.deadline
             piece = await self._flight.piece(self._position, self._stop, deadline)
             self._begun = True

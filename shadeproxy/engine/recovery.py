@@ -1,9 +1,9 @@
-"""Taking in what an earlier process left, while the proxy serves already.
+"""Recovery of the pages of an earlier process, while the proxy serves already.
 
-Laws: what the origin said since the start beats what is found: a page that is there stays, and of an object
-that somebody asked the origin about only pages of that version come in. What was written or purged through
-the proxy since then never comes in (the tier remembers it, over kill -9 too). Steps on the event loop take
-about 2 ms each; reading is done on a thread.
+Laws: answers of the origin since the start beat recovered pages: a page that is there stays, and if the
+origin was asked about an object only pages of that version are recovered. Objects written or purged through
+the proxy since then are never recovered (the tier keeps tombstones, over kill -9 too). Steps on the event
+loop take about 2 ms each; reading is done on a thread.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """From ``media`` into ``residents``. ``tick`` tells the number of demand reads so far, ``pinned`` which
-    rows of a tier are to be held, as bool[n]. ``erasing`` is told whenever something was given to the writers
-    of the tiers that must be on the media before the origin changes.
+    """Recovers pages of ``media`` into ``residents``. ``tick`` returns the number of demand reads so far,
+    ``pinned`` the rows of a tier to pin, as bool[n]. ``erasing`` is called whenever the writers of the
+    tiers got work that must be on the media before the origin changes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Recovery:
         self._tick = tick
         self._pinned = pinned
         self._erasing = erasing
-        self._coming = False  # whether this process takes anything more in
+        self._coming = False  # true while this process recovers more pages
         self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
         self._distrusted: set[tuple[str, str]] = set()  # buckets with their namespaces
@@ -56,7 +56,7 @@ class Recovery:
 
     @property
     def awaited_segments(self) -> int:
-        """Segments that are yet to be taken in."""
+        """Number of pending segments, which recovery has not read."""
         return sum(medium.tier.awaited_segments for medium in self._media)
 
     def open(self) -> None:
@@ -66,7 +66,7 @@ class Recovery:
         self._coming, self._halted = self.awaited_segments > 0, False
 
     def run(self) -> None:
-        """Take in everything now (blocking)."""
+        """Recover everything now (blocking)."""
         for index, medium in enumerate(self._media):
             for arrival in medium.tier.arrivals():
                 for contents in medium.tier.take_in(arrival):
@@ -75,16 +75,16 @@ class Recovery:
         self._end()
 
     def start(self) -> None:
-        """Take in everything in the background, fastest tier first."""
+        """Recover everything in the background, fastest tier first."""
         self._task = asyncio.create_task(self._work(), name="recovery")
 
     async def over(self) -> None:
-        """Return once everything is taken in."""
+        """Return once recovery is over."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """End where it is; what is not taken in is left for the next start."""
+        """Stop now; the next start recovers the rest."""
         self._halted = True
         for medium in self._media:
             medium.tier.halt()
@@ -103,32 +103,32 @@ class Recovery:
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.awaited_segments)
 
     def _end(self) -> None:
-        # Segments that could not be read are left for the next start: nothing of them comes in now.
+        # Segments that could not be read are left for the next start: nothing of them is recovered now.
         self._coming = False
         self._news.clear()
         self._distrusted.clear()
         self._all_distrusted = False
 
-    # ------------------------------------------------------------------ news while it runs
+    # ------------------------------------------------------------------ news during recovery
 
     def disown(self, object_hash: int) -> None:
-        """Nothing of that object comes in any more, and nothing comes back after a restart."""
+        """Keep an object from being recovered, now and after a restart."""
         submitted = [medium.tier.disown(object_hash) for medium in self._media]
         if any(submitted):
             self._erasing()
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
-        """The origin said which version of an object it has."""
+        """Note the version of an object that the origin has."""
         if self._coming:
             self._news[object_hash] = etag_hash
 
     def distrust(self, bucket: str, namespace: str) -> None:
-        """What comes in of a bucket is to be checked before it is served."""
+        """Mark pages of a bucket stale when they are recovered from now on."""
         if self._coming:
             self._distrusted.add((bucket, namespace))
 
     def distrust_all(self) -> None:
-        """Distrust pages that come in of every bucket, as ``distrust`` does those of one."""
+        """Mark pages of all buckets stale when they are recovered from now on."""
         self._all_distrusted = self._coming
 
     # ------------------------------------------------------------------ pages
@@ -162,21 +162,21 @@ class Recovery:
     def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
         known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))
         for position in np.flatnonzero(known).tolist():
-            # The first page tells the metadata, which may have changed under the same ETag.
+            # The first page holds the metadata, which may have changed under the same ETag.
             current = self._news[int(rows["object_hash"][position])] == int(rows["etag"][position])
             known[position] = not current or rows["number"][position] == 0
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Two records of one page, of two versions, neither read since the start: nobody knows which holds,
-        and the origin will be asked.
+        """Mark a page stale if the resident and the left-out record are two versions, neither read since
+        the start: it is not known which is right, so the origin will be asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:
             self._residents.validated_s[slot] = 0.0
 
     def pages_of(self, index: int) -> Contents:
-        """Every page of a tier, for the next process."""
+        """Return every page of a tier, for the next process."""
         table, tick = self._residents, self._tick()
         slots = table.ready()
         slots = slots[table.tier[slots] == index]

@@ -1,8 +1,8 @@
-"""The table of resident pages: one slot a page, facts in numpy columns, found by a 64-bit hash.
+"""The table of resident pages: one slot a page, features in numpy columns, found by a 64-bit hash.
 
-Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of
-objects keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once.
-Keys and metadata are not here: the record header in the tier is the truth.
+Laws: no I/O; plain defs; a slot belongs to one page from ``add`` to ``remove``. Columns instead of objects
+keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M pages at once. Keys and
+metadata are not here: the record header in the tier has them.
 """
 
 from typing import cast
@@ -37,14 +37,14 @@ _NOWHERE = 0
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: lets other processes find them."""
+    """Every page that is in a tier or being written to one. ``share``: lets workers find them."""
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = PageIndex()
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
         self.unread: set[int] = set()
-        """Slots of the pages that were fetched ahead on a guess and not read yet."""
+        """Slots of the pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
         self._next_slot = 0
         self._share = share
@@ -72,7 +72,7 @@ class Residents:
         self.generation: NDArray[np.int64] = rest["generation"]
         self._position: NDArray[np.int32] = rest["position"]
         self.stamp: NDArray[np.int64] = rest["stamp"]
-        # One element of a memoryview is read in a third of the time that one of an ndarray takes.
+        # Reading an element takes a third of the time with a memoryview, compared with an ndarray.
         self.stamps, self.generations, self.tiers = self.stamp.data, self.generation.data, self.tier.data
         self.last_uses, self._etags = cast("memoryview[float]", self.last_use.data), self.etag.data
         self.locations, self.sizes, self._positions = (
@@ -90,33 +90,33 @@ class Residents:
 
     @property
     def unread_bytes(self) -> int:
-        """Of the pages in ``unread``."""
+        """Bytes of the records in ``unread``."""
         return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
-        """The slot of a page of that version that is ready to be read."""
+        """Return the slot of a page of that version that is ready to be read."""
         slot = self._index.find(object_hash, number)
         if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
 
     def first_page(self, object_hash: int) -> int | None:
-        """The slot of page 0 of whatever version is resident."""
+        """Return the slot of page 0 of the resident version, whichever it is."""
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
     def occupant(self, object_hash: int, number: int) -> int | None:
-        """The slot of that page, ready or being written, of any version."""
+        """Return the slot of that page, ready or being written, of any version."""
         return self._index.find(object_hash, number)
 
     def pages_of(self, object_hash: int) -> list[int]:
-        """Slots of every page of an object, ready or being written, of any version."""
+        """Return the slots of every page of an object, ready or being written, of any version."""
         numbers = [0, *self._other_pages.get(object_hash, ())]
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 
     def holds_other(self, object_hash: int, etag: int) -> bool:
-        """Whether a page of another version of an object is there, ready or being written."""
+        """Return whether a page of another version of an object is there, ready or being written."""
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
@@ -125,26 +125,26 @@ class Residents:
         )
 
     def ready(self) -> Slots:
-        """Every slot that holds a readable page."""
+        """Return every slot that holds a readable page."""
         return np.flatnonzero(self.tier[: self._next_slot] != NO_TIER)
 
     @property
     def slots(self) -> int:
-        """How many there are, in use or free."""
+        """Number of slots, in use or free."""
         return self._next_slot
 
     def ready_in(self, groups: list[int], start: int, stop: int) -> Slots:
-        """Slots of ``[start, stop)`` that hold a readable page of one of the prefix groups."""
+        """Return slots of ``[start, stop)`` that hold a readable page of one of the prefix groups."""
         stop = min(stop, self._next_slot)
         found = np.isin(self.group[start:stop], groups) & (self.tier[start:stop] != NO_TIER)
         return np.flatnonzero(found) + start
 
     def in_groups(self, groups: list[int]) -> Slots:
-        """Every slot, in use or free, whose latest page is of one of the prefix groups."""
+        """Return every slot, in use or free, whose latest page is of one of the prefix groups."""
         return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
 
     def pinned_in(self, tier: int) -> Slots:
-        """Every slot that holds a pinned page of ``tier``."""
+        """Return every slot that holds a pinned page of ``tier``."""
         stop = self._next_slot
         return np.flatnonzero((self._position[:stop] == _PINNED) & (self.tier[:stop] == tier))
 
@@ -161,7 +161,7 @@ class Residents:
         validated_s: float = 0.0,
         pinned: bool = False,
     ) -> int:
-        """A slot for a page that is in no tier yet, and has no other slot."""
+        """Return a slot for a page that is in no tier yet, and has no other slot."""
         slot = self._free.pop() if self._free else self._grow(1)
         PAGE_ROW.pack_into(
             self._page_rows, slot * PAGE.itemsize,
@@ -180,8 +180,8 @@ class Residents:
     def take_in(
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
     ) -> Slots:
-        """Pages that lie in ``tier`` already, unproven; indices of the rows whose page has a slot already
-        and which are left out. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
+        """Add unverified pages that are in ``tier`` already. Return the indices of rows left out, because
+        their page has a slot. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -212,9 +212,9 @@ class Residents:
     def place(
         self, slot: int, tier: int, location: Location, record_bytes: int, *, staged: bool = False
     ) -> None:
-        """The page can be read from ``location`` of ``tier`` from now on."""
+        """Make the page readable from ``location`` of ``tier``."""
         assert self.tiers[slot] == NO_TIER, "placed twice"
-        # The location before the tier that makes it count (columns.py).
+        # Set the location before the tier that makes it count (columns.py).
         self.locations[slot] = location
         self.sizes[slot] = record_bytes
         self.stamps[slot] += 1
@@ -223,7 +223,7 @@ class Residents:
         self._enter(slot, staged=staged)
 
     def _enter(self, slot: int, *, staged: bool = False) -> None:
-        """Among the pages of its tier."""
+        """Add a slot to the pages of its tier."""
         members = self.members[self.tiers[slot]]
         if self.holds[slot]:
             self._positions[slot] = _PINNED
@@ -249,14 +249,14 @@ class Residents:
                 self._positions[moved] = position
 
     def pin(self, slot: int, *, pinned: bool) -> None:
-        """Hold a page of a tier whatever else comes, or no more."""
+        """Pin or unpin a page of a tier."""
         self._depart(slot)
         self.pinned[slot] = pinned
         self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
-        """Raises TierError unless the record that was found at a slot's location is the slot's page: what
-        came from a catalogue may err.
+        """Raise TierError unless the record found at a slot's location is the slot's page: a catalogue may
+        be wrong.
         """
         page = header.page
         if (
@@ -268,7 +268,7 @@ class Residents:
             raise TierError("another record lies where the page was said to be")
 
     def displace(self, slot: int) -> tuple[int, Location]:
-        """Take a page out of its tier, keeping its slot; where it was."""
+        """Take a page out of its tier, keeping its slot. Return the place where it was."""
         tier, location = self.tiers[slot], Location(self.locations[slot])
         self._depart(slot)
         self.tiers[slot] = NO_TIER
@@ -278,18 +278,18 @@ class Residents:
         return tier, location
 
     def trust(self, slot: int) -> None:
-        """The body was checked."""
+        """Note that the body was verified."""
         self.unverified[slot] = False
         self._show(slot)
 
     def distrust(self, slots: Slots) -> None:
-        """What these slots hold must be checked against the origin before it is served again."""
+        """Mark pages stale: the origin is asked before they are served again."""
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Demand reads, oldest first, of slots that may repeat; their reuse distances in ticks, nan
-        for the first use of one that nobody had asked for.
+        """Note demand reads, oldest first, of slots that may repeat. Return their reuse distances in
+        ticks, nan for the first use of a prefetched page.
         """
         order = np.argsort(slots, kind="stable")
         sorted_slots, sorted_ticks = slots[order], ticks[order]
@@ -299,7 +299,7 @@ class Residents:
         before[again] = sorted_ticks[again - 1]
         distances = np.empty(len(slots))
         distances[order] = sorted_ticks - before
-        # Of equal slots the last assignment stays, which is the latest tick.
+        # With equal slots the last assignment stays, which is the latest tick.
         self.last_use[sorted_slots] = sorted_ticks
         np.add.at(self.uses, slots, 1)
         for slot in self.staged_in(slots).tolist():
@@ -307,7 +307,7 @@ class Residents:
         return distances
 
     def staged_in(self, slots: Slots) -> Slots:
-        """Those of ``slots`` that are staged."""
+        """Return those of ``slots`` that are staged."""
         staged: Slots = slots[(self._position[slots] == _STAGED) & (self.tier[slots] != NO_TIER)]
         return staged
 
@@ -315,7 +315,7 @@ class Residents:
         return self.tiers[slot] != NO_TIER and self._positions[slot] == _STAGED
 
     def unstage(self, slot: int) -> None:
-        """A staged page becomes an ordinary member of its tier."""
+        """Make a staged page an ordinary member of its tier."""
         self._depart(slot)
         self._enter(slot)
 
@@ -332,7 +332,7 @@ class Residents:
         self._free.append(slot)
 
     def use(self, slot: int, tick: float) -> float:
-        """One demand read; the reuse distance in ticks, nan for the first one of a page that came unasked."""
+        """Note one demand read. Return the reuse distance in ticks, nan for a prefetched page's first."""
         distance = tick - float(self.last_use[slot]) if self.uses[slot] else np.nan
         self.last_use[slot] = tick
         self.uses[slot] += 1
@@ -345,7 +345,7 @@ class Residents:
             self._share.show(slot, int(self.object_hash[slot]), int(self.number[slot]))
 
     def _grow(self, count: int) -> int:
-        """The first of ``count`` new slots in a row."""
+        """Return the first of ``count`` new slots in a row."""
         first = self._next_slot
         while first + count > len(self._pages):
             for name in ("_pages", "_rest"):

@@ -1,10 +1,10 @@
-"""Checking cached versions against the origin: one check per object at a time, many by one listing.
+"""Checks of cached versions against the origin: one check per object at a time, many by one listing.
 
-A reader that must know waits for ``check``. A reader that may be answered from the cache leaves the
-object with ``check_soon``; a background task then settles what has gathered, by one HEAD each when few,
-or by listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A
-listing speaks for every object in it that is cached, so the next reads find them checked.
-``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
+A reader that needs the current version waits for ``check``. A reader that may be answered from the cache
+calls ``check_soon``; a background task then checks the gathered objects, by one HEAD each when few, or by
+listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A listing
+confirms every cached object in it, so the next reads find them checked. ``check_listed`` lists a whole
+prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
 _LIST_FROM = 8  # stale keys of one prefix from which a listing is cheaper than HEADs
-_AFTER_REFUSAL = 1000  # so many are asked alone before a listing is tried again
+_AFTER_REFUSAL = 1000  # keys checked by HEAD before a listing is tried again
 _GIVES_UP_AFTER = 3  # HEADs that failed one after another: the origin is in trouble
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_BEAR_OUT = 3  # HEADs that must agree with a listing before it drops what nobody asked for
-_AT_ONCE = 64  # entries compared before others get their turn: half a millisecond
-_PACE_S = 0.1  # between the pages of a whole prefix: nobody waits for them
+_BEAR_OUT = 3  # HEADs that must agree with a listing before it drops other objects
+_AT_ONCE = 64  # entries compared before other tasks get their turn: half a millisecond
+_PACE_S = 0.1  # between the listings of a whole prefix: no reader waits for them
 _GATHER_S = 0.05
 _MAX_PENDING = 100_000
 
 
 class Listed(Enum):
-    """What a listing shows of an object."""
+    """The state of a cached object, by a listing."""
 
     CURRENT = auto()
-    FRESH = auto()  # current, and nobody would have asked yet
+    FRESH = auto()  # current, and no check was due yet
     OTHER = auto()  # another version is cached
     UNKNOWN = auto()  # nothing of it is cached, or it is being written
 
@@ -51,11 +51,10 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """``settle(ref, meta)`` is called with what the origin has now: metadata, or None for "gone";
-    ``unidentified(ref)`` when its answer does not say which version it has.
+    """Checks versions. ``settle(ref, meta)`` is called with metadata of the origin, None for "gone".
 
-    ``confirm(ref, entry, asked_s)`` is called for an object of a listing asked for at that time;
-    ``outdated(ref)`` when one that is cached turns out to be another version.
+    ``unidentified(ref)`` is called for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
+    object of a listing asked for at that time, ``outdated(ref)`` for a cached object of another version.
     """
 
     def __init__(
@@ -78,12 +77,12 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = Pace()
-        """Of all who wait: an object that is checked on each read may have thousands."""
-        self._pending: dict[ObjectRef, Upstream] = {}  # a reader of the object, to ask as
+        """Pace of all waiting readers: an object that is checked on each read may have thousands."""
+        self._pending: dict[ObjectRef, Upstream] = {}  # value: the credentials of a reader of the object
         # A prefix is the reference of its bucket, with the prefix for a key.
         self._asked_alone: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
-        self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing tells
+        self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing has
         self._failed_in_a_row = 0
         self._worker: asyncio.Task[None] | None = None
         self._sweeps: dict[ObjectRef, asyncio.Task[None]] = {}
@@ -96,7 +95,7 @@ class Revalidator:
     async def check(
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
-        """Current metadata, by HEAD or by a GET of one byte, which shows that bytes are granted too.
+        """Return current metadata, by HEAD or by a GET of one byte, which proves the right to bytes too.
         Concurrent callers share one request. Raises what ``head`` raises, and DeadlineExceeded when the
         caller's own time is up.
         """
@@ -106,7 +105,7 @@ class Revalidator:
             joined = task is not None
             if task is None:
                 task = self._start(check)
-            # Not the task itself: a caller that hangs up, or is late, must not fail the others.
+            # Do not await the task itself: a caller that hangs up, or is late, must not fail the others.
             done = self._pace.finished(task)
             try:
                 await (done if deadline is None else deadline.bound(done))
@@ -114,7 +113,7 @@ class Revalidator:
             except DeadlineExceeded:
                 if (turn := self._pace.turn()) is not None:
                     await turn
-                # Who joined late has time for a request of his own.
+                # A reader that joined late has time for a request of its own.
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise
 
@@ -126,7 +125,7 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """A write touched ``ref`` (no key: its bucket): checks that are under way say nothing any more."""
+        """Drop running checks of ``ref`` (no key: its bucket), because a write touched it."""
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
@@ -139,7 +138,7 @@ class Revalidator:
             self._worker = asyncio.create_task(self._work(), name="revalidate")
 
     def check_listed(self, prefix: ObjectRef, most_pages: int) -> None:
-        """Check what is cached of a prefix in the background, by ``most_pages`` listings at the most."""
+        """Check the cached objects of a prefix in the background, by at most ``most_pages`` listings."""
         if prefix in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
             return
         task = asyncio.create_task(self._sweep(prefix, most_pages), name=f"list {prefix}")
@@ -157,7 +156,7 @@ class Revalidator:
     async def _ask(self, check: _Check) -> ObjectMeta:
         ref, upstream, grant = check
         task = asyncio.current_task()
-        DEADLINE.set(None)  # it is bounded for itself: others may join it
+        DEADLINE.set(None)  # the check has its own bound: others may join it
         try:
             if grant is Grant.GET:
                 meta = await probe_get(self._origin, ref, upstream)
@@ -179,7 +178,7 @@ class Revalidator:
         if self._checks.get(key) is task:
             del self._checks[key]
         if not task.cancelled():
-            task.exception()  # every waiter may have hung up: the error is then nobody's
+            task.exception()  # retrieve the error: every waiter may have hung up
 
     async def _work(self) -> None:
         DEADLINE.set(None)
@@ -192,7 +191,7 @@ class Revalidator:
                 for prefix, together in groupby(keys, key=prefix_of):
                     await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
-                # The cached versions stay as readable as their rule allows; the next read asks again.
+                # Cached versions stay as readable as their rule allows; the next read asks again.
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
@@ -211,7 +210,7 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Whether a listing is to be tried, for so many stale keys and those asked alone shortly before."""
+        """Return whether to try a listing, for ``count`` stale keys and those checked alone lately."""
         if len(self._asked_alone) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for remembered in (self._asked_alone, self._refused, self._long):
                 remembered.clear()
@@ -224,19 +223,19 @@ class Revalidator:
         return False
 
     async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
-        """One HEAD each. Raises OriginError when several fail one after another."""
+        """Send one HEAD each. Raises OriginError when several fail one after another."""
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # Of one that a reader checked meanwhile nobody is left to ask as.
+                # If a reader checked it meanwhile, no reader's credentials are left.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # an answer, too: what was cached is gone
+                pass  # also an answer: the cached pages are dropped
             except OriginError:
-                # One that fails for itself must not keep the others from being asked.
+                # An object that fails alone must not keep the others from being checked.
                 self._failed_in_a_row += 1
                 if self._failed_in_a_row >= _GIVES_UP_AFTER:
                     raise
@@ -244,8 +243,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check by one listing, of the whole prefix or from the first key on, and ask by HEAD for what it
-        does not show to be current; the keys, of the sorted ones, that are beyond its reach.
+        """Check by one listing, of the whole prefix or from the first key on, and by HEAD for keys that it
+        does not confirm. Return the sorted keys beyond its reach.
         """
         first = keys[0]
         start_after = _just_before(first) if prefix in self._long else ""
@@ -255,7 +254,7 @@ class Revalidator:
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
             )
         except OriginError as error:
-            # Who may read need not be allowed to list, or the prefix is more than the origin can list.
+            # Readers need not have the right to list, or the origin cannot list so large a prefix.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys
@@ -264,7 +263,7 @@ class Revalidator:
         if reach is not None and not start_after:
             self._long.add(prefix)
             if reach < first.encode():
-                return keys  # next time from the first key on
+                return keys  # next time the listing starts from the first key
         doubtful, beyond = [], []
         for key in keys:
             if reach is not None and key.encode() > reach and key != first:
@@ -275,18 +274,18 @@ class Revalidator:
                 self._pending.pop(ref, None)
             else:
                 doubtful.append(key)
-        # Before the others are asked for, which may take long: the listing is of now.
+        # Compare before the HEADs, which may take long: the listing describes this moment.
         others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
         await self._ask_each(prefix, doubtful)
-        # Where listings tell of little else, keys that come one by one are asked one by one again.
+        # Where listings confirm few other objects, single keys are checked by HEAD again.
         self._asked_alone[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
     async def _compare(
         self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked_s: float
     ) -> int:
-        """Compare what is cached with a listing that nobody waits for, and drop what is another version; how
-        many needed it.
+        """Compare cached objects that no reader waits for with a listing, and drop those of another
+        version. Return the number that needed the check.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
@@ -298,7 +297,7 @@ class Revalidator:
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         if changed:
-            # There are servers whose listings tell other ETags than their objects: a few are asked for.
+            # Some servers list other ETags than they send with objects: check a few by HEAD.
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
@@ -331,11 +330,11 @@ class Revalidator:
 
 
 async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-    """Metadata of an object of which the origin sent ``upstream`` a byte. Raises OriginError, Unidentified
-    for an answer that identifies no version.
+    """Return metadata of an object after the origin sent ``upstream`` a byte. Raises OriginError,
+    Unidentified for an answer that names no version.
 
-    An empty object has none: that a GET of the first byte is out of its range is said after the rights were
-    looked at, so it counts, if a HEAD bears out that the object is empty.
+    An empty object has no byte. The origin answers 416 only after it has checked the rights, so a 416 counts
+    if a HEAD confirms that the object is empty.
     """
     first = bytearray(1)
     try:
@@ -362,12 +361,12 @@ def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
 
 
 def prefix_of(key: str) -> str:
-    """The directory of a key, its slash included."""
+    """Return the directory of a key, its slash included."""
     return key[: key.rfind("/") + 1]
 
 
 def _just_before(key: str) -> str:
-    """A string that sorts before ``key`` with hardly a key between: ``start_after`` is exclusive."""
+    """Return a string just before ``key``, with hardly a key between: ``start_after`` is exclusive."""
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
         return key[:-1]

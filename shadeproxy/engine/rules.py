@@ -1,6 +1,6 @@
-"""Rules per bucket and prefix: how long cached metadata may answer for the origin, and what is pinned.
+"""Rules per bucket and prefix: how long cached metadata may answer for the origin, and which keys are pinned.
 
-Pure data and one decision. The clock comes in as an argument; who revalidates is not decided here.
+Pure data and one decision. The clock comes in as an argument; the caller revalidates.
 """
 
 import math
@@ -13,8 +13,8 @@ from shadeproxy.core.types import ObjectRef
 
 
 class Freshness(StrEnum):
-    """``immutable``: never asked again. ``ttl``: asked in the background once older than the TTL, and
-    answered from the cache meanwhile. ``revalidate``: asked before every answer.
+    """``immutable``: never checked again. ``ttl``: checked in the background once older than the TTL, and
+    answered from the cache meanwhile. ``revalidate``: checked before every answer.
     """
 
     IMMUTABLE = "immutable"
@@ -23,7 +23,7 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """What a rule says of metadata validated at some time."""
+    """A rule's verdict on metadata validated at some time."""
 
     FRESH = auto()
     STALE = auto()  # answer now, check in the background
@@ -45,9 +45,9 @@ class Rule:
         return ref.key.startswith(self.prefix) and fnmatchcase(ref.bucket, self.bucket)
 
     def age(self, validated_s: float, now_s: float) -> Age:
-        """Whether metadata last validated at ``validated_s`` may be used at ``now_s``.
+        """Return the verdict at ``now_s`` on metadata last validated at ``validated_s``.
 
-        ``validated_s`` 0 means "never since an unclean start": checked once under every rule.
+        ``validated_s`` 0 means "not since an unclean start": checked once under every rule.
         """
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return Age.UNUSABLE
@@ -56,7 +56,7 @@ class Rule:
         return Age.STALE
 
     def fresh_until_s(self, validated_s: float) -> float:
-        """Until when ``age`` says FRESH (Unix time)."""
+        """Return the time until which ``age`` is FRESH (Unix time)."""
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return 0.0
         return math.inf if self.freshness is Freshness.IMMUTABLE else validated_s + self.ttl_s
@@ -70,7 +70,7 @@ class Rules:
         self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
-        """Go by ``rules`` from now on. Who remembers what the old ones said must be told to forget it."""
+        """Replace the rules. Callers that remember answers of the old ones must forget them."""
         self._given = tuple(rules)
         self.any_pins = any(rule.pin for rule in self)
 
@@ -81,6 +81,6 @@ class Rules:
         return self._default
 
     def __iter__(self) -> Iterator[Rule]:
-        """In the order in which they are asked; the default is the last."""
+        """Yield the rules in order; the default is the last."""
         yield from self._given
         yield self._default

@@ -1,4 +1,4 @@
-"""Room in one piece: which neighbours must leave so that a long record fits between those that stay.
+"""Finds the neighbours to evict so that a long record fits in one piece between the others.
 
 Pure. Random victims free many small holes; a record far longer than they are needs one hole.
 """
@@ -12,11 +12,11 @@ Bytes = NDArray[np.int64]
 def cheapest_run(
     starts: Bytes, stops: Bytes, beaten: NDArray[np.bool_], size_bytes: int, segment_bytes: int
 ) -> slice | None:
-    """The run of records, all ``beaten``, whose removal leaves ``size_bytes`` free in one piece of one
-    segment and costs the fewest bytes; None when there is none.
+    """Return the cheapest run of ``beaten`` records whose removal frees ``size_bytes`` in one piece.
 
-    starts, stops: i64[n], linear byte addresses of the records, ascending. A segment is an aligned stretch
-    of ``segment_bytes`` addresses; what lies before its first record or after its last is not counted.
+    The piece lies in one segment, and the cost is the bytes removed; None: no run will do. starts, stops:
+    i64[n], linear byte addresses of the records, ascending. A segment is an aligned stretch of
+    ``segment_bytes`` addresses; free bytes before its first record or after its last are not counted.
     """
     count = len(starts)
     if not count:

@@ -1,8 +1,8 @@
-"""Where samples of data sets lie, many at a time: what a ticket told once is told again from columns.
+"""Places of samples of datasets, many at a time: columns repeat the answers of page handles.
 
-Laws: plain defs, no I/O. Nothing is found or proven here: a ticket (hits.py) did that, and what is kept of it
-counts exactly as long as the ticket would, by the same stamp and the same time. What is kept is bounded, and
-forgetting it costs a ticket.
+Laws: plain defs, no I/O. Nothing is found or checked here: a page handle (hits.py) did that, and an entry is
+valid exactly as long as its handle, by the same stamp and the same time. Entries are bounded, and forgetting
+one costs a page handle.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from shadeproxy.tiers.record import HEADER_BYTES
 
 SOURCES = tuple(Source)
 
-# By sample: 16 bytes. Of the stamp the low half: a page does not move four billion times between two reads.
+# By sample: 16 bytes. Half the stamp will do: no page moves four billion times between two reads.
 _SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", np.uint32)])
 # By slot. Memory that was never written is not resident, as with the columns of the table itself.
 _PLACE = np.dtype(
@@ -38,13 +38,13 @@ _PLACE = np.dtype(
 )
 _MOST_FILES = 1 << 16
 _MOST_SAMPLES = 1 << 24
-"""Of all data sets together, 256 MiB; a data set of more is not remembered."""
+"""For all datasets together, 256 MiB; a larger dataset is not remembered."""
 
 
 class FoundSamples(NamedTuple):
-    """Of the samples asked for those that are ``here`` (bool[k]); the other columns are of these alone, in
-    order. ``file``: index into ``files``; ``source``: into SOURCES; ``header``: V64. Offsets and lengths in
-    bytes. ``uses``: what is to be noted, without its kinds.
+    """The found samples. ``here``: bool[k], which of the requested ids were found; other columns have only
+    these, in order. ``file``: index into ``files``; ``source``: into SOURCES; ``header``: V64. Offsets and
+    lengths in bytes. ``uses``: rows for the access log, without their kinds.
     """
 
     here: Bits
@@ -59,7 +59,7 @@ class FoundSamples(NamedTuple):
 
 
 class SamplePlaces:
-    """Of pages of ``residents``, ``page_size`` bytes each."""
+    """Places of samples in pages of ``residents``, ``page_size`` bytes each."""
 
     def __init__(self, residents: Residents, page_size: int) -> None:
         self._residents = residents
@@ -67,13 +67,13 @@ class SamplePlaces:
         self.forget()
 
     def forget(self) -> None:
-        """What tickets told counts no more."""
+        """Forget all places."""
         self._seen: OrderedDict[str, NDArray[np.void]] = OrderedDict()
         self._places = np.zeros(len(self._residents.stamp), _PLACE)
         self._files: dict[Path, int] = {}
 
     def remember(self, dataset: Dataset, sample_id: int, ticket: Resident, place: Place) -> None:
-        """``ticket`` is good for the sample, all of which lies in its page, at ``place``."""
+        """Remember ``place`` for the sample, which lies wholly in the page of handle ``ticket``."""
         if dataset.count > _MOST_SAMPLES:
             return
         if len(self._files) == _MOST_FILES or len(self._places) < len(self._residents.stamp):
@@ -91,7 +91,7 @@ class SamplePlaces:
         seen[sample_id] = (ticket.fresh_until_s, ticket.slot, ticket.stamp & 0xFFFFFFFF)
 
     def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
-        """Those of ``ids`` (i64[k]) whose tickets are good at ``now_s`` (Unix time); None: none can be."""
+        """Return those of ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time), or None."""
         known = self._seen.get(dataset.digest)
         if known is None:
             return None

@@ -1,7 +1,7 @@
-"""Pages on their way into tiers and between them: reserve, write, place; demote, promote, drop.
+"""Moves pages into tiers and between them: reserve, write, place; demote, promote, drop.
 
-Laws: a slot without a tier has a ticket, and only the holder of the ticket may place it; a page dropped
-while it is written loses its ticket and is never placed; a location is released exactly once.
+Laws: a slot without a tier has a write token, and only the write that holds the token may place it; a page
+dropped while it is written loses its token and is never placed; a location is released exactly once.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ RunIO = Callable[[Callable[[], None]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the name its hits carry, and how its I/O is run (None: inline, it cannot block).
+    """A tier, the source named for its hits, and the runner of its I/O (None: inline, it cannot block).
 
     ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
     """
@@ -41,7 +41,7 @@ class Medium:
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``ticket`` tells whether the slot is still this page's afterwards."""
+    """A page on its way into a tier. ``ticket``: write token; shows if the slot still has this page."""
 
     slot: int
     ticket: object
@@ -54,7 +54,7 @@ class Write:
 
 
 class Transfers:
-    """Carries out what ``placement`` decides, on ``residents`` and the tiers of ``media``."""
+    """Carries out decisions of ``placement``, on ``residents`` and the tiers of ``media``."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Transfers:
         self._pins = pins
         self._stats = stats
         self._ledger = ledger
-        self._unplaced: dict[int, object] = {}  # slot -> ticket of the write that will place it
+        self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_first_use: Callable[[int], None] = lambda _slot: None
-        """Told of the slot of a page that was fetched ahead when it is read for the first time."""
+        """Called with the slot of a prefetched page when it is read for the first time."""
         self.released = [0] * len(media)
-        """Of each tier, how often a location was given up or may be: its erasure can still be queued."""
+        """By tier: number of locations released, or about to be. Their erasures can still be queued."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is being written and every slot has its tier."""
+        """True if nothing is being written and every slot has its tier."""
         return not self._tasks and not self._unplaced
 
     async def drain(self) -> None:
@@ -92,14 +92,14 @@ class Transfers:
     async def store(
         self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
     ) -> bool:
-        """Write a page whose slot is new to the fastest tier it wins a place in.
+        """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        ``wanted`` is asked after the write. False: it was not stored, and its slot is gone.
+        ``wanted`` is called after the write. Return False if the page was not stored; its slot is then gone.
         """
         self._unplaced[slot] = object()
         index, location = self._first_place(slot)
         if location is None and self._residents.holds[slot]:
-            # Pinned pages hold all that they may: it is a page like any other.
+            # Pinned pages hold their maximum already: treat it as an ordinary page.
             self._residents.holds[slot] = False
             index, location = self._first_place(slot)
         if location is not None:
@@ -113,16 +113,16 @@ class Transfers:
         return False
 
     def unplaced_among(self, slots: Slots) -> list[int]:
-        """Those of ``slots`` whose page is on its way into a tier."""
+        """Return those of ``slots`` whose page is on its way into a tier."""
         unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))
         found: list[int] = unplaced[np.isin(unplaced, slots)].tolist()
         return found
 
     def drop_unplaced(self, slot: int) -> None:
-        """Remove a page that is on its way into a tier; nothing when it is not."""
+        """Remove a page that is on its way into a tier; do nothing when it is not."""
         if slot in self._unplaced:
             self._forget(slot)
-            # It is released, from whichever tier, after its write.
+            # Its location, in whichever tier, is released after its write.
             self.released = [count + 1 for count in self.released]
 
     def drop(self, slot: int, reason: str) -> None:
@@ -136,7 +136,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
-        """Demand reads: which of them are the first of a page that was fetched ahead."""
+        """Note the demand reads that are the first of a prefetched page."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("used")
@@ -178,13 +178,13 @@ class Transfers:
         except TierError as error:
             self.note_failure(tier, "write", error)
         if self._unplaced.get(plan.slot) is not plan.ticket:
-            stored = False  # dropped meanwhile; the slot may be another page's by now
+            stored = False  # dropped meanwhile; the slot may hold another page by now
         elif not stored:
             self._forget(plan.slot)
         if not stored:
             self._release(plan.index, plan.location)
             return False
-        # Asked again: what is pinned, and how much, may have changed since it was decided.
+        # Check pins and their room again: both may have changed since the decision.
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
@@ -195,7 +195,7 @@ class Transfers:
     def place(
         self, slot: int, index: int, location: Location, record_bytes: int, *, staged: bool = False
     ) -> None:
-        """The page can be read from there."""
+        """Make the page readable from there."""
         del self._unplaced[slot]
         self._residents.place(slot, index, location, record_bytes, staged=staged)
 
@@ -219,7 +219,7 @@ class Transfers:
             self.drop(slot, reason)
 
     def _demote(self, slot: int, lower: int) -> bool:
-        """Move a page one tier down if it outranks what it displaces there."""
+        """Move a page one tier down if it outranks the pages it displaces there."""
         size = self._residents.sizes[slot]
         if not self._ledger.try_take(size):
             return False
@@ -234,7 +234,7 @@ class Transfers:
                 upper.load(place, verify=True) if self._residents.unverified[slot] else upper.header(place)
             )
             self._residents.prove(slot, header)
-            # Copied, so that the upper tier's blocks are free for the newcomer now.
+            # Copy the body, so that the upper tier's blocks are free for the newcomer now.
             body = memoryview(bytes(upper.pin(place)))
         except TierError as error:
             self.note_failure(upper, "demote", error)
@@ -258,7 +258,7 @@ class Transfers:
             self._ledger.give(plan.record_bytes)
 
     def promote(self, slot: int, view: memoryview) -> None:
-        """Move a page to the fastest tier if it beats what it displaces there."""
+        """Move a page to the fastest tier if it beats the pages it displaces there."""
         lower, old = self._residents.displace(slot)
         record_bytes = self._residents.sizes[slot]
         self._unplaced[slot] = object()
@@ -280,13 +280,13 @@ class Transfers:
         self._stats.record_admission(upper.name)
 
     def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """A lower layer's failure is a counter and a log line."""
+        """Count and log a tier's failure."""
         self._stats.record_tier_error(tier.name, kind)
         _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
-    """Do I/O as the medium wants it done."""
+    """Run I/O as the medium requires."""
     if run is None:
         work()
     else:

@@ -1,9 +1,9 @@
-"""Objects of which the origin does not say which version it sends: no strong ETag, or no length.
+"""Objects without a version: the origin sends no strong ETag, or no length.
 
-Laws: nothing of such an object is cached, and no answer is made of two of the origin's; the first read finds
-out, from an answer whose bytes it may still have (``PassOn``); for a while after that reads of the object are
-forwarded as they are, as where a rule says ``cache = false``. They are looked at again later, for origins
-are mended.
+Laws: no page of such an object is cached, and no answer mixes two answers of the origin. The first read finds
+out, from an answer whose bytes it may still pass on (``PassOn``); for a while reads of the object are then
+forwarded as they are, as with the rule ``cache = false``. Later the object is tried again, because origins
+get repaired.
 """
 
 from collections import OrderedDict
@@ -40,7 +40,7 @@ class UnidentifiedObjects:
         return self._until_s.get(ref, 0.0) > self._clock.monotonic_s()
 
     def note(self, ref: ObjectRef) -> None:
-        """The origin just sent an answer that does not identify ``ref``."""
+        """Note that the origin just sent an answer without a version of ``ref``."""
         self._stats.record_unidentified()
         self._until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
         self._until_s.move_to_end(ref)
@@ -57,11 +57,11 @@ class UnidentifiedObjects:
             )
 
     def forget(self, ref: ObjectRef) -> None:
-        """Look at the object again: it was written, or identified."""
+        """Try the object again: it was written, or its version was identified."""
         self._until_s.pop(ref, None)
 
     def count(self) -> int:
-        """Objects whose reads are forwarded now."""
+        """Return the number of objects whose reads are forwarded now."""
         now_s = self._clock.monotonic_s()
         while self._until_s:
             ref, until_s = next(iter(self._until_s.items()))
@@ -72,7 +72,7 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Return whether ``read`` holds all of the answer to ``wanted``, which is ``needed`` where the object's
+    """Return whether ``read`` holds the whole answer to ``wanted``, which is ``needed`` where the object's
     length is known.
     """
     if read.meta.size < 0:
@@ -83,7 +83,7 @@ def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
 class PassedBody:
     """The bytes of ``span``, which ``read`` has; where its length is not known, up to its end.
 
-    ``ended`` is called once with how many there were, when all were asked for.
+    ``ended`` is called once with the number of bytes, when all were asked for.
     """
 
     def __init__(self, read: OriginRead, span: Span, ended: Callable[[int], None]) -> None:

@@ -1,4 +1,4 @@
-"""Calls of people who look at what is cached, or throw some of it away: never part of a read."""
+"""Inspecting and purging of cached objects, for people: never part of a read."""
 
 import asyncio
 
@@ -16,15 +16,15 @@ Purged = tuple[int, int, int]
 """Objects, pages and bytes that were dropped."""
 
 Inspected = tuple[Known, Age, list[tuple[int, str, int, bool]]]
-"""What is known of an object, and its pages as ``PageCache.pages`` tells them."""
+"""An object's metadata, its age by the rules, and its pages as ``PageCache.pages`` returns them."""
 
 
 async def purge(
     cache: PageCache, flights: SingleFlight, versions: Versions, place: ObjectRef, *, dry_run: bool
 ) -> Purged:
-    """Drop what is cached under ``place``, whose key is a prefix: objects, pages, bytes. A dry run counts.
+    """Drop all cached pages under ``place``, whose key is a prefix. Return objects, pages, bytes.
 
-    Raises WriteRefused when an erasure is owed that no medium could note: it could come back.
+    A dry run only counts. Raises WriteRefused when no medium noted an owed erasure: it could come back.
     """
     bucket, prefix, namespace = place
     found = await cache.find_under(bucket, prefix, namespace)
@@ -32,7 +32,7 @@ async def purge(
     hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
     counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
     if not dry_run:
-        # Flights first: what they bring would be stored behind the purge's back.
+        # Flights first: else their pages would be stored after the purge.
         flights.invalidate(lambda ref: ref.is_under(bucket, prefix, namespace))
         await versions.forget_prefix(bucket, prefix, namespace)
         await cache.drop_under(bucket, prefix, "purged", namespace)
@@ -45,7 +45,7 @@ async def purge(
 async def inspect(
     cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
 ) -> Inspected | None:
-    """None: nothing is known of it."""
+    """Return the object's metadata, age and pages; None: nothing is known of it."""
     known = await versions.known(ref) or await cache.listing.known(ref)
     if known is None:
         return None

@@ -1,4 +1,4 @@
-"""Demand reads as columns, as they are noted (notes.py), here or in a reader process."""
+"""Rows of the access log (notes.py): demand reads as columns, of the coordinator or of a worker."""
 
 import struct
 from typing import NamedTuple
@@ -20,15 +20,15 @@ USE = np.dtype(
     ]
 )
 pack_use = struct.Struct("=qqQqqii").pack
-"""One USE as bytes: appended to a ``bytearray``, which costs less than a tuple in a list, read by
-``numpy.frombuffer``."""
+"""Return one USE as bytes. Appending it to a ``bytearray`` costs less than a tuple in a list;
+``numpy.frombuffer`` reads them."""
 
 Uses = NDArray[np.void]
 """USE[n], oldest first."""
 
 
 class Kind(NamedTuple):
-    """What reads have in common that are counted together."""
+    """The common fields of reads that are counted together."""
 
     bucket: str
     source: Source
@@ -36,9 +36,9 @@ class Kind(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """How a read of all of one page by ``job`` is noted: ``row``, one of USE.
+    """The row of the access log for a read of one whole page by ``job``: ``row``, one of USE.
 
-    ``kind`` is its number among ``kinds``, which are replaced when they have become many.
+    ``kind`` is its number among ``kinds``, a dict that is replaced when it has grown large.
     """
 
     job: JobContext | None

@@ -1,11 +1,12 @@
-"""Per-client verdicts of the origin: a hit is authorised like a miss.
+"""Verdicts of the origin for each client: a hit is authorised like a miss.
 
-A verdict says what was granted: GET (the origin sent bytes, which grants HEAD too) or HEAD alone, which an
-origin may grant to who cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket policy on s3:GetObject).
+A verdict is the right granted: GET (the origin sent bytes, which includes HEAD) or HEAD alone, which an
+origin may grant to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket policy on
+s3:GetObject).
 
-Only needed when clients have origin credentials of their own: whoever reads a cached object must have
-been let through by the origin, with its own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also
-those that the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
+Needed only when clients have origin credentials of their own: the origin must have let a reader of a cached
+object through, by the reader's own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also those that
+the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
 """
 
 from collections import OrderedDict
@@ -28,15 +29,15 @@ _Verdict = tuple[float, float, int]
 """Unix times until which HEAD and GET are granted, and the generation of the bucket."""
 
 Ticket = tuple[object, int, int]
-"""Whose, and the generations of a bucket and of an object, at the time when the origin was asked."""
+"""Auth epoch: the ``Verdicts``, and the generations of bucket and object when the origin was asked."""
 
 
 class Verdicts:
-    """Bounded memory of "the origin let ``upstream`` read ``ref``"; the object allowed longest ago leaves."""
+    """Bounded memory of rights of ``upstream`` to ``ref``; the object allowed longest ago leaves."""
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
-        # Of these verdicts and no others: what was asked for those before them says nothing.
+        # An epoch of other ``Verdicts`` before these counts for nothing here.
         self._self = object()
         self._capacity = capacity
         self._count = 0
@@ -49,7 +50,7 @@ class Verdicts:
         return self._count
 
     def begin(self, ref: ObjectRef) -> Ticket:
-        """To be taken before the origin is asked, and given to ``allow``."""
+        """Return the auth epoch. Take it before the origin is asked, and pass it to ``allow``."""
         return self._self, self._buckets[_bucket_slot(ref)], self._objects[_object_slot(ref)]
 
     def allow(
@@ -61,7 +62,7 @@ class Verdicts:
         *,
         grant: Grant = Grant.GET,
     ) -> None:
-        """The origin said yes. Ignored when the object or its bucket was forgotten since ``ticket``."""
+        """Record a granted right, unless the object or its bucket was forgotten since ``ticket``."""
         current = self.begin(ref)
         if ticket is not None and ticket != current:
             return
@@ -72,7 +73,7 @@ class Verdicts:
         if grant is Grant.GET:
             verdicts[upstream] = (until_s, until_s, current[1])
         else:
-            # A HEAD says nothing of a GET that was granted earlier, in the same generation of the bucket.
+            # A HEAD keeps the right to GET that was granted earlier, in the same generation of the bucket.
             kept = before[1] if before is not None and before[2] == current[1] else 0.0
             verdicts[upstream] = (until_s, kept, current[1])
         self._allowed.move_to_end(ref)
@@ -93,7 +94,7 @@ class Verdicts:
         """Drop verdicts on one object, or on a whole bucket."""
         ref = ObjectRef(bucket, key or "", namespace)
         if key is None:
-            # Its verdicts stay until they are pushed out, but count for nothing.
+            # The bucket's verdicts stay until they are pushed out, but count for nothing.
             self._buckets[_bucket_slot(ref)] += 1
             return
         self._objects[_object_slot(ref)] += 1

@@ -1,7 +1,7 @@
-"""Which version of an object is current, and who may see it: metadata, freshness, checks, verdicts.
+"""Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
 
-Laws: nothing here reads bodies; what a check says counts only if no write touched the object since it was
-asked; what is not usable by its freshness rule is checked before it is used.
+Laws: nothing here reads bodies; a check counts only if no write touched the object since the origin was
+asked; metadata that its freshness rule makes unusable is checked before it is used.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _MOST_TOUCHED = 4096
 
 
 class Versions:
-    """``outdated(ref)`` is called when the origin turns out to have another version than is cached."""
+    """Versions of objects. ``outdated(ref)`` is called when the origin has another than the cached one."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Versions:
     # ------------------------------------------------------------------ questions
 
     async def known(self, ref: ObjectRef) -> Known | None:
-        """What is known of an object, from memory or from the record of its first page."""
+        """Return an object's metadata, from memory or from the record of its first page."""
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
-            # Something newer may have been learnt while the record was read.
+            # A newer answer may have come while the record was read.
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """As ``known``, or None when that would have to wait; however old it is."""
+        """Return metadata as ``known``, however old; None when that would have to wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -79,8 +79,8 @@ class Versions:
         return None if recalled is None else self._metadata.learn(ref, *recalled).meta
 
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Metadata that may answer every client, and until when (Unix time); None where the origin must be
-        asked what this one may read.
+        """Return metadata that may answer every client, and until when (Unix time); None where the origin
+        must be asked for each client's rights.
         """
         if self._verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
@@ -90,7 +90,7 @@ class Versions:
         return None if until_s <= self._clock.now_s() else (known.meta, until_s)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """Metadata that may answer this client without asking anybody, else None."""
+        """Return metadata that may answer this client without a question to the origin, else None."""
         ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
         if request.force_check or (
             verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant)
@@ -114,7 +114,7 @@ class Versions:
         return ref not in self._passed
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
-        """Metadata that may answer now, or None when nothing is known. Raises what ``check`` raises."""
+        """Return metadata that may answer now, or None when there is none. Raises what ``check`` raises."""
         known = await self.known(request.ref)
         if known is None:
             return None
@@ -133,14 +133,14 @@ class Versions:
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """Check what is cached below ``prefix`` by listing it, unless its rule asks never or always."""
+        """Check cached objects below ``prefix`` by listings, unless the rule is to check never or always."""
         place = ObjectRef(bucket, prefix, namespace)
         if self._rules.of(place).freshness is Freshness.TTL:
             self._revalidator.check_listed(place, most_pages)
 
     async def authorise(self, request: ReadRequest) -> None:
-        """A hit is authorised like a miss: by the origin, with this client's own credentials, for what it is
-        going to get: bytes by a GET, metadata by a HEAD.
+        """Authorise a hit like a miss: by the origin, with this client's own credentials, for the right
+        that it needs: bytes by a GET, metadata by a HEAD.
         """
         verdicts = self._verdicts
         if verdicts is None:
@@ -149,21 +149,21 @@ class Versions:
             await self.check(request.ref, request.upstream, request.grant)
 
     def verdict_ticket(self, ref: ObjectRef) -> Ticket | None:
-        """Taken before the origin is asked: a verdict does not outlive a write that came in between."""
+        """Return the auth epoch; take it before asking the origin: a later write then voids the verdict."""
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(
         self, upstream: Upstream, ref: ObjectRef, ticket: Ticket | None, grant: Grant = Grant.GET
     ) -> None:
-        """The origin let ``upstream`` read ``ref``. Without a ticket it was asked before verdicts counted."""
+        """Record that the origin let ``upstream`` read ``ref``. Without an auth epoch it is ignored."""
         if self._verdicts is not None and ticket is not None:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
-        """Forget every right that the origin granted, and take ``verdicts`` as at the start.
+        """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
 
         Without verdicts the origin no longer decides for each client. Cached objects were granted to other
-        clients than may ask now, so each is checked with the proxy's own credentials before it answers.
+        clients than the present ones, so each is checked with the proxy's own credentials before it answers.
         """
         if self._verdicts is not None and verdicts is None:
             self._metadata.clear()
@@ -173,17 +173,17 @@ class Versions:
     # ------------------------------------------------------------------ news
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
-        """The origin just answered with ``meta``; the richer of what is known of that version."""
+        """Record the origin's answer. Return the richer metadata of that version."""
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
 
     def unidentified(self, ref: ObjectRef) -> None:
-        """The origin's answer does not say which version it is of: nothing that is known of it stands."""
+        """Drop all that is cached of an object, because the origin's answer names no version."""
         self._passed.note(ref)
         if not self.being_written(ref):
             self._outdated(ref)
 
     def holds_other(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Whether another version than ``meta`` is known or cached."""
+        """Return whether another version than ``meta`` is known or cached."""
         known = self._metadata.get(ref)
         if known is not None and not same_version(known.meta, meta):
             return True
@@ -196,7 +196,7 @@ class Versions:
         await self._metadata.forget_prefix(bucket, prefix, namespace)
 
     def touch(self, ref: ObjectRef) -> None:
-        """A write touches an object, or a bucket's rights and existence (no key): know nothing of it."""
+        """Forget an object, or a bucket's rights and existence (no key), because a write touches it."""
         self._revalidator.void(ref)
         self._note_touched(ref)
         self._passed.forget(ref)
@@ -208,10 +208,10 @@ class Versions:
             self._metadata.forget_bucket(ref.bucket, ref.namespace)
 
     def _note_touched(self, ref: ObjectRef) -> None:
-        """Listings that were asked for before say nothing of it."""
+        """Note the time of a write: earlier listings say nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # What is dropped counts for its bucket: more is asked for by HEAD then.
+            # The whole bucket stands for dropped objects: more of it is then checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
@@ -238,10 +238,10 @@ class Versions:
     async def aclose(self) -> None:
         await self._revalidator.aclose()
 
-    # ------------------------------------------------------------------ what checks bring
+    # ------------------------------------------------------------------ results of checks
 
     def _settle(self, ref: ObjectRef, meta: ObjectMeta | None) -> None:
-        """A check came back, with metadata or with "gone": keep, replace or forget what is cached."""
+        """Take in a check's metadata, or "gone": keep, replace or forget the cached version."""
         if self.being_written(ref):
             return
         if meta is None or self.holds_other(ref, meta):
@@ -251,9 +251,9 @@ class Versions:
             self._cache.confirm(ref, self._clock.now_s())
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
-        """What a listing that was asked for at ``asked_s`` shows of what is cached."""
+        """Compare the cached version with a listing that was asked for at ``asked_s``."""
         known = self._metadata.get(ref)
-        # Not learned when it is recalled: a long listing would push everything else out.
+        # Do not learn recalled metadata: a long listing would push everything else out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
         if found is None:
             return Listed.UNKNOWN
@@ -276,9 +276,9 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Whether header and listing tell one time of modification; True where either tells none.
+    """Return whether header and listing name one time of modification; True if either names none.
 
-    Headers replaced in place keep the ETag and change this. A listing may tell milliseconds.
+    Replacing headers in place keeps the ETag and changes this. A listing may have milliseconds.
     """
     header = meta.header("Last-Modified")
     if not header or not entry.last_modified:

@@ -1,6 +1,6 @@
-"""The textbook policies, for comparison and for users who ask for them by name.
+"""The textbook policies, for comparison and for users who name them in the configuration.
 
-All but ``static`` displace their victim whatever the newcomer is; ``static`` keeps what came first.
+All but ``static`` displace their victim for any newcomer; ``static`` keeps the pages that came first.
 """
 
 import numpy as np
@@ -9,28 +9,28 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 
 def lru_key(columns: PageColumns) -> Column:
-    """The page whose last use is longest ago leaves first."""
+    """Evict the page whose last use is longest ago."""
     return columns.tick - columns.last_use
 
 
 def lfu_key(columns: PageColumns) -> Column:
-    """The page with the fewest uses since admission leaves first; among equals the least recent."""
+    """Evict the page with the fewest uses since admission; among equals the least recent."""
     idle = columns.tick - columns.last_use
     return idle / (idle + 1) - columns.uses
 
 
 def fifo_key(columns: PageColumns) -> Column:
-    """The page that was admitted first leaves first."""
+    """Evict the page that was admitted first."""
     return columns.tick - columns.admitted
 
 
 def random_key(columns: PageColumns) -> Column:
-    """Any page may leave."""
+    """Evict any page."""
     return columns.draw
 
 
 def static_key(columns: PageColumns) -> Column:
-    """All pages are equal, so none is ever displaced."""
+    """Give all pages the same key, so that none is ever displaced."""
     return np.zeros_like(columns.last_use)
 
 

@@ -1,10 +1,10 @@
-"""The default policy: evict the furthest next use, as well as it can be known (design 6.5).
+"""The default policy: evict the page with the furthest next use, as far as it is known (design 6.5).
 
-The order is lexicographic, in three bands of one f64 key: announced pages by distance, then pages
-without an announced use by importance, then pages that have been idle too long. It is not a product of
-distance and importance: the product hits 31.6 % where this hits 50.1 %. Pages of which nothing is known
-share one key, and because a newcomer must be strictly better than its victim, residents then stay: on
-shuffled epochs that is the optimum (hit ratio = cached fraction).
+The order is lexicographic, in three bands of one f64 key: announced pages by distance, then pages without an
+announced use by importance, then pages that have been idle too long. It is not a product of distance and
+importance: the product hits 31.6 % where this hits 50.1 %. Unknown pages share one key, and a newcomer must
+be strictly better than its victim, so residents stay: on shuffled epochs that is the optimum (hit ratio =
+cached fraction).
 """
 
 from functools import partial
@@ -27,10 +27,10 @@ _STAGING_SHARE = 0.02
 
 
 def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
-    """Announced: seconds, times bytes for "requests". Else ``BIG * (1 + 1/w)``. Dead: oldest first.
+    """Return seconds for announced pages (bytes x seconds for "requests"), else importance or idle time.
 
-    Size plays no part where no distance is known: small tails of many-page objects would displace whole
-    objects and complete no read. Returns f64 of shape (n,), always finite.
+    Unannounced: ``BIG * (1 + 1/w)``. Dead: oldest first. Size plays no part there: small tails of many-page
+    objects would displace whole objects and complete no read. The keys are f64 of shape (n,), always finite.
     """
     announced = np.isfinite(columns.next_use_s)
     idle = columns.tick - columns.last_use
@@ -45,6 +45,6 @@ def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
 
 
 def default_policy(objective: Objective = "bytes") -> Policy:
-    """The default policy for the fewest origin bytes, or for the fewest origin requests."""
+    """Return the default policy for the fewest origin bytes, or for the fewest origin requests."""
     key = partial(next_use_key, objective=objective)
     return Policy("default", key, staging_share=_STAGING_SHARE, looks_ahead=True)

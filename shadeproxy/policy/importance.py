@@ -1,7 +1,7 @@
 """Policies that know only the importance of a sample.
 
-``importance`` is the middle band of the default policy alone. ``shade`` is what the public code of SHADE
-(FAST'23) does, faults included, and exists to be compared with.
+``importance`` is the middle band of the default policy alone. ``shade`` repeats the public code of SHADE
+(FAST'23), faults included, and exists for comparison.
 """
 
 import numpy as np
@@ -13,23 +13,23 @@ _MOST_WEIGHT = 1e9
 
 
 def inverse_weight(weight: Column) -> Column:
-    """``1 / w``, an unknown weight counted as the mean (1); finite and positive for any input.
+    """Return ``1 / w``, with the mean (1) for an unknown weight; finite and positive for any input.
 
     Weights outside [1e-9, 1e9] rank as the nearest end: 0 and negative ones last, inf first.
     """
     known = np.where(np.isnan(weight), 1.0, weight)
-    # Half the time of ``clip``, and this runs for every choice of a victim.
+    # This takes half the time of ``clip``, and it runs for every choice of a victim.
     bounded: Column = np.minimum(np.maximum(known, _LEAST_WEIGHT), _MOST_WEIGHT)
     return 1 / bounded
 
 
 def importance_key(columns: PageColumns) -> Column:
-    """The least important page leaves first; a sample that was never scored counts as the mean."""
+    """Evict the least important page; a sample that was never scored counts as the mean."""
     return inverse_weight(columns.weight)
 
 
 def shade_key(columns: PageColumns) -> Column:
-    """The lowest weight leaves first; a sample that was never scored weighs 0.
+    """Evict the page of lowest weight; a sample that was never scored weighs 0.
 
     Hence, as published, a full cache admits no unseen sample.
     """

@@ -1,8 +1,8 @@
-"""What was fetched ahead stays until it is read, under policies that do not know what comes next.
+"""Keeps prefetched pages until they are read, under policies that do not know coming reads.
 
-To them a page that nobody has read yet is the least recent or the least used of all: it would leave before
-its reader comes, and be fetched again. Law: only pages that are announced and unread are kept, so a withdrawn
-or false order keeps nothing; how many there may be is bounded by who fetches them.
+For such policies an unread page is the least recent or the least used: it would be evicted before its reader
+comes, and be fetched again. Law: only pages that are announced and unread are kept, so a withdrawn or false
+order keeps none; prefetch bounds the number of kept pages.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 
 def keeping_ahead(policy: Policy) -> Policy:
-    """``policy``, whose key is -inf (never a victim) for pages that came ahead and are yet to be read."""
+    """Return ``policy`` with key -inf (never a victim) for announced pages that were not read yet."""
     if policy.looks_ahead:
         return policy
 

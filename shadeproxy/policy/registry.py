@@ -1,4 +1,4 @@
-"""The policies by name: the one table that configuration, `simulate` and tests look into."""
+"""The policies by name: one table for configuration, `simulate` and tests."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,7 +15,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def get_policy(name: str, objective: Objective = "bytes") -> Policy:
-    """The policy called ``name``; ``objective`` matters to "default" alone.
+    """Return the policy called ``name``; ``objective`` matters for "default" only.
 
     Raises ConfigError that lists the names.
     """

@@ -1,12 +1,12 @@
-"""When is a page dead? Per group of pages (a prefix), the reuse interval that traffic has shown.
+"""Estimates when a page is dead, by the reuse intervals that reads of its group (a prefix) have shown.
 
 Pure state on ticks (demand reads of the proxy); no clock. A page counts as dead after two reuse intervals
 without a use (design 6.5). The interval of a group is:
 
-- with no reuse seen, its active span: a data set read once drains after twice its own span of other
-  traffic, and does not drain while it is still being read;
+- with no reuse seen, its active span: a dataset that was read once drains after twice its own span of
+  other traffic, and does not drain while it is still being read;
 - with reuse seen, the *length-biased* mean ``sum(d^2) / sum(d)`` of recent distances, that is the interval
-  a page is found in at a random moment. The plain mean fails twice: quick repeats (ranges of one page)
+  that holds a page at a random moment. The plain mean fails twice: quick repeats (ranges of one page)
   hide the epoch behind them, and early in an epoch only short distances have been seen, so that live
   pages would be called dead. For the second reason the span also fades out over one whole interval.
 """
@@ -53,7 +53,7 @@ class ReuseEstimator:
         self._limit[touched] = _INTERVALS_TO_LIVE * self._interval(touched)
 
     def idle_after(self, groups: ArrayLike) -> Column:
-        """Ticks without a use after which a page of the group is dead, f64 of the shape of ``groups``.
+        """Return the ticks without a use after which a page of the group is dead, f64 like ``groups``.
 
         inf for a group that was never observed. One gather: cheap enough for every choice of a victim.
         """
@@ -79,7 +79,7 @@ class ReuseEstimator:
         reused[new] = decayed[new] = last[new]
         prior[new] = last[new] - first[new] + 1
         total[new] = squares[new] = 0
-        # The sums forget at the pace of the group itself, so that a changed working set is noticed.
+        # The sums decay at the pace of the group itself, so that a changed working set is noticed.
         elapsed = last[touched] - decayed[touched]
         keep = np.exp(-elapsed / (_MEMORY_INTERVALS * self._interval(touched)))
         total[touched] *= keep

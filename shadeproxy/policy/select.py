@@ -1,6 +1,6 @@
-"""The rule that is the same for all policies: who leaves, and whether the newcomer is worth it.
+"""The rule that is the same for all policies: it chooses victims, and refuses newcomers that beat none.
 
-Pure: the caller draws the sample of residents, leaves out what may not be evicted (pinned pages, writes
+Pure: the caller draws the sample of residents, leaves out pages that may not be evicted (pinned pages, writes
 in flight), and carries the decision out.
 """
 
@@ -13,25 +13,25 @@ _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 
 def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
-    """Pages with a larger key than this may leave for ``newcomer`` (columns of shape (1,))."""
+    """Return the key above which pages may be evicted for ``newcomer`` (columns of shape (1,))."""
     return -np.inf if policy.admits_always else float(policy.key(newcomer)[0])
 
 
 def choose_victims(
     policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
 ) -> NDArray[np.intp] | None:
-    """``choose_beaten`` for the newcomer with these columns, of shape (1,)."""
+    """Return ``choose_beaten`` for the newcomer with these columns, of shape (1,)."""
     return choose_beaten(policy, residents, admission_bar(policy, newcomer), need_bytes)
 
 
 def choose_beaten(
     policy: Policy, residents: PageColumns, bar: float, need_bytes: float
 ) -> NDArray[np.intp] | None:
-    """Indices into ``residents`` to evict, largest key first, that together free ``need_bytes`` or more.
+    """Return the ``residents`` (indices) to evict, largest key first, to free ``need_bytes`` or more.
 
-    ``bar``: the newcomer's. None: the newcomer is not to be stored and nothing is evicted, because it
-    does not beat (strictly smaller key) every page that would have to leave, or because all residents
-    together are too small. Equal keys leave in the order of the columns. Deterministic.
+    ``bar``: the newcomer's key. None: do not store the newcomer and evict nothing, because it does not beat
+    (strictly smaller key) every page that would have to leave, or because all residents together are too
+    small. Equal keys leave in the order of the columns. Deterministic.
     """
     if need_bytes <= 0:
         return _NOBODY

@@ -1,18 +1,18 @@
-"""How much of a tier is run by recency, for newcomers that did not win a place (design 6.5).
+"""Share of a tier that is run by recency, for newcomers that did not win a place (design 6.5).
 
-Pure state. Staging makes several reads of one page in quick succession (unaligned ranges, shards,
-footers) cost one origin read; where no page is read again soon it only costs places: with 2 % always
-reserved, uniform epochs cannot reach 0.99 of the cached fraction. So the share adapts, and what it saves is
-set against the most that its places could bring otherwise: a share ``s`` of the places ``s`` of the reads
+Pure state. Staging makes several reads of one page in quick succession (unaligned ranges, shards, footers)
+cost one origin read. Where no page is read again soon it only costs places: with 2 % always reserved, uniform
+epochs cannot reach 0.99 of the cached fraction. So the share adapts. Its hits are compared with the most that
+its places could bring otherwise: a share ``s`` of the places brings a share ``s`` of the reads
 (docs/adr/0014).
 
 - It grows to the smallest of its steps (2 %, 4 %, ... 64 %) that would have held the pages that are missed
-  again, once these are more than its places had to bring, and more than chance.
-- It is judged each time that newcomers without room have turned it over four times. One that saved less than
-  its places had to bring halves, down to nothing; one that had grown goes back at once, and is doubted.
+  again, once these are more than its places should have brought, and more than chance.
+- It is judged each time that newcomers without room have turned it over four times. A share with fewer
+  hits halves, down to nothing; one that had grown shrinks back at once, and needs more evidence next time.
 
-How much would have held a page needs no guess about "soon": it is what lay in the share when the page left
-it, and the bytes that passed by since, the page's own included.
+The share needed to hold a page is measured, not guessed: the bytes in the share when the page left it, and
+the bytes that passed by since, the page's own included.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ _MOST_DOUBT = 64.0
 
 
 class StagingShare:
-    """The share of one tier. ``full_share``: what it begins with, a policy's ``staging_share``; 0 switches
+    """The share of one tier. ``full_share``: its initial value, a policy's ``staging_share``; 0 switches
     staging off.
     """
 
@@ -39,9 +39,9 @@ class StagingShare:
         self._evidence = [0.0] * len(self._steps)
         self._noted_tick = 0.0
         self._doubt = 1.0
-        """How many times the evidence it takes to grow: it doubles whenever growing did not pay."""
+        """Factor on the evidence needed to grow: it doubles whenever growing did not pay."""
         self._before_trial: float | None = None
-        """What the share was before it grew; None once it has paid for itself, or shrunk."""
+        """The share before it grew; None once the growth has paid for itself, or the share shrank."""
         self._tick = 0.0
         self._judged_tick = 0.0
         self._turned_bytes = 0.0
@@ -50,23 +50,23 @@ class StagingShare:
         self._ghosts: OrderedDict[int, tuple[float, int]] = OrderedDict()
 
     def share(self) -> float:
-        """The part of the tier's capacity to run by recency now."""
+        """Return the part of the tier's capacity to run by recency now."""
         return self._share
 
     def on_crowded(self, size_bytes: int, capacity_bytes: int) -> None:
-        """A newcomer of ``size_bytes`` found no room in a tier of ``capacity_bytes``: it will be staged, be
-        passed by, or take the place of another.
+        """Note that a newcomer of ``size_bytes`` found no room in a tier of ``capacity_bytes``: it will be
+        staged or bypassed, or displace another page.
         """
         self._turned_bytes += size_bytes
         if self._share and self._turned_bytes >= _TURNOVERS * self._share * capacity_bytes:
             self._judge()
 
     def on_staged_hit(self, count: int = 1) -> None:
-        """Staged pages were read again, so many times."""
+        """Note ``count`` further reads of staged pages."""
         self._hits += count
 
     def on_bypass(self, page_hash: int, size_bytes: int, *, held_bytes: int = 0) -> None:
-        """A page was served without being stored, or left the share, which held ``held_bytes`` until then."""
+        """Note a page served without being stored, or dropped from the share of then ``held_bytes``."""
         self._ghosts[page_hash] = self._passed_bytes - held_bytes, size_bytes
         self._ghosts.move_to_end(page_hash)
         self._passed_bytes += size_bytes
@@ -74,8 +74,8 @@ class StagingShare:
             self._ghosts.popitem(last=False)
 
     def on_miss(self, page_hash: int, capacity_bytes: int, tick: float) -> bool:
-        """The read number ``tick`` is of a page that is not resident. Whether the share as it is from now on
-        would have held it.
+        """Note that read number ``tick`` is of a missing page. Return whether the share, as it is after
+        this call, would have held it.
         """
         self._tick = tick
         passed_at, size_bytes = self._ghosts.pop(page_hash, (0.0, 0))
@@ -92,8 +92,8 @@ class StagingShare:
         return needed <= self._share
 
     def _note(self, needed: float) -> None:
-        """A read that the steps from ``needed`` on would have saved. What their places had to bring since the
-        last such read is set against it.
+        """Add a read that the steps from ``needed`` on would have saved. Subtract the hits that their
+        places should have brought since the last such read.
         """
         reads = self._tick - self._noted_tick
         self._noted_tick = self._tick

@@ -1,1 +1,1 @@
-"""Fetching before it is asked for: announced orders, the rest of big objects, streams (design 6.7)."""
+"""Prefetching: announced orders, the rest of big objects, streams (design 6.7)."""

@@ -1,10 +1,10 @@
-"""How far ahead of a job's reads to look, and how many pages to have on their way at once.
+"""Size of the window ahead of a job's reads, and number of pages in flight.
 
-Pure state; times come in. Two numbers make it (design 6.7): *depth*, pages in flight, is what hides the
-latency at the rate of reading (Little's law, and half as much again); the *window*, samples looked ahead, is
-that and the *reach*: a loader's workers read many batches at a time, so what is read next is anywhere among
-the next thousand of the order. Law: what was measured too small shows as readers that find their page still
-on its way; then both grow, and come back slowly.
+Pure state; times come in. Two numbers are derived (design 6.7). The *depth*, pages in flight, hides the
+latency at the rate of reading (Little's law, and half as much again). The *window*, samples looked ahead, is
+that and the *reach*: a loader's workers read many batches at a time, so the next read is anywhere among the
+next thousand of the order. Law: when they are too small, readers find their page still on its way; then both
+grow, and shrink slowly afterwards.
 """
 
 import math
@@ -17,23 +17,23 @@ _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
-_BOOSTED = 4.0  # and still late: it is not the latency
+_BOOSTED = 4.0  # still late at this boost: latency is not the cause
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
-# Small: a guess too big for a small cache would never be put right, and a few fetches teach better.
+# Small: a guess too big for a small cache would never be corrected, and a few fetches teach better.
 _FIRST_SIZE_BYTES = 64 * 1024
 
 
 def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
-    """Pages to have in flight so that none is late: ceil(1.5 x rate x misses x latency), at least a few."""
+    """Return the pages in flight so that none is late: ceil(1.5 x rate x misses x latency), or a few."""
     return max(_FEWEST, math.ceil(_SPARE * rate_per_s * miss_ratio * latency_s))
 
 
 class Latency:
-    """What a fetch takes, and how long a page is, by the latest few dozen."""
+    """Mean time of a fetch and mean length of a page, over the latest few dozen."""
 
     def __init__(self, page_size: int) -> None:
         self.mean_s = _FIRST_LATENCY_S
@@ -41,7 +41,7 @@ class Latency:
         self._count = 0
 
     def note(self, latency_s: float, size_bytes: int) -> None:
-        """A page came."""
+        """Note a page that has come."""
         self._count += 1
         share = max(1 / self._count, _LEARNING)
         self.mean_s += (latency_s - self.mean_s) * share
@@ -49,13 +49,13 @@ class Latency:
 
 
 class Pace:
-    """The reading of one job."""
+    """The pace of one job's reads."""
 
     def __init__(self, now_s: float) -> None:
         self.miss_ratio = 1.0
         self.share = _LEAST_SHARE
-        """Of a full cache, what may lie ready. Little saves bytes; much saves time where it is the link that
-        holds up the job, and not the latency (Cao et al., SIGMETRICS 1995: aggressive prefetching)."""
+        """Share of a full cache that may lie ready. A small one saves bytes; a large one saves time if the
+        link holds up the job, not the latency (Cao et al., SIGMETRICS 1995: aggressive prefetching)."""
         self._last_s = now_s
         self._rate_per_s = math.nan
         self._fast_per_s = 0.0
@@ -64,10 +64,10 @@ class Pace:
         self._boosted_s = -math.inf
 
     def note_reads(self, count: int, rate_per_s: float, now_s: float) -> None:
-        """So many samples were read since the last call; ``rate_per_s`` as measured over long, or nan."""
+        """Note ``count`` samples read since the last call; ``rate_per_s``: long-term mean, or nan."""
         elapsed_s = max(now_s - self._last_s, 0.0)
         self._last_s = now_s
-        # Of a reader that is held up the measured rate says what he got, not what he would take.
+        # While a reader is held up, the measured rate is what it gets, not what it could read.
         kept = math.exp(-elapsed_s / _FAST_S)
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s
@@ -77,17 +77,17 @@ class Pace:
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
 
     def note_reach(self, place: int) -> None:
-        """The sample that was ``place`` in what was coming has been read."""
+        """Note that the sample at ``place`` of the coming samples has been read."""
         self._reach = max(self._reach, place + 1.0)
 
     def note_misses(self, missing: int, seen: int) -> None:
-        """Of ``seen`` coming samples so many were not there."""
+        """Note that ``missing`` of ``seen`` coming samples were not resident."""
         if seen:
             share = min(1.0, seen * _LEARNING)
             self.miss_ratio += (missing / seen - self.miss_ratio) * share
 
     def note_late(self, latency_s: float, now_s: float) -> None:
-        """A reader came before his page did. What is done about it shows after a latency."""
+        """Note that a reader came before its page did. A correction takes effect after a latency."""
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s
             if self._boost >= _BOOSTED:
@@ -96,16 +96,16 @@ class Pace:
 
     @property
     def rate_per_s(self) -> float:
-        """Samples a second, the faster of lately and over long; nan until measured."""
+        """Samples a second, the larger of recent and long-term mean; nan until measured."""
         return self._rate_per_s if math.isnan(self._rate_per_s) else max(self._rate_per_s, self._fast_per_s)
 
     def depth(self, latency_s: float) -> int:
-        """Pages to have in flight."""
+        """Return the number of pages to have in flight."""
         if math.isnan(self.rate_per_s):
             return _FIRST_DEPTH
         return math.ceil(self._boost * depth(self.rate_per_s, self.miss_ratio, latency_s))
 
     def window(self, latency_s: float) -> int:
-        """Samples to look ahead."""
+        """Return the number of samples to look ahead."""
         rate = 0.0 if math.isnan(self.rate_per_s) else self.rate_per_s
         return math.ceil(self._reach + self._boost * max(_SPARE * rate * latency_s, _FEWEST))

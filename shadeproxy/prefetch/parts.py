@@ -1,9 +1,9 @@
-"""Readers of parts of big objects, of which nobody announced anything: what they will ask for next.
+"""Guesses at the next reads of readers of parts of big objects, without any announcement.
 
-Two guesses. *The rest*: who reads a part of an object reads it all (Monarch, CCGrid'22), unless it is the
-end, where formats keep their index. *Streams*: who read twice in a row, or twice with one stride, goes on so.
-Plain state; laws: tables are bounded; a stream is read ahead by no more than it has proved to use, because
-its next page is guessed only as an earlier guess is read.
+Two guesses. *The rest*: a reader of a part of an object reads it all (Monarch, CCGrid'22), unless the part is
+the end, where formats keep their index. *Streams*: a reader that read twice in a row, or twice with one
+stride, goes on so. Plain state; laws: tables are bounded; a stream is read ahead by no more than its reader
+has proved to use, because its next page is guessed only when an earlier guess is read.
 """
 
 from collections import OrderedDict, deque
@@ -33,7 +33,7 @@ class Guess(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one object. ``room``: guesses that may be unread at a time."""
+    """One reader of one object. ``room``: maximum number of unread guesses."""
 
     last: Span
     stride: int = 0
@@ -51,7 +51,7 @@ class _Object:
 
 
 class Parts:
-    """``page_size``: of the cache. ``whole_bytes``: objects up to this size are fetched whole."""
+    """Guesses by object. ``page_size``: of the cache. ``whole_bytes``: limit to fetch an object whole."""
 
     def __init__(self, *, page_size: int, whole_bytes: int) -> None:
         self._page_size = page_size
@@ -61,7 +61,7 @@ class Parts:
         self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
 
     def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
-        """``span`` was read from the origin; pages of ``room_bytes`` more would displace nothing."""
+        """Note that ``span`` was read from the origin; ``room_bytes``: room that displaces no page."""
         hashed = object_hash(ref)
         known = self._objects.get(hashed)
         if known is None or known.meta.etag != meta.etag:
@@ -82,7 +82,7 @@ class Parts:
                 self._rest.popleft()
 
     def note_first_use(self, hashed: int, number: int) -> None:
-        """A page that came ahead was read."""
+        """Note the first read of a prefetched page."""
         known = self._objects.get(hashed)
         for stream in known.streams if known is not None else ():
             if number in stream.unread:
@@ -92,11 +92,11 @@ class Parts:
                 self._guess(known, stream)
 
     def soon(self) -> Guess | None:
-        """The next page of a stream, once."""
+        """Return the next page of a stream, once."""
         return self._soon.popleft() if self._soon else None
 
     def rest(self) -> Guess | None:
-        """A page of an object that is fetched whole, each once; objects in turn."""
+        """Return a page of an object that is fetched whole, each once; objects in turn."""
         while self._rest:
             ref, meta, numbers = self._rest[0]
             number = next(numbers, None)
@@ -107,7 +107,7 @@ class Parts:
         return None
 
     def drop_rest(self, guess: Guess) -> None:
-        """No more of that object: there is no place for it."""
+        """Stop fetching that object: there is no place for it."""
         self._rest = deque(entry for entry in self._rest if entry[0] != guess.ref)
 
     def _follow(self, known: _Object, span: Span) -> None:
@@ -119,13 +119,13 @@ class Parts:
             if step > 0 and step == stream.stride:
                 self._restart(known, stream, span, step)
                 return
-        # A reader of its own, or the second read with a stride, which the third will show.
+        # A new reader, or the second read with a stride, which the third read will show.
         step = span.start - known.streams[-1].last.start if known.streams else 0
         known.streams.append(Stream(span, step))
         del known.streams[:-_MOST_STREAMS]
 
     def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
-        """The reader went on as expected, but was not expected so soon."""
+        """Guess from ``span`` on: the reader went on as expected, but sooner."""
         stream.last, stream.stride = span, stride
         stream.coming = self._pages_from(span, stride, known.meta.size)
         stream.unread.clear()

@@ -1,12 +1,12 @@
-"""``Prefetcher``: keeps pages on their way that will be asked for.
+"""``Prefetcher``: fetches pages before they are asked for.
 
-``_plan`` decides what is wanted, ``_pump`` starts what there is room for; both are plain defs, and run when
-an order or a reader moved, and when a page came. Laws: streams first, because their readers are here now;
-then announced samples by next use over all jobs, then the rest of big objects; a page is only asked for
-when it would win a place, and once for one use; what lies ready and unread takes a quarter of the tiers at
-most, because readers who announce nothing need places too; memory and connections are taken only where
-demand leaves some; what only a withdrawn order wanted is cancelled; failures are counted, and slow it down,
-and a defect of its own ends nothing but the round that it is in, least of all a read.
+``_plan`` decides which pages are wanted, ``_pump`` starts as many as there is room for; both are plain defs,
+and run when an order or a reader has moved, and when a page has come. Laws: streams first, because their
+readers are here now; then announced samples by next use over all jobs, then the rest of big objects. A page
+is only fetched when it would win a place, and once for one use. Unread pages take at most a quarter of the
+tiers, because readers that announce nothing need places too. Memory and connections are taken only where
+demand leaves some. Fetches for a withdrawn order are cancelled. Failures are counted and slow prefetching
+down; a defect of its own ends only its round, never a read.
 """
 
 import asyncio
@@ -35,24 +35,24 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_SPARE = 2  # wanted pages win no place, or came meanwhile
+_SPARE = 2  # some wanted pages win no place, or came meanwhile
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
-_MOST_READY = 4  # one part in so many of all tiers
+_MOST_READY = 4  # 1 / n of the capacity of all tiers
 _PART_PAGES = 8
 _ASKED = 64  # pages of an object
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # each may be of its object alone; so many are not
+_REFUSALS_IN_A_ROW = 32  # each may concern its object alone; so many do not
 _FIRST_PAUSE_S = 0.1
-_MOST_DOUBLINGS = 10  # of a number that grows for as long as the origin is away
+_MOST_DOUBLINGS = 10  # limit for a number that grows for as long as the origin is away
 _MOST_PAUSE_S = 5.0
 _FAULT_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
-    """``ahead_bytes``: how far ahead of a job's reads. ``fetches``: while so many reads of the origin are
-    under way, whoever wants them, none is added. ``flying_bytes``: at most at a time.
-    ``whole_bytes``: objects up to this size are fetched whole after a part was read.
+    """Limits of prefetching. ``ahead_bytes``: ahead of a job's reads. ``fetches``: no fetch is started
+    while so many reads of the origin are under way, for any purpose. ``flying_bytes``: at a time.
+    ``whole_bytes``: larger objects are not fetched whole after a part was read.
     """
 
     ahead_bytes: int
@@ -69,7 +69,7 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches through ``ahead`` what ``upcoming`` announces. ``start`` once, ``aclose`` once."""
+    """Fetches announced samples of ``upcoming`` through ``ahead``. ``start`` once, ``aclose`` once."""
 
     def __init__(
         self, ahead: Ahead, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
@@ -95,7 +95,7 @@ class Prefetcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Register the listeners and start the task."""
         self._upcoming.on_change(self._woken.set)
         self._ahead.on_late(self._note_late)
         self._ahead.on_part(self._note_part)
@@ -105,8 +105,8 @@ class Prefetcher:
         self._woken.set()
 
     async def aclose(self) -> None:
-        """Give up everything, and wait until it is over."""
-        # What is given up makes room: it must not be taken.
+        """Give up all fetches, and wait until they are over."""
+        # Fetches that are given up make room: start no others there.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -117,10 +117,10 @@ class Prefetcher:
 
     @property
     def flying(self) -> int:
-        """Fetches under way."""
+        """Number of fetches under way."""
         return len(self._flying)
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def _note_late(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -150,20 +150,20 @@ class Prefetcher:
             walk.ready.drop((hashed, number))
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Whether an order says what will be read of an object: it knows better."""
+        """Return whether an order announces reads of an object: it knows better than a guess."""
         last = (meta.size - 1) // self._ahead.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
         return bool(np.isfinite(self._next_uses.next_use_s(hashes, numbers)).any())
 
     async def _run(self) -> None:
-        # What an earlier process left would be fetched again.
+        # Wait for recovery: pages of an earlier process would be fetched again.
         await self._ahead.recovered()
         while True:
             await self._woken.wait()
             self._woken.clear()
             if not self._safely(self._plan_and_pump):
-                # What failed once will probably fail again: not fifty times a second, and log lines of it.
+                # A failed round will probably fail again: do not try it, and log it, fifty times a second.
                 self._woken.set()
                 await self._clock.sleep(_FAULT_PAUSE_S)
             await self._clock.sleep(_PAUSE_S)
@@ -173,7 +173,7 @@ class Prefetcher:
         self._pump()
 
     def _safely(self, action: Callable[[], None]) -> bool:
-        """Whether it succeeded: readers and later rounds must not suffer from a defect here."""
+        """Return whether it succeeded. Readers and later rounds must not suffer from a defect here."""
         try:
             action()
         except Exception:  # noqa: BLE001 - a defect: logged and counted, and everything goes on without it
@@ -185,7 +185,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ decisions
 
     def _plan(self) -> None:
-        """Anew: what the orders want, soonest last, and how many pages to have in flight."""
+        """Plan again: the pages that orders want, soonest last, and the number to have in flight."""
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
@@ -207,13 +207,13 @@ class Prefetcher:
         self._queue = self._worth_it(list(soonest))[::-1]
 
     def _startable(self) -> int:
-        """How many pages may be started before the next plan: now, and as those in flight come."""
+        """Return the number of pages to start before the next plan: now, and as those in flight come."""
         slots = min(self._depth, self._limits.fetches)
         coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Those that would win a place, and are not on their way since they were looked up."""
+        """Return those that would win a place, and that are still missing."""
         lacking: list[Wanted] = []
         now_s = self._clock.monotonic_s()
         for one in wanted:
@@ -230,9 +230,9 @@ class Prefetcher:
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
     def _window(self, walk: Walk) -> int:
-        """Samples to look ahead of a job: farther where that displaces nothing.
+        """Return the number of samples to look ahead of a job: more where that displaces no page.
 
-        What lies ready takes the place of what would be read from the cache later, so it gets a share.
+        Unread pages take the places of pages that would be read from the cache later, so they get a share.
         """
         size_bytes = max(self._latency.size_bytes, 1.0)
         share_bytes = self._ahead.capacity_bytes * walk.pace.share / len(self._walks)
@@ -242,16 +242,16 @@ class Prefetcher:
         return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
 
     def _withdraw(self, jobs: set[str]) -> None:
-        """Of the other jobs nothing is wanted any more."""
+        """Give up the walks and fetches of all other jobs."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            self._fetched.clear()  # what nobody will read was fetched for no use
+            self._fetched.clear()  # fetches for a withdrawn order do not count as fetched
             for key, flown in list(self._flying.items()):
                 if flown.wanted is not None and flown.wanted.job == job:
                     self._give_up(key)
 
     def _pump(self) -> None:
-        """Start what there is room for."""
+        """Start fetches while there is room."""
         if self._paused:
             return
         while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
@@ -267,7 +267,7 @@ class Prefetcher:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
-        # A link is shared by all who read: where somebody waits for it the rest takes a small part.
+        # All readers share a link: while one waits for it, the rest of big objects takes a small part.
         demanded = self._ahead.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess, staged=False)
@@ -300,7 +300,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        # Not the page: of another version of it a fetch may be under way still.
+        # Not the page: a fetch of another version of it may still be under way.
         key = next(self._turns)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._ahead.begin(need, partial(self._landed, key))
@@ -344,7 +344,7 @@ class Prefetcher:
         if isinstance(fetched.error, Overloaded):
             return  # demand was quicker
         if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
-            # Missing, forbidden, or changed meanwhile: that says nothing of other objects.
+            # Missing, forbidden, or changed meanwhile: that says nothing about other objects.
             self._refusals += 1
             if self._refusals < _REFUSALS_IN_A_ROW:
                 return

@@ -1,7 +1,7 @@
-"""Pages of one job that came ahead, or are on their way, and that nobody has read yet.
+"""Pages of one job that were prefetched, or are on their way, and that were not read yet.
 
-Law: a page counts from its start until somebody reads it, it fails, or its sample is no longer coming: so
-neither a repeated sample nor one that the job leaves out takes room for ever.
+Law: a page counts from its start until it is read or fails, or its sample is no longer coming: so neither a
+repeated sample nor one that the job leaves out takes room for ever.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ PageKey = tuple[int, int]
 
 
 class ReadyPages:
-    """By page, and by the sample that wanted it."""
+    """Unread pages by page, and by the sample that wanted it."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -19,14 +19,14 @@ class ReadyPages:
         self._of_sample: defaultdict[int, set[PageKey]] = defaultdict(set)
 
     def add(self, key: PageKey, sample: int, size_bytes: int) -> None:
-        """It is on its way."""
+        """Add a page that is on its way."""
         self.drop(key)
         self._pages[key] = sample, size_bytes
         self._of_sample[sample].add(key)
         self.bytes += size_bytes
 
     def resize(self, key: PageKey, size_bytes: int) -> None:
-        """It came, and is so long; nothing happens when it is not here."""
+        """Set the true length of a page that has come; do nothing when it is not here."""
         known = self._pages.get(key)
         if known is not None:
             sample, guessed_bytes = known
@@ -34,7 +34,7 @@ class ReadyPages:
             self.bytes += size_bytes - guessed_bytes
 
     def drop(self, key: PageKey) -> None:
-        """It was read, or does not come; nothing happens when it is not here."""
+        """Drop a page that was read, or does not come; do nothing when it is not here."""
         known = self._pages.pop(key, None)
         if known is not None:
             sample, size_bytes = known
@@ -44,12 +44,12 @@ class ReadyPages:
                 del self._of_sample[sample]
 
     def drop_sample(self, sample: int) -> None:
-        """It is no longer coming."""
+        """Drop the pages of a sample that is no longer coming."""
         for key in list(self._of_sample.get(sample, ())):
             self.drop(key)
 
     def clear(self) -> None:
-        """Nothing is coming."""
+        """Drop all pages."""
         self._pages.clear()
         self._of_sample.clear()
         self.bytes = 0

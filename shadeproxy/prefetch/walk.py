@@ -1,8 +1,8 @@
-"""One announced order, walked ahead of its reader: which pages its next samples lack.
+"""Walk along one announced order, ahead of its reader: finds the pages that its next samples lack.
 
-Plain state, asked on the event loop: a look costs what is new in it, not what it is long. Law: nothing is
-remembered of a sample that is no longer coming, so what a withdrawn or replaced order wanted is gone with
-the next look.
+Plain state, used on the event loop: the cost of a look depends on what is new in it, not on its length. Law:
+samples that are no longer coming are forgotten, so the next look drops the pages of a withdrawn or replaced
+order.
 """
 
 from collections.abc import Iterator
@@ -23,19 +23,19 @@ _MOST_NEW = 512
 """Samples looked up in one look: about 2 ms."""
 
 _MOST_PAGES = 1024
-"""Pages looked up in one look, as many ms. Of a sample that has more these are all that is fetched ahead."""
+"""Pages looked up in one look, as many ms. Also the most pages prefetched of one sample."""
 
 _MOST_WANTED = 1024
-"""Pages remembered as lacking: more than anybody fetches before the next look."""
+"""Maximum missing pages remembered: more than are fetched before the next look."""
 
 _TRUST_S = 1.0
-"""How long it is believed that what was there is still there, and that what failed is still of no use."""
+"""Time for which resident pages are assumed to stay, and failed ones to be of no use."""
 
 _UNKNOWN, _THERE, _LACKS = range(3)
 
 
 class Wanted(NamedTuple):
-    """A page that a coming sample lacks, and in how many seconds that is due, as far as can be told."""
+    """A page that a coming sample lacks, and the estimated seconds until it is due."""
 
     need: Need
     job: str
@@ -44,32 +44,32 @@ class Wanted(NamedTuple):
 
 
 class Walk:
-    """The order of job ``job``."""
+    """Walk along the order of job ``job``."""
 
     def __init__(self, job: str, now_s: float) -> None:
         self.job = job
         self.pace = Pace(now_s)
         self.complete = True
-        """Whether the last look saw all that it was to see."""
+        """True if the last look covered all that it had to."""
         self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0
         self._state = np.zeros(0, dtype=np.uint8)  # by sample
-        self._needs: dict[int, list[Need]] = {}  # of the samples that lack pages
+        self._needs: dict[int, list[Need]] = {}  # missing pages, by sample
         self._known_s = now_s
         self._looks = 0
         self._looked = np.zeros(0, dtype=np.uint32)  # by sample: the last look that listed it
         self._listed = np.zeros(0, dtype=np.uint32)
 
     def note(self, outlook: Outlook, now_s: float) -> None:
-        """How far the job is by now."""
+        """Note the job's progress."""
         read = 0 if self._left is None else max(self._left - outlook.left, 0)
         self._read += read
         self._left = outlook.left
         self.pace.note_reads(read, outlook.rate_per_s, now_s)
 
     def look(self, upcoming: Upcoming, ahead: Ahead, count: int, most: int, now_s: float) -> list[Wanted]:
-        """What the next ``count`` samples lack, soonest first: about ``most`` pages."""
+        """Return the missing pages of the next ``count`` samples, soonest first: about ``most`` pages."""
         ids = upcoming.coming(self.job, count)
         if not len(ids):
             self.ready.clear()
@@ -97,12 +97,12 @@ class Walk:
         ]
 
     def fetched(self, wanted: Wanted, size_bytes: int) -> None:
-        """A page is on its way. Of a sample that was read since the last look it is not to be counted."""
+        """Count a page that is on its way, unless its sample was read since the last look."""
         if self._looked[wanted.sample] == self._looks:
             self.ready.add((wanted.need.object_hash, wanted.need.number), wanted.sample, size_bytes)
 
     def issued(self, wanted: Wanted) -> None:
-        """A page is on its way, or need not be."""
+        """Remove a page that is on its way, or need not be fetched."""
         needs = self._needs.get(wanted.sample)
         if needs is None:
             return
@@ -113,7 +113,7 @@ class Walk:
             self._state[wanted.sample] = _THERE
 
     def forget(self, sample: int) -> None:
-        """More is known of a sample's object: look it up again."""
+        """Look a sample up again, because its object's size is now known."""
         self._needs.pop(sample, None)
         self._state[sample] = _UNKNOWN
 
@@ -123,19 +123,19 @@ class Walk:
             self._looked = np.append(self._looked, np.zeros(count, dtype=np.uint32))
 
     def _note_reach(self, ids: NDArray[np.uint32]) -> None:
-        """Of what was coming at the last look, how far behind lay what is no longer."""
+        """Note the furthest place in the last look of a sample that is no longer coming."""
         self._looks += 1
         self._looked[ids] = self._looks
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
         if len(gone):
             self.pace.note_reach(int(gone[-1]))
-            # When it comes again, in another epoch, its page may have left.
+            # In a later epoch its page may have been evicted.
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
                 self.ready.drop_sample(sample)
         if self._read > len(gone):
-            # Others were read behind all that was looked at.
+            # Other samples were read beyond the end of the last look.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0
@@ -150,7 +150,7 @@ class Walk:
         for sample, where in zip(ids, samples, strict=False):
             pages = list(islice(pages_of(ahead, where), left))
             if looked and len(pages) == left:
-                self.complete = False  # more of it in the next look
+                self.complete = False  # the rest of it in the next look
                 break
             needs = [need for need in pages if need is not None]
             self._state[sample] = _LACKS if needs else _THERE
@@ -167,7 +167,7 @@ class Walk:
 
 
 def pages_of(ahead: Ahead, sample: Sample) -> Iterator[Need | None]:
-    """The pages of a sample that it lacks, None for those that it does not."""
+    """Yield the missing pages of a sample, and None for each that need not be fetched."""
     if sample.length is None:
         return ahead.missing(sample.ref)
     return ahead.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))

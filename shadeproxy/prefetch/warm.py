@@ -1,9 +1,9 @@
-"""``Warm``: everything under a prefix is read into the cache because somebody asked for it by name.
+"""``Warm``: reads everything under a prefix into the cache, because a call asked for it by name.
 
 The prefix is listed twice, side by side: once to count it, once to read it, so that the total is known early
-and no listing is held in memory. Laws: a page is only read when it finds room or outranks what is there;
-memory and connections are taken only where demand leaves some, and few of them while others read; a page that
-is there or on its way is not read again; when it ends, however it ends, nothing of it is under way.
+and no listing is held in memory. Laws: a page is only read when it finds room or outranks a resident; memory
+and connections are taken only where demand leaves some, and few of them while others read; a page that is
+resident or on its way is not read again; when it ends, however it ends, no fetch of it is under way.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class Listing(Protocol):
 class Progress:
     """Objects, and bytes of bodies. ``listed``: ``total`` is final.
 
-    ``done``: objects that are over, of them ``resident`` that were cached before, ``not_stored`` of which a
-    page won no place, ``failed`` of which a page could not be read. ``bytes``: read from the origin and
-    stored; of a dry run: that would have to be read. ``error``: the first failure in words.
+    ``done``: finished objects; among them ``resident``: cached before, ``not_stored``: a page won no place,
+    ``failed``: a page could not be read. ``bytes``: read from the origin and stored; in a dry run: to be
+    read. ``error``: the first failure in words.
     """
 
     listed: bool = False
@@ -60,7 +60,7 @@ class Progress:
 
 @dataclass(slots=True, eq=False)
 class _Object:
-    """``left``: pages that are not over yet."""
+    """An object to warm. ``left``: pages that are not finished yet."""
 
     ref: ObjectRef
     left: int
@@ -76,8 +76,8 @@ class _Page(NamedTuple):
 
 
 class Warm:
-    """One prefix. ``run`` once; cancelling it is a normal end. ``fetches``: while so many reads of the origin
-    are under way, whoever wants them, none is added.
+    """Warms one prefix. ``run`` once; cancelling it is a normal end. ``fetches``: no fetch is started
+    while so many reads of the origin are under way, for any purpose.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Warm:
         self._refusal: OriginError | None = None
 
     async def run(self) -> None:
-        """To the end. Raises OriginError when the origin does not list the prefix, or does not answer."""
-        # What an earlier process left would be read again.
+        """Warm the prefix. Raises OriginError when the origin does not list it, or does not answer."""
+        # Wait for recovery: pages of an earlier process would be read again.
         await self._ahead.recovered()
         if self.dry_run:
             await self._count()
@@ -126,7 +126,7 @@ class Warm:
             for flight in list(self._flying):
                 self._ahead.give_up(flight)
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ listing
 
     async def _entries(self) -> AsyncIterator[tuple[ListEntry, ...]]:
         after = ""
@@ -155,7 +155,7 @@ class Warm:
         progress.listed = True
 
     async def _look_at(self, entry: ListEntry) -> None:
-        """Count what of an object would have to be read."""
+        """Count the bytes of an object that would have to be read."""
         ref, progress = self._ref(entry), self.progress
         progress.done += 1
         if not self._ahead.cacheable(ref):
@@ -171,7 +171,7 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """How many pages were looked at, and those of them that would have to be read."""
+        """Yield the number of pages looked at, and those of them that would have to be read."""
         pages = pages_of(Span(0, entry.size), self._ahead.page_size)
         for start in range(0, len(pages), _ASKED):
             if start:
@@ -179,7 +179,7 @@ class Warm:
             part = pages[start : start + _ASKED]
             yield len(part), self._ahead.pages(ref, part, ObjectMeta(entry.etag, entry.size))
 
-    # ------------------------------------------------------------------ reading it
+    # ------------------------------------------------------------------ reading
 
     async def _read_all(self) -> None:
         wanted: list[_Page] = []
@@ -203,11 +203,11 @@ class Warm:
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
-        """An object to read, its pages counted; over at once when there is nothing to read of it."""
+        """Return an object to read, its pages counted; finished at once when there is nothing to read."""
         ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._ahead.page_size)))
         if not entry.size:
-            one.read = True  # nothing of it is ever stored
+            one.read = True  # an empty object stores no page
             self._over(one, 0)
         elif not self._ahead.cacheable(ref):
             one.lost = True
@@ -221,7 +221,7 @@ class Warm:
         return one
 
     async def _bring(self, pages: list[_Page]) -> None:
-        """Start those that win a place."""
+        """Start the pages that win a place."""
         needs = [page.need for page in pages]
         wins = self._ahead.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=self._ahead.page_size, earned=True
@@ -262,7 +262,7 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """For something to land, or for others to have ended: nobody tells of those."""
+        """Wait for a fetch to land, or a while for other readers to end, which is not signalled."""
         if self._crowded:
             await self._clock.sleep(_PAUSE_S)
             self._crowded = False
@@ -272,14 +272,14 @@ class Warm:
             async with asyncio.timeout(_PAUSE_S):
                 await self._landed.wait()
 
-    # ------------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------------ results
 
     def _end(self, flight: Flight, page: _Page, fetched: Fetched) -> None:
         self._flying_bytes -= self._flying.pop(flight)
         self._landed.set()
         one, error = page.of, fetched.error
         if isinstance(error, Overloaded):
-            # Demand was quicker: it is tried until there is room.
+            # Demand was quicker: try again until there is room.
             self._crowded = True
             self._again.append(page)
             return
@@ -307,7 +307,7 @@ class Warm:
             )
 
     def _over(self, one: _Object, pages: int) -> None:
-        """So many more pages of an object are there, or will not be."""
+        """Count ``pages`` more of an object as finished: stored, or given up."""
         one.left -= pages
         if one.left:
             return

@@ -1,7 +1,7 @@
-"""What orders tell: the next use of each object, as far ahead as its jobs have announced.
+"""Next uses by announced orders: the next read of each object, as far as its jobs have announced.
 
-Laws: nothing is told before it was announced; every job has its own clock, and its distance in reads becomes
-time by the pace that was measured so far. Time is in reads of all jobs together.
+Laws: no read is known before it was announced; every job has its own clock, and its distance in reads becomes
+time by the pace measured so far. Time is in reads of all jobs together.
 """
 
 import re
@@ -22,9 +22,9 @@ _LEAST_PACE = 1e-6
 
 
 class Announce(NamedTuple):
-    """How early orders come. ``epochs``: so many, the current one included; 0 none, -1 all there are.
+    """Timing of orders. ``epochs``: number announced, the current one included; 0 none, -1 all.
 
-    ``half``: from the middle of an epoch on one more.
+    ``half``: one more from the middle of an epoch on.
     """
 
     epochs: int
@@ -40,7 +40,7 @@ _NAMED = {
 
 
 def parse_announce(text: str) -> Announce:
-    """Raises ConfigError."""
+    """Return the timing named by ``text``. Raises ConfigError."""
     if re.fullmatch(r"[1-9]\d{0,4}", text):
         return Announce(int(text))
     if text not in _NAMED:
@@ -49,16 +49,16 @@ def parse_announce(text: str) -> Announce:
 
 
 def require_epochs(trace: Trace, announce: Announce) -> None:
-    """Raises ConfigError when orders come by epochs and the trace knows none."""
+    """Raise ConfigError when orders come by epochs and the trace has no epochs."""
     if announce.epochs > 0 and trace.epochs is None:
         raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
 
 
 class NextUses:
-    """``begin`` the blocks of a trace in order, then ask at any read of the block, in order."""
+    """Next uses by time. ``begin`` the blocks of a trace in order, then ask at their reads in order."""
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
-        """Raises ConfigError when orders come by epochs and the trace knows none."""
+        """Raise ConfigError when orders come by epochs and the trace has no epochs."""
         require_epochs(trace, announce)
         self._ids = trace.ids
         if trace.jobs is None:
@@ -72,7 +72,7 @@ class NextUses:
         self._done = np.zeros((1, jobs), dtype=np.int64)  # reads of each job up to each read of the block
 
     def begin(self, start: int, stop: int) -> Column:
-        """Reads ``[start, stop)`` come next: for each, the time until its object is read again."""
+        """Return, for each of the coming reads ``[start, stop)``, the time until its object is read again."""
         self._measure()
         mine = self._job_of[start:stop, None] == np.arange(len(self._orders))
         self._done = self._done[-1] + np.cumsum(mine, axis=0)
@@ -84,7 +84,7 @@ class NextUses:
         ])  # fmt: skip
 
     def until(self, ids: NDArray[np.int64], at: int) -> Column:
-        """After read ``at``: the time until each of ``ids`` is read, inf where that was not announced."""
+        """Return the time after read ``at`` until each of ``ids`` is read, inf where it is not announced."""
         done = self._done[at - self._start].tolist()
         return _earliest([
             order.until(ids, count) / pace
@@ -92,7 +92,7 @@ class NextUses:
         ])  # fmt: skip
 
     def _measure(self) -> None:
-        """Take the block that is over into the pace of each job."""
+        """Update the pace of each job by the finished block."""
         if len(self._orders) > 1 and len(self._done) > 1:
             reads = len(self._done) - 1
             mixture = (self._done[-1] - self._done[0]) / reads
@@ -101,7 +101,7 @@ class NextUses:
 
 
 class _Order:
-    """The reads of one job, numbered by itself. ``done``: so many of them were carried out."""
+    """The reads of one job, with positions of its own. ``done``: number of finished reads."""
 
     def __init__(self, trace: Trace, mine: NDArray[np.bool_], announce: Announce) -> None:
         self._ids: Ids = trace.ids[mine]
@@ -120,27 +120,27 @@ class _Order:
         )
 
     def after(self, ids: Ids, done: Positions) -> Column:
-        """For each id, each at its own moment, the reads until it is read again; inf: not announced.
+        """Return for each id, at its own ``done``, the reads until it is read again; inf: not announced.
         ``done`` never falls.
         """
         self._note(int(done[0]))
         upcoming = self._next[ids]
-        # What this job has read since: mostly once.
+        # Skip reads that this job has done since: usually one step.
         while len(past := np.flatnonzero(upcoming < done)):
             upcoming[past] = self._following[upcoming[past]]
         known = self._known[self._since.searchsorted(done, side="right") - 1]
         return np.where(upcoming < known, upcoming - done + 1.0, np.inf)
 
     def until(self, ids: NDArray[np.int64], done: int) -> Column:
-        """For each id the reads until it is read, after ``done`` of them; inf: not announced."""
+        """Return for each id the reads until it is read, after ``done`` of them; inf: not announced."""
         self._note(done)
         upcoming = self._next.take(ids)
         known = self._known[int(self._since.searchsorted(done, side="right")) - 1]
         return np.where(upcoming < known, upcoming - (done - 1.0), np.inf)
 
     def _note(self, done: int) -> None:
-        """Move on to the next uses after so many reads."""
-        # Of equal ids the last assignment stays.
+        """Update the next uses to the state after ``done`` reads."""
+        # With equal ids the last assignment stays.
         self._next[self._ids[self._noted : done]] = self._following[self._noted : done]
         self._noted = done
 
@@ -150,12 +150,12 @@ def _earliest(distances: list[Column]) -> Column:
 
 
 def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:
-    """From how many reads done on the reads before which position are known: two i64 columns."""
+    """Return two i64 columns: numbers of finished reads, and the announced end of reads from each on."""
     if announce.epochs < 0 or epochs is None:
         return np.array([0]), np.array([count])
     begins = np.concatenate([[0], np.flatnonzero(np.diff(epochs)) + 1, [count]])
     number = np.arange(len(begins) - 1)
-    # The first read of an epoch tells that it began.
+    # The first read of an epoch shows that it began.
     since = begins[:-1] + 1
     known = begins[np.minimum(number + announce.epochs, len(number))]
     if announce.half:

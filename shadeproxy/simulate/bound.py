@@ -1,8 +1,8 @@
-"""The clairvoyant: which reads hit when every next use is known and nothing else counts.
+"""The clairvoyant: the hits of a cache that knows every next use.
 
-Objects of one size: Belady's MIN with bypass, which is exact: no policy has more hits. Objects of different
-sizes: the exact optimum is NP-hard; what is given is the furthest next use first, byte for byte, which is a
-value to compare with and no bound.
+With objects of one size it is Belady's MIN with bypass, which is exact: no policy has more hits. With
+different sizes the exact optimum is NP-hard; the result is then by furthest next use first, byte for byte,
+which is a value to compare with and no bound.
 """
 
 import heapq
@@ -17,12 +17,12 @@ FURTHEST_FIRST = "furthest next use first, which is no bound where sizes differ"
 
 
 def name_of_bound(trace: Trace) -> str:
-    """What ``clairvoyant_hits`` gives for this trace."""
+    """Return the name of the result of ``clairvoyant_hits`` for this trace."""
     return EXACT if trace.one_size is not None else FURTHEST_FIRST
 
 
 def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
-    """Which reads hit: bool[n]."""
+    """Return which reads hit: bool[n]."""
     following = next_positions(trace.ids)
     if trace.one_size is not None:
         return _equal(trace.ids, following, capacity_bytes // trace.one_size)
@@ -31,7 +31,7 @@ def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
 
 
 def next_positions(ids: Ids) -> NDArray[np.int64]:
-    """For each read the position of the next one of the same id; n where there is none."""
+    """Return for each read the position of the next one of the same id; n where there is none."""
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
     again = in_order[1:] == in_order[:-1]
@@ -41,7 +41,7 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """A next use stands for its object: ``due[p]`` says whether the one that read p wants is kept."""
+    """Return the hits with equal sizes. ``due[p]``: True if the object of read p is kept until then."""
     never = len(ids)
     due = bytearray(never + 1)
     heap: list[int] = []  # next uses, furthest first; those in the past sink to the bottom

@@ -1,6 +1,6 @@
-"""Hit ratio against cache size, one line a policy. Colours are Okabe and Ito's; markers tell lines apart too.
+"""Plots hit ratio against cache size, one line a policy. Colours are Okabe and Ito's; markers differ too.
 
-matplotlib is wanted by nothing else here, and imported when a picture is drawn.
+Only this module needs matplotlib; it imports it to draw a plot.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ def has_matplotlib() -> bool:
 
 
 def require_matplotlib() -> None:
-    """Raises ShadeProxyError that says what to install."""
+    """Raise ShadeProxyError naming the package to install, if matplotlib is missing."""
     if not has_matplotlib():
         raise ShadeProxyError(
             "the plot needs matplotlib; install with: pip install 'shadeproxy[demo]', or write --no-plot"
@@ -39,7 +39,7 @@ def require_matplotlib() -> None:
 
 
 def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
-    """``panels``: a title and its rows each, side by side. Raises ShadeProxyError."""
+    """Write a plot. ``panels``: a title and its rows each, side by side. Raises ShadeProxyError."""
     require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415  an optional library
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415  as above
@@ -74,7 +74,7 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise ShadeProxyError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
-    except ValueError:  # matplotlib goes by the end of the name
+    except ValueError:  # matplotlib picks the format by the end of the name
         raise ShadeProxyError(
             f"the plot cannot be written to {path}: write a name that ends in .png, .svg or .pdf"
         ) from None

@@ -1,6 +1,6 @@
-"""What a running proxy recorded (``[telemetry] trace``), made into the arrays of a trace.
+"""Turns the recording of a running proxy (``[telemetry] trace``) into the arrays of a trace.
 
-A recording has, of each read, ``objects`` (the hash of what was read), ``bytes``, ``jobs`` and ``epochs``.
+A recording has for each read ``objects`` (the hash of the object), ``bytes``, ``jobs`` and ``epochs``.
 """
 
 from pathlib import Path
@@ -20,10 +20,10 @@ def is_recording(arrays: Arrays) -> bool:
 
 
 def numbered(path: Path, arrays: Arrays) -> Arrays:
-    """``ids`` in the order of the hashes; ``sizes``: the most bytes that one read of an object took.
+    """Return ``ids`` in the order of the hashes, and ``sizes``: the most bytes of one read of an object.
 
-    Within a job the epoch never falls: a read that is late for its own counts for the one that goes on.
-    ``jobs`` and ``epochs`` are left out where they are all alike. Raises ConfigError.
+    Within a job the epoch never falls: a read that is late for its own counts for the present one. ``jobs``
+    and ``epochs`` are left out where they are all alike. Raises ConfigError.
     """
     if set(arrays) != set(COLUMNS) or len({array.shape for array in arrays.values()}) > 1:
         raise ConfigError(f"{path}: not a recording as this version writes it; record it anew")

@@ -1,9 +1,9 @@
-"""One policy, one cache, one trace: which reads hit.
+"""Replays one trace with one policy and one cache: which reads hit.
 
-The columns are by object id instead of by slot, and hits cost no call; every decision is the product's:
+Columns are by object id instead of by slot, and hits cost no call; every decision is the product's:
 ``policy.key``, ``choose_beaten``, ``DrawnVictims``, ``StagingShare``, ``ReuseEstimator``. The order of the
 calls is that of engine/placement.py (``find_place``, ``find_staging_place``, ``note_miss``) for one tier that
-counts bytes; tests/simulate/test_replay.py holds the two against each other, read by read.
+counts bytes; tests/simulate/test_replay.py compares the two read by read.
 """
 
 from dataclasses import replace
@@ -25,11 +25,11 @@ from shadeproxy.simulate.trace import Trace
 _BLOCK = 256  # reads that the reuse estimator learns together, as in the engine
 _MOST_SAMPLED = 65_536
 _LONG_TRACE = 1_000_000
-"""The engine ranks all of a cache of up to ``SAMPLE`` pages for every newcomer; longer traces have victims
-drawn ahead there too, which takes a tenth of the time."""
+"""Reads from which the eviction pool is used for all caches, in a tenth of the time. For shorter traces a
+cache of up to ``SAMPLE`` pages is ranked whole for every newcomer, as in the engine."""
 
-# A row an object: a sample of rows is gathered from memory in a fifth of the time that columns take, and of a
-# record type in a third of that.
+# One row for each object: gathering a sample of rows takes a fifth of the time of columns, and a third of
+# that of a record type.
 _FACTS = np.dtype([(name, np.float64) for name in ("last_use", "admitted", "uses", "weight", "size_bytes")])
 
 Hits = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Replay:
     def __init__(
         self, trace: Trace, policy: Policy, capacity_bytes: int, *, announce: Announce, seed: int = 0
     ) -> None:
-        """Raises ConfigError when the trace lacks what ``announce`` needs."""
+        """Raise ConfigError when the trace lacks an array that ``announce`` needs."""
         objects = trace.objects
         self._trace = trace
         self._policy = policy
@@ -55,11 +55,11 @@ class Replay:
         self._facts = np.zeros(objects, _FACTS)
         self._facts["size_bytes"] = sizes
         self._facts["weight"] = np.nan
-        # What DrawnVictims looks at: an id keeps its page, so its generation never changes.
+        # The columns of ``Drawable``: an id keeps its page, so its generation never changes.
         self.tier = np.full(objects, NO_TIER, dtype=np.int8)
         self.generation = np.zeros(objects, dtype=np.int64)
         self.last_use = self._facts["last_use"]
-        # One element of a memoryview is read and written in a third of the time that one of an ndarray takes.
+        # An element of a memoryview takes a third of the time of one of an ndarray, to read and to write.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
         self.last_uses, self._admitted, self._uses = (
             cast("memoryview[float]", self._facts[name].data) for name in ("last_use", "admitted", "uses")
@@ -70,19 +70,19 @@ class Replay:
         self._tick = 0
         self._reuse = ReuseEstimator()
         self._staging = StagingShare(policy.staging_share)
-        # Without a share staging decides nothing, and is not asked.
+        # Without a share staging decides nothing, and is not called.
         self._stages = policy.staging_share > 0
         self._drawn = DrawnVictims(self, 0)
-        # The engine ranks a drawn victim anew for each of at most sixteen newcomers; here its key is kept.
+        # The engine ranks a drawn victim again for each of at most sixteen newcomers; here its key is kept.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
         self._group = np.zeros(2 * _BLOCK, dtype=np.intp)
-        # As many as are ranked at once.
+        # The length is the number of pages ranked at once.
         self._never, self._idle_after = np.full(SAMPLE, np.inf), np.full(SAMPLE, np.inf)
         self._observed: list[float] = []
 
     def run(self) -> Hits:
-        """Which reads found their object in the cache: bool[n]."""
+        """Return which reads found their object in the cache: bool[n]."""
         reads = len(self._trace.ids)
         hits = np.zeros(reads, dtype=np.bool_)
         rows = _weight_rows(self._trace)
@@ -124,7 +124,7 @@ class Replay:
     def _miss(self, page: int, bar: float) -> None:
         if self._stages:
             self._staging.on_miss(page, self._capacity, self._tick)
-        # A newcomer's facts; it is a member only if it wins a place.
+        # A newcomer's features; it becomes a member only if it wins a place.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]
@@ -247,9 +247,9 @@ class Replay:
         )
 
     def _bars(self, pages: Slots, start: int, stop: int) -> Column:
-        """The keys that the objects of a block would have as newcomers, each at its own read.
+        """Return the keys that the objects of a block would have as newcomers, each at its own read.
 
-        Only differences to the tick count in a key, so that one tick stands for all of them.
+        Only differences to the tick count in a key, so one tick will do for all of them.
         """
         next_use = None if self._next_uses is None else self._next_uses.begin(start, stop)
         if self._policy.admits_always:
@@ -282,7 +282,7 @@ def _never(count: int) -> Column:
 
 
 def _weight_rows(trace: Trace) -> dict[int, int]:
-    """From which read on which row of the weights is known."""
+    """Return the rows of the weights by the read from which each is known."""
     if trace.weights is None or trace.epochs is None:
         return {}
     newest = np.maximum.accumulate(trace.epochs)
@@ -291,7 +291,7 @@ def _weight_rows(trace: Trace) -> dict[int, int]:
 
 
 def _normalised(row: NDArray[np.float32]) -> Column:
-    """Weights as the scoreboard gives them: their mean is 1; all zeros say nothing."""
+    """Return weights as the scoreboard does: their mean is 1; all zeros become the mean."""
     weights = row.astype(np.float64)
     known = weights[~np.isnan(weights)]
     mean = float(known.mean()) if len(known) else 1.0

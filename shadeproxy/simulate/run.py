@@ -1,4 +1,4 @@
-"""Policies times cache sizes: rows of hit ratios. Pure but for the report of progress."""
+"""Simulates policies times cache sizes: rows of hit ratios. Pure but for the report of progress."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NAMES = (*POLICIES, MIN)
 
 
 class Cache(NamedTuple):
-    """A size to simulate. ``share``: of all objects' bytes."""
+    """A cache size to simulate. ``share``: of all objects' bytes."""
 
     text: str
     share: float
@@ -30,8 +30,8 @@ class Cache(NamedTuple):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Ratios over the reads that count. distinct: ids read in an epoch, on average. of_min: share of MIN's
-    hit ratio.
+    """Ratios over the reads that count. distinct: mean number of different ids read in an epoch. of_min:
+    share of MIN's hit ratio.
     """
 
     policy: str
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """The same over every read, the first epoch's included."""
+    """Ratios over every read, those of the first epoch included."""
 
     policy: str
     cache: float
@@ -52,7 +52,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """``counted``: in words, which reads the rows are of. ``bound``: what the policy "min" is here."""
+    """Results. ``counted``: in words, the reads that the rows cover. ``bound``: the meaning of "min" here."""
 
     rows: list[Row]
     all_reads: list[Total]
@@ -65,7 +65,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to simulate on one trace."""
+    """The policies, caches and options to simulate on one trace."""
 
     trace: Trace
     policies: Sequence[str]
@@ -76,7 +76,7 @@ class Question:
 
 
 def parse_policies(text: str) -> list[str]:
-    """Raises ConfigError that lists the names."""
+    """Return the names of policies. Raises ConfigError that lists them."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
         return list(NAMES)
@@ -91,7 +91,7 @@ def parse_policies(text: str) -> list[str]:
 
 
 def parse_caches(text: str, trace: Trace) -> list[Cache]:
-    """Of "5%,20%,8 GiB". Raises ConfigError."""
+    """Return the caches of a text as "5%,20%,8 GiB". Raises ConfigError."""
     caches = [_cache(part.strip(), trace) for part in text.split(",") if part.strip()]
     if not caches:
         raise ConfigError('--cache: no size is named; write shares of the data, as "5%,10%,20%"')
@@ -99,7 +99,7 @@ def parse_caches(text: str, trace: Trace) -> list[Cache]:
 
 
 def simulate(question: Question, *, progress: Callable[[str, str], None] = lambda *_: None) -> Result:
-    """``progress`` is told a policy and a cache size before they are simulated. Raises ConfigError."""
+    """Simulate. ``progress`` gets each policy and cache size before its run. Raises ConfigError."""
     trace = question.trace
     counted = trace.counted()
     sizes = np.ones(trace.objects, dtype=np.int64) if trace.sizes is None else trace.sizes
@@ -157,7 +157,7 @@ def _cache(text: str, trace: Trace) -> Cache:
 
 
 def _some(cache: Cache) -> Cache:
-    """Raises ConfigError where nothing would fit."""
+    """Return the cache. Raises ConfigError if no byte would fit."""
     if not cache.capacity_bytes:
         raise ConfigError(
             f"--cache: {cache.text!r} of this trace holds nothing; write a larger one, or take more --objects"
@@ -170,5 +170,5 @@ def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
         return len(np.unique(trace.ids))
     epochs = np.unique(trace.epochs[counted])
     mean = float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
-    # Ids are counted: JSON shows a fraction only where epochs differ.
+    # Return whole numbers as int: JSON shows a fraction only where epochs differ.
     return int(mean) if mean.is_integer() else mean

@@ -1,7 +1,7 @@
-"""A trace: which object was read when, by which job, in which epoch; and where it comes from.
+"""Traces: the order of reads of objects, with job and epoch, and the files that hold them.
 
 A file is an .npz with ``ids`` and, where they are known, ``sizes``, ``jobs``, ``epochs`` and ``weights``; or
-what a proxy recorded.
+the recording of a proxy.
 """
 
 import zipfile
@@ -32,7 +32,7 @@ class Trace:
 
     ids: u32[n], each below ``objects``. sizes: i64[objects] bytes; None: all alike. jobs: u8[n]; None: one.
     epochs: u16[n], never falling within a job; None: not known. weights: f32[epochs, objects], the importance
-    as it is known while an epoch is read, nan where it is not; None: nothing is known.
+    known while an epoch is read, nan where it is not; None: nothing is known.
     """
 
     ids: Ids
@@ -44,7 +44,7 @@ class Trace:
 
     @property
     def total_bytes(self) -> int:
-        """Of all objects; where sizes are not known, their number."""
+        """Bytes of all objects; where sizes are not known, their number."""
         return self.objects if self.sizes is None else int(self.sizes.sum())
 
     @property
@@ -55,7 +55,7 @@ class Trace:
         return int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
 
     def counted(self) -> NDArray[np.bool_]:
-        """The reads that count: from each job's second epoch on; all where there is only one epoch."""
+        """Return the reads that count: from each job's second epoch on; all if there is only one epoch."""
         if self.epochs is None:
             return np.ones(len(self.ids), dtype=np.bool_)
         jobs = np.zeros(len(self.ids), dtype=np.uint8) if self.jobs is None else self.jobs
@@ -66,7 +66,7 @@ class Trace:
 
 
 def load_trace(path: Path) -> Trace:
-    """Raises ConfigError that names what is wrong with the file."""
+    """Load a trace. Raises ConfigError that names the fault of the file."""
     arrays = _read(path)
     ids = _numbers(path, "ids", arrays["ids"], np.uint32)
     if not len(ids):
@@ -88,7 +88,7 @@ def load_trace(path: Path) -> Trace:
     weights = None if "weights" not in arrays else _weights(path, arrays["weights"], epochs)
     objects = _objects(path, ids, sizes, weights)
     if sizes is None and weights is None:
-        # What is never read is no object: the cache is a part of what is.
+        # Ids that are never read are no objects: a cache's share refers to the objects that are read.
         present, ids = np.unique(ids, return_inverse=True)
         objects, ids = len(present), ids.astype(np.uint32)
     return Trace(ids, objects, sizes, jobs, epochs, weights)

@@ -22,9 +22,9 @@ _HEAVY_TAIL = 1.5
 
 
 def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1) -> Trace:
-    """Every epoch a permutation of its own; ``jobs`` with seeds of their own at one speed.
+    """Return epochs that are each a permutation of its own; ``jobs`` have own seeds and one speed.
 
-    ``ranks``: the trace of one node of so many; it reads that share of every epoch.
+    ``ranks``: the trace is that of one node of so many, which reads its share of every epoch.
     """
     orders = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return interleaved(orders, objects)
@@ -33,7 +33,7 @@ def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: i
 def importance(
     objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1, draws: Draws = "shade"
 ) -> Trace:
-    """Draws with replacement by the weights that the epochs before have left, which are the trace's weights.
+    """Return draws with replacement by weights from the epochs before; they are the trace's weights.
 
     "shade": the sample of rank j of its batch by loss weighs ln(j + 10) (SHADE, FAST'23). "heavy": it weighs
     exp(1.5 loss), so that few samples take most of the draws. Losses are a difficulty of the sample, normal
@@ -60,14 +60,14 @@ def importance(
 
 
 def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: float = 0.15) -> Trace:
-    """A search over hyperparameters: jobs read one order, the last ``lag`` of an epoch behind the first."""
+    """Return a hyperparameter search: jobs read one order, the last ``lag`` of an epoch behind the first."""
     order = shuffled(objects, epochs, seed=seed)
     starts = [objects * lag * job / max(jobs - 1, 1) for job in range(jobs)]
     return interleaved([order] * jobs, objects, starts=starts)
 
 
 def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers: int = 8) -> Trace:
-    """Records that straddle pages: each page is read ``reads`` times running, ``readers`` pages at once."""
+    """Return reads of records across pages: each page ``reads`` times running, by ``readers`` at once."""
     random = np.random.default_rng(seed)
     order: Orders = []
     for _ in range(epochs):
@@ -79,7 +79,7 @@ def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers:
 
 
 def shuffled(objects: int, epochs: int, *, seed: int = 0, ranks: int = 1) -> Orders:
-    """Permutations, of which one rank of ``ranks`` reads its share."""
+    """Return permutations, of which one rank of ``ranks`` reads its share."""
     random = np.random.default_rng(seed)
     return [random.permutation(objects).astype(np.uint32)[::ranks] for _ in range(epochs)]
 
@@ -92,7 +92,7 @@ def interleaved(
     starts: Sequence[float] | None = None,
     weights: Weights | None = None,
 ) -> Trace:
-    """Jobs that read at the same time: ``rates`` reads a unit of time each, from its start on."""
+    """Return jobs that read at the same time: ``rates`` reads a unit of time each, from their starts on."""
     rates, starts = rates or [1.0] * len(orders), starts or [0.0] * len(orders)
     ids, jobs, epochs, times = [], [], [], []
     for job, (order, rate, start) in enumerate(zip(orders, rates, starts, strict=True)):

@@ -1,1 +1,1 @@
-"""What the proxy says of itself: counters, metrics, log lines. Nothing here changes what it does."""
+"""Telemetry of the proxy: counters, metrics, log lines. Nothing here changes its behaviour."""

@@ -1,9 +1,9 @@
 """The counters, as plain mutable dataclasses.
 
 A new number is one field here: its ``metadata`` holds the help text, and /v1/stats, /metrics and
-docs/metrics.md are made from the fields. Everything is bounded: names that come from clients are
-capped, and what is displaced is added to one entry called "other", so sums never lose anything.
-No I/O, no clock, no module-level state. Written on the event loop only; one increment is some 30 ns.
+docs/metrics.md are made from the fields. Everything is bounded: the number of names that come from clients is
+capped, and displaced groups are added to one entry called "other", so sums never lose anything. No I/O, no
+clock, no module-level state. Written on the event loop only; one increment is some 30 ns.
 """
 
 from bisect import bisect_left
@@ -16,12 +16,12 @@ LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 def counter(text: str) -> Any:
-    """A number that only grows."""
+    """Return the field of a number that only grows."""
     return field(default=0, metadata={"help": text})
 
 
 def by_label(label: str, text: str) -> dict[str, str]:
-    """Metadata of a field of numbers that only grow, one per value of ``label``."""
+    """Return the metadata of a field of numbers that only grow, one per value of ``label``."""
     return {"help": text, "label": label}
 
 
@@ -54,7 +54,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Reads(Counters):
-    """Demand GETs answered, by where the answer came from. A hit is an answer from RAM or disk."""
+    """Demand GETs answered, by the source of the answer. A hit is an answer from RAM or disk."""
 
     requests: int = counter("Demand GETs answered.")
     bytes: int = counter("Body bytes that demand GETs asked for.")
@@ -69,7 +69,7 @@ class Reads(Counters):
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
         byte_ratio = (self.hit_bytes_ram + self.hit_bytes_disk) / self.bytes if self.bytes else 0.0
-        # Explicit base call: super() without arguments does not survive slots=True.
+        # Call the base explicitly: super() without arguments does not survive slots=True.
         return Counters.as_json(self) | {"hit_ratio": ratio, "byte_hit_ratio": byte_ratio}
 
 
@@ -110,7 +110,7 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The state of a tier now. ``disabled_reason``: why it takes nothing more, or ""."""
+    """The state of a tier now. ``disabled_reason``: why it stores nothing more, or ""."""
 
     used_bytes: int
     capacity_bytes: int
@@ -151,7 +151,7 @@ class OriginCounters(Counters):
         self.buckets[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
 
     def quantile_s(self, share: float) -> float:
-        """The latency below which ``share`` of the requests lie, interpolated within its bucket."""
+        """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""
         wanted, seen = share * sum(self.buckets), 0
         for number, count in enumerate(self.buckets):
             if count and seen + count >= wanted:
@@ -183,8 +183,8 @@ Group = TypeVar("Group", bound=_Foldable)
 class Capped(dict[Name, Group]):
     """Groups by name, at most ``cap`` of them beside ``other``.
 
-    A name too many displaces one that was used once only or not lately (second chance); its numbers go
-    to ``other``. Who counts in a group sets ``recent`` from the second use on.
+    A name too many displaces one that was used only once or not lately (second chance); its numbers go to
+    ``other``. Callers that count in a group set ``recent`` from the second use on.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

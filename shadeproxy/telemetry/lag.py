@@ -1,7 +1,7 @@
-"""The lag of the event loop: everything that it serves waits as long.
+"""The lag of the event loop, for which every request waits.
 
-Law: measured by a timer that asks for nothing else, so a machine without processor time left shows as a loop
-that is held does.
+Law: measured by a timer that depends on nothing else, so a machine without free processor time shows up like
+a blocked loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class LoopLag:
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
-        """A timer was ``lag_s`` late at ``now_s``, of any clock that only goes forward."""
+        """Count a timer that was ``lag_s`` late at ``now_s``, by any monotonic clock."""
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
         place = bisect_left(LAG_BOUNDS_S, lag_s)
@@ -36,17 +36,17 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
-        """The upper bound of the bucket in which that share of all lags ends, 0 without any; of the last
-        bucket the longest lag.
+        """Return the upper bound of the bucket in which that share of all lags ends, 0 without any; for
+        the last bucket the longest lag.
         """
         return self._quantile_s(self.buckets, share)
 
     def recent_quantile_s(self, share: float) -> float:
-        """``quantile_s`` of the last minute or two."""
+        """Return ``quantile_s`` of the last minute or two."""
         return self._quantile_s([sum(both) for both in zip(self._before, self._recent, strict=True)], share)
 
     def as_json(self) -> dict[str, Any]:
-        """``loop_lag_s`` of ``GET /v1/stats``, see docs/metrics.md."""
+        """Return ``loop_lag_s`` of ``GET /v1/stats``, see docs/metrics.md."""
         return {
             "count": sum(self.buckets),
             "sum": self.sum_s,

@@ -1,9 +1,9 @@
-"""Log lines: structured, one per event, to one stream, never with a secret, never a line that is not ours.
+"""Log lines: structured, one per event, to one stream, never with a secret, never a forged line.
 
 ``configure_logging`` is called by the composition root, again whenever level or form change. Lines of
-libraries that use the standard logging module pass through the same processors, so they are masked as ours
-are. Text of clients and origins cannot begin a line or move a terminal's cursor: JSON escapes what is no
-printable character by itself, the form for people does it here.
+libraries that use the standard logging module pass through the same processors, so they are masked too. Text
+of clients and origins cannot begin a line or move a terminal's cursor: JSON escapes non-printable characters
+by itself, and the console form does it here.
 """
 
 import logging
@@ -56,26 +56,26 @@ _AUTHORIZATION_TEXT = re.compile(r"""(?i)((?:proxy-)?authorization["']?\s*[:=]\s
 
 
 def mask_text(text: str) -> str:
-    """``text`` with every signature, credential, token and password replaced by ``***``."""
+    """Return ``text`` with every signature, credential, token and password replaced by ``***``."""
     text = _AUTHORIZATION_TEXT.sub(rf"\g<1>{MASK}", text)
     text = _SECRET_TEXT.sub(rf"\g<1>\g<2>{MASK}", text)
     return _SCHEME_TEXT.sub(rf"\g<1> {MASK}", text)
 
 
 def mask_secrets(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: mask values by their name, and texts by what they hold, at any depth."""
+    """Mask values by their name, and texts by their content, at any depth. A structlog processor."""
     return {name: _masked(name, value) for name, value in event.items()}
 
 
 def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: which client request the line is about, if it is about one."""
+    """Add the id of the client request that the line is about, if any. A structlog processor."""
     if request_id := REQUEST_ID.get():
         event.setdefault("request_id", request_id)
     return event
 
 
 def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: values on one line, without what terminals obey.
+    """Escape control characters, so that each value is on one line. A structlog processor.
 
     A traceback keeps its lines, all but the first indented, so that none can be taken for an event.
     """
@@ -124,7 +124,7 @@ def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else _CONTROLS.sub(_escape, value)
-    # What is no number is shown by its repr, which escapes as well.
+    # Other values are shown by their repr, which escapes as well.
     return value
 
 

@@ -1,8 +1,8 @@
 """``GET /metrics``: the counters of Stats as Prometheus text.
 
-Families are made from the dataclass fields, so a new field shows without a line here. The registry is
-made per Stats; the library's global one is never touched. Epochs stay out: a label that grows with
-training belongs in /v1/stats, not in a time-series data base.
+Families are made from the dataclass fields, so a new field needs no line here. Each Stats has its own
+registry; the library's global one is never touched. Epochs stay out: a label that grows with training belongs
+in /v1/stats, not in a time-series database.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""Demand reads in the order in which they came, kept for ``shadeproxy simulate``.
+"""Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
 
-Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 15 bytes each; keys are
-not kept, only the hashes of their names. Writing is for a thread.
+Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 15 bytes each; hashes of
+object names are kept, and no keys. Call ``write`` on a thread.
 """
 
 import os
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 
 
 class Recording:
-    """Used from one thread; what ``chunks`` answers may be written on another."""
+    """A recording, used from one thread; the result of ``chunks`` may be written on another."""
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads
@@ -46,11 +46,11 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """Nothing more is kept."""
+        """True if no more reads are kept."""
         return len(self) >= self._most_reads
 
     def note(self, object_hash: int, size_bytes: int, job: JobContext | None) -> None:
-        """One read of an object, of so many bytes."""
+        """Note one read of an object, of ``size_bytes``."""
         if self.full:
             return
         self._hashes.append(object_hash)
@@ -63,12 +63,12 @@ class Recording:
             self._seal()
 
     def note_many(self, reads: Iterable[tuple[int, int, JobContext | None]]) -> None:
-        """Reads as for ``note``, oldest first."""
+        """Note reads as ``note`` does, oldest first."""
         for object_hash, size_bytes, job in reads:
             self.note(object_hash, size_bytes, job)
 
     def chunks(self) -> list[Chunk]:
-        """All reads so far."""
+        """Return all reads so far."""
         self._seal()
         return list(self._chunks)
 
@@ -93,10 +93,10 @@ class Recording:
 
 
 def write(chunks: list[Chunk], path: Path) -> None:
-    """Put a trace file in the place of the last one (I/O): an .npz of the columns. Raises OSError.
+    """Replace the trace file (I/O) by an .npz of the columns. Raises OSError.
 
-    Written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with it
-    the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
+    It is written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with
+    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")
     reads = sum(len(chunk.objects) for chunk in chunks)

@@ -1,7 +1,7 @@
-"""The one object that counts: who records what, and the JSON of ``GET /v1/stats``.
+"""``Stats``: all counters of the proxy, the calls that record them, and the JSON of ``GET /v1/stats``.
 
-The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything.
-Hit ratios have demand GETs, and nothing else, in the denominator.
+The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Hit ratios
+have demand GETs, and nothing else, in the denominator.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch (None: the reader named none; the oldest are folded into "other")."""
+    """The reads of one job by epoch (None: the reader named none; the oldest are added to "other")."""
 
     def __init__(self) -> None:
         self.recent = False
@@ -71,22 +71,22 @@ class Stats:
         self.gauges: dict[str, Callable[[], float]] = {}
         self.loop_lag = LoopLag()
         self.origin_health: Callable[[], dict[str, Any]] = dict
-        """What is known of the origin beside counts: see docs/metrics.md."""
+        """Returns the origin's state beside the counts: see docs/metrics.md."""
         self.before_showing: Callable[[], None] = lambda: None
-        """Called before anybody looks: to record what was not recorded yet."""
+        """Called before counters are read, to flush reads that are not counted yet."""
 
-    # ------------------------------------------------------------------ what the others record
+    # ------------------------------------------------------------------ recording
 
     def record_read(
         self, ref_bucket: str, source: Source, size_bytes: int, job: JobContext | None = None
     ) -> None:
-        """One demand GET was answered with ``size_bytes`` of body."""
+        """Count one demand GET, answered with ``size_bytes`` of body."""
         self.record_reads(ref_bucket, source, 1, size_bytes, job)
 
     def record_reads(
         self, bucket: str, source: Source, count: int, size_bytes: int, job: JobContext | None = None
     ) -> None:
-        """``count`` demand GETs were answered with ``size_bytes`` of body altogether."""
+        """Count ``count`` demand GETs, answered with ``size_bytes`` of body altogether."""
         _count(self.buckets[bucket], source, size_bytes, count)
         if job is not None:
             epochs = self.jobs[job.job]
@@ -94,40 +94,40 @@ class Stats:
             _count(epochs.epochs[job.epoch], source, size_bytes, count)
 
     def record_origin(self, kind: str, size_bytes: int, latency_s: float) -> None:
-        """The origin answered a request of ``kind`` ("get", "head", "list", "forward" ...)."""
+        """Count an answer of the origin of ``kind`` ("get", "head", "list", "forward" ...)."""
         self.origin[kind].observe(size_bytes, latency_s)
 
     def record_origin_error(self, kind: str) -> None:
-        """A request to the origin failed; ``kind`` names the failure."""
+        """Count a failed request to the origin; ``kind`` names the failure."""
         _increment(self.origin_errors, kind)
 
     def record_admission(self, tier: str) -> None:
         self.tiers[tier].admissions += 1
 
     def record_eviction(self, tier: str, reason: str) -> None:
-        """A page left ``tier``: "capacity", "demoted", "invalidated", "purged", "stale" ..."""
+        """Count a page that left ``tier``: "capacity", "demoted", "invalidated", "purged", "stale" ..."""
         _increment(self.tiers[tier].evictions, reason)
 
     def record_tier_error(self, tier: str, kind: str) -> None:
-        """A failure of ``tier`` that became a miss."""
+        """Count a failure of ``tier`` that became a miss."""
         _increment(self.tiers[tier].errors, kind)
 
     def record_bypass(self) -> None:
-        """A page was served without being stored, because it would not have been worth its victim."""
+        """Count a page served without being stored, because it was not worth its victim."""
         self.pages.bypassed += 1
 
     def record_unidentified(self) -> None:
-        """The origin sent an answer that cannot be cached: no strong ETag, or no length."""
+        """Count an answer of the origin that cannot be cached: no strong ETag, or no length."""
         self.pages.unidentified += 1
 
     def record_coalesced(self) -> None:
-        """A read of a page joined a fill that was already under way."""
+        """Count a read of a page that joined a fill already under way."""
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """``outcome``: "issued", and in the end "used", "wasted", "failed" or "warmed".
+        """Count a prefetch: "issued", and in the end "used", "wasted", "failed" or "warmed".
 
-        "fault": of who prefetches.
+        "fault": a defect of the prefetcher.
         """
         match outcome:
             case "issued":
@@ -145,26 +145,26 @@ class Stats:
                 self.prefetch.failed += 1
 
     def record_stall(self, job: str, epoch: int | None, stall_s: float) -> None:
-        """Training of ``job`` waited ``stall_s`` seconds for data since it last said so."""
+        """Add ``stall_s`` seconds that training of ``job`` waited for data since its last report."""
         self.jobs[job].epochs[epoch].stall_s += stall_s
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
-        """Ask ``gauges`` for the state of tier ``name`` whenever somebody looks."""
+        """Call ``gauges`` for the state of tier ``name`` whenever counters are read."""
         self.tier_gauges[name] = gauges
         self.tiers[name].recent = True
 
     def watch(self, name: str, gauge: Callable[[], float]) -> None:
-        """Show ``gauge()`` as ``name`` (snake_case, with its unit as suffix) whenever somebody looks."""
+        """Show ``gauge()`` as ``name`` (snake_case, with its unit as suffix) whenever counters are read."""
         self.gauges[name] = gauge
 
-    # ------------------------------------------------------------------ what the others see
+    # ------------------------------------------------------------------ reading
 
     def totals(self) -> Reads:
         self.before_showing()
         return _sum(Reads(), self.buckets.values())
 
     def snapshot(self) -> dict[str, Any]:
-        """The JSON of ``GET /v1/stats``; its fields are described in docs/metrics.md."""
+        """Return the JSON of ``GET /v1/stats``; its fields are described in docs/metrics.md."""
         totals, origin = self.totals(), _sum(OriginCounters(), self.origin.values())
         tiers = {name: tier.as_json() | self._tier_now(name, totals) for name, tier in self.tiers.items()}
         stall_s = sum(job.totals().stall_s for job in self.jobs.values())

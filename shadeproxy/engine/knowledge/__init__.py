@@ -1,1 +1,1 @@
-"""What is known of coming reads: datasets, jobs and importance scores. No I/O, no clock, no asyncio."""
+"""Access hints about coming reads: datasets, jobs, importance scores and orders. No I/O, clock or asyncio."""

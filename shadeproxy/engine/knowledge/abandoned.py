@@ -1,8 +1,8 @@
-"""Data sets of jobs that are gone: their pages leave first, the least recent first.
+"""Datasets of jobs that are gone: their pages are evicted first, least recently used first.
 
-A job that falls silent loses the rank that announcing gave its pages. When it stays away for longer, or has
-ended, they must not go on holding places against reads of others for as long as its epochs took. Laws: the
-cost is bounded, however many jobs are gone; a data set that a job in use still reads is not abandoned.
+A silent job loses the rank that its announcement gave its pages. When it stays silent for longer, or has
+ended, its pages must not keep their places until its epochs would be over. Laws: the cost is bounded, however
+many jobs are gone; a dataset that another job in use still reads is not abandoned.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,25 +12,25 @@ from shadeproxy.engine.knowledge.book import Book
 from shadeproxy.engine.knowledge.datasets import Bits, Dataset, Hashes
 from shadeproxy.engine.knowledge.jobs import Job
 
-_MOST = 8  # each costs every ranking of victims a look-up
+_MOST = 8  # each adds a lookup to every ranking of eviction candidates
 _REGISTERED_LATELY_S = 300.0
 
 
 class Abandoned(NamedTuple):
-    """The data set of job ``job``, which was last heard of at ``since_s``; 0 when it has ended."""
+    """A dataset that job ``job`` left. ``since_s``: the last sign of life, or 0 when the job has ended."""
 
     job: str
     since_s: float
     dataset: Dataset
 
     def holds(self, object_hashes: Hashes) -> Bits:
-        """Which objects are in it."""
+        """Return for each object hash whether the object is in this dataset."""
         inside: Bits = self.dataset.groups.find(object_hashes) >= 0
         return inside
 
 
 def abandoned_by(books: Iterable[Book], jobs: Iterable[Job], now_s: float) -> Sequence[Abandoned]:
-    """The data sets of jobs that are gone, those that were left last first."""
+    """Return the datasets of jobs that are gone, the latest left first, at most ``_MOST``."""
     gone = {book.job.name: book for book in books if book.is_gone(now_s)}
     if not gone:
         return ()

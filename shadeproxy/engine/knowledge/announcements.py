@@ -1,7 +1,7 @@
-"""What jobs announced, as it came: ids by job, epoch and rank, checked and bounded.
+"""Announcements as jobs sent them: ids by job, epoch and rank, checked and bounded.
 
-Laws: a refused announcement changes nothing; arrays that were taken in never change, so any thread may read
-them; ids in all are bounded, because each takes up to 16 bytes here and in the book that is made of it.
+Laws: a refused announcement changes nothing; accepted arrays never change, so any thread may read them; the
+total number of ids is bounded, because each takes up to 16 bytes here and in the order tracker.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 from shadeproxy.engine.knowledge.sequence import OrderIds
 
 MAX_JOB_IDS = 1 << 24
-"""Announced ids of one job, over all ranks and epochs: thirteen epochs of ImageNet."""
+"""Maximum announced ids of one job, over all ranks and epochs: thirteen epochs of ImageNet."""
 
 MAX_IDS = 1 << 25
 MAX_EPOCHS = 1024
-"""Announced epochs of one job."""
+"""Maximum announced epochs of one job."""
 
 ByEpoch = dict[int, dict[int, OrderIds]]
 
 
 class Announcement(NamedTuple):
-    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on, of the dataset with that digest."""
+    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: of their dataset."""
 
     job: str
     epoch: int
@@ -41,21 +41,21 @@ class Announcements:
         self._max_job_ids = max_job_ids
         self._jobs: dict[str, ByEpoch] = {}
         self.total = 0
-        """Ids that are held."""
+        """Number of ids held, over all jobs."""
 
     def __contains__(self, job: str) -> bool:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """A copy of the job's announcements; the arrays are the same."""
+        """Return a copy of the job's announcements; the arrays are shared."""
         return {epoch: dict(ranks) for epoch, ranks in self._jobs.get(job, {}).items()}
 
     def ids(self, job: str, epoch: int, rank: int) -> OrderIds | None:
         return self._jobs.get(job, {}).get(epoch, {}).get(rank)
 
     def put(self, new: Announcement) -> None:
-        """Take ids in: what was announced from their offset on is replaced. Raises InvalidRequest (a gap
-        before them), Conflict (too many ids).
+        """Store ids; they replace all announced ids from their offset on. Raises InvalidRequest (the
+        offset leaves a gap), Conflict (too many ids or epochs).
         """
         epochs = self._jobs.get(new.job, {})
         known = epochs.get(new.epoch, {}).get(new.rank)
@@ -82,7 +82,7 @@ class Announcements:
         self.total += more
 
     def drop(self, job: str, epoch: int | None = None, rank: int | None = None) -> list[tuple[int, int]]:
-        """Forget the job's announcements, of one epoch or rank where named; which (epoch, rank) they were."""
+        """Forget the job's announcements (of one epoch or rank). Return the (epoch, rank) of each."""
         epochs = self._jobs.get(job, {})
         gone = [
             (number, of)
@@ -108,7 +108,7 @@ class Announcements:
 
 
 def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: str) -> OrderIds:
-    """``ids`` as u32[k] of its own. Raises InvalidRequest that names the first one outside 0 .. count-1."""
+    """Return a read-only copy of ``ids`` as u32[k]. Raises InvalidRequest naming the first bad id."""
     try:
         column = np.array(ids, dtype=np.int64 if isinstance(ids, list) else None)
     except OverflowError:
@@ -125,7 +125,7 @@ def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: st
 
 
 def unknown_order(job: str, epoch: int) -> UnknownName:
-    """The error of who withdraws what was never announced."""
+    """Return the error for withdrawing an epoch that the job has not announced."""
     return UnknownName(
         f"job {job!r} has announced no order of epoch {epoch}",
         hint=f"announced epochs are in GET /v1/jobs/{job}",

@@ -1,8 +1,8 @@
-"""The announced order of one job, and where the job is in it.
+"""Order tracker: the announced order of one job, and the job's place in it.
 
-Laws: of every sample the earliest place that is not over is kept in ``next_at``: reading it, or passing it
-unread, puts the next place of the same id there. A read counts for a place near the cursor or for none: so
-one stray read spoils nothing, and a false order is found out. Event loop only.
+Laws: ``next_at`` holds for each sample its earliest place that is not over. Reading that place, or passing it
+unread, stores the next place of the same id. A read matches only a place near the cursor: so one unannounced
+read spoils nothing, and a false order is found out. Event loop only.
 """
 
 import numpy as np
@@ -21,22 +21,22 @@ from shadeproxy.policy.base import Column
 
 _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
-_NEAR_SHARE = 8  # of an epoch: a false order is right by chance for a quarter of its reads
+_NEAR_SHARE = 8  # 1 / n of an epoch; with this a false order matches by chance for a quarter of its reads
 _SETTLED_TOGETHER = 64
-_SETTLED_LEAST = 8  # of a slow job: the median of these is no stray read
+_SETTLED_LEAST = 8  # for a slow job: the median of these is unlikely to be an unannounced read
 _SETTLED_AFTER_S = 0.5
-_SETTLED_SHARE = 4  # of what is near: reads run ahead of the cursor until it is moved, and must stay near it
+_SETTLED_SHARE = 4  # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and stay near it
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
-_MOST_PASSED = 65_536  # at a time: more would hold the loop
+_MOST_PASSED = 65_536  # at a time; more would block the event loop
 _MOST_REPEATS = 8
-_STARTED_ANEW_S = 2.0  # no process is back sooner
-_USUAL_RATE_PER_S = 1000.0  # until it is measured; among the pages of one job it does not matter
+_STARTED_ANEW_S = 2.0  # no process restarts faster
+_USUAL_RATE_PER_S = 1000.0  # until it is measured; it does not matter for the order of pages within one job
 
 
 class Book:
-    """The announced order of one job, compared with its reads. ``restored``: announced before a restart."""
+    """Order tracker of one job. ``restored``: its order was announced before a restart."""
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
         self.job = job
@@ -45,40 +45,40 @@ class Book:
         self.liveness = Liveness(now_s, restored=restored)
         self.truth = Truth()
         self.left = 0
-        """Places that are not over."""
+        """Number of places that are not over."""
         self.cursor = 0
-        """About the place that is read now: half of what is under way is before it."""
+        """Approximate current place of the job: the median of its latest reads."""
         self.floor = 0
-        """Every place below is over."""
+        """Every place below this one is over."""
         self._log: list[Ids] | None = None
-        self._read: list[int] = []  # places, in order, since the cursor was moved
+        self._read: list[int] = []  # places, in order, since the cursor moved
         self._surprises = 0
         self._strays = Strays()
-        self._paced = 0  # of both, how many the pace was told of
+        self._paced = 0  # how many of ``_read`` and ``_surprises`` were already added to the pace
         self._late = 0
         self._skipped_to = 0
-        self._sure = 0  # where the cursor was when most reads were announced about there
-        self._left_until = 0  # places before it are over: the job has left their epoch
+        self._sure = 0  # the cursor when most of the reads settled last were announced near it
+        self._left_until = 0  # places before it are over, because the job has left their epoch
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
         self._set(built)
 
-    # ------------------------------------------------------------------ what was announced
+    # ------------------------------------------------------------------ announcements
 
     @property
     def sequence(self) -> OrderSequence:
         return self.columns.sequence
 
     def begin(self) -> Columns:
-        """What another order is built from; reads from now on are told to it too."""
+        """Return the columns for building another order, and start to log reads for ``finish``."""
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
 
     def finish(self, built: Built) -> None:
-        """Take over what was built since ``begin``."""
+        """Replace the order by ``built``, and apply the reads logged since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        # What was read since the cursor was moved is in the log too, but nobody else was told of it yet.
+        # The log also has the reads since the cursor moved. Only ``truth`` still has to count them.
         self.truth.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
@@ -88,8 +88,8 @@ class Book:
         if built.is_elsewhere and left is not None and at is not None and at.number > left.number:
             self.tail.left(left, place)
         reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
-        # Not one by one: a few hundred would hold the loop for as many times 50 us. Nor all together: what is
-        # further on than the cursor is near would be lost.
+        # Apply the reads in batches. One by one, a few hundred would block the event loop for 50 us each. All
+        # at once, reads further ahead than the cursor's range would be lost.
         together = max(self._near_now // 2, 1)
         for start in range(0, len(reads), together):
             self._consume(reads[start : start + together])
@@ -100,12 +100,12 @@ class Book:
             self.truth.forget()
 
     def give_up(self) -> None:
-        """Nothing comes of what ``begin`` began."""
+        """End what ``begin`` started: the new order could not be built."""
         self._log = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether the job may be somewhere else in its order."""
+        """True if the job may be at another place in its order."""
         return self._log is None and self._strays.are_many(self.truth)
 
     @property
@@ -114,7 +114,7 @@ class Book:
         return self._log is None and self.tail.stops_at != self._stops_at
 
     def strays(self) -> tuple[Ids | None, int]:
-        """By what a lost job is sought, and within how many places."""
+        """Return the unannounced reads of a lost job, and the width in places of the search for them."""
         if not self.is_lost:
             return None, 0
         return self._strays.take(self.truth, self._near_now), 2 * self._near_now
@@ -128,8 +128,8 @@ class Book:
         return not self.job.in_use or self.liveness.silence(now_s).is_gone
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
-        """Whether a job that announces this was started anew: an epoch from before the one that it is in, or,
-        after a pause and from the beginning, the one that it is well into.
+        """Return whether this announcement shows that the job was restarted: it names an earlier epoch or,
+        after a pause, the start of the present one, although the job is well into it.
         """
         at = self.sequence.epoch_at(self.cursor)
         if at is None or epoch != at.number:
@@ -156,13 +156,13 @@ class Book:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        # Not of its length: of ids that are named ten times whatever is read would be near.
+        # Count distinct ids, not places: with ids that are named ten times, any read would be near.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     # ------------------------------------------------------------------ reads
 
     def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> bool:
-        """One demand read of ``sample``, without the cost of many; whether the cursor moved."""
+        """Note one demand read, cheaper than ``read_many``. Return whether the cursor moved."""
         if not self._is_of_order(epoch):
             self.pace.note(1, now_s)
             return False
@@ -192,7 +192,7 @@ class Book:
         return due
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> None:
-        """Demand reads, oldest first. ``epoch``: as they say. ``certain``: this job's and no other's."""
+        """Note demand reads, oldest first. ``epoch``: as they say. ``certain``: of this job alone."""
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
             return
@@ -211,14 +211,14 @@ class Book:
             samples = samples[together:]
 
     def _hear(self, now_s: float) -> None:
-        """A read that was announced. Of one that names no job that is a sign of life, unless chance can have
-        made it: some reads of whoever reads the same data are announced about there.
+        """Take a read that was announced as a sign of life, if the order is believed. A read that names no
+        job may come from another reader of the same data, and match the order by chance.
         """
         if self.truth.believed and self.job.in_use:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
-        """Whether reads of ``epoch`` are to be looked for; that the epoch has begun is noted."""
+        """Return whether the reads can match this order. Reads that name an announced epoch begin it."""
         if epoch is None:
             return True
         announced = self.sequence.find(epoch)
@@ -228,7 +228,7 @@ class Book:
         return True
 
     def begin_epoch(self, epoch: Epoch) -> None:
-        """The job says that it is in ``epoch``: of one before it the rest is not read."""
+        """Move to ``epoch`` because the job says so: the rest of earlier epochs will not be read."""
         if epoch.start <= self.cursor + self._near_now:
             return
         before = self.sequence.epoch_at(self.cursor)
@@ -239,7 +239,7 @@ class Book:
         self._follow()
 
     def _consume(self, samples: Ids) -> Ids:
-        """Let the places near the cursor be over; the reads for which there is none."""
+        """Mark the matching places near the cursor as over. Return the reads without such a place."""
         columns, limit = self.columns, self.cursor + self._near_now
         far: list[Ids] = []
         rest = samples
@@ -270,7 +270,7 @@ class Book:
             self._stale[self.lookup.pages_of(ids)] = True
 
     def settle(self, now_s: float) -> None:
-        """Move the cursor to where the latest reads are, and pass what nobody came for."""
+        """Move the cursor to the latest reads, and mark places far behind it as over."""
         self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
         if found or surprises:
@@ -301,13 +301,13 @@ class Book:
         self._sure = self.cursor
 
     def _keep_pace(self, now_s: float) -> None:
-        """A job that reads slowly is neither silent nor pausing, though its cursor stands still."""
+        """Update the pace before the cursor moves: a slow job is neither silent nor pausing."""
         waiting = len(self._read) + self._surprises
         self.pace.note(waiting - self._paced, now_s)
         self._paced = waiting
 
     def _follow(self) -> None:
-        """The part of ``settle`` that says nothing of the job."""
+        """Move the cursor and pass late places, without judging whether the order is true."""
         read, self._read, self._surprises = self._read, [], 0
         if read:
             read.sort()
@@ -318,12 +318,12 @@ class Book:
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
         self._near_now = self._near()
-        # Never later than what is near: else a false order is found in places that were left far behind.
+        # At most ``_near_now`` behind: else a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
 
     def skip_to(self, place: int) -> None:
-        """The job says that it is at ``place`` or further; what lies far behind was not missed."""
+        """Move the cursor to ``place``, as the job says. Places far behind do not count as missed."""
         if place > self.cursor:
             if place > self.cursor + self._near_now:
                 self._skipped_to = place
@@ -338,7 +338,7 @@ class Book:
         ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
         missed = (stop - start) - int(np.count_nonzero(done))
         late = np.flatnonzero(columns.next_at[ids] < stop)
-        # Of equal ids the last assignment stays, which is the furthest place.
+        # With equal ids the last assignment stays: the furthest place.
         columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
         self._touch(ids[late])
         done[:] = True
@@ -347,10 +347,10 @@ class Book:
         if start >= self._skipped_to:
             self.truth.passed(stop - start - missed, missed)
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ coming reads
 
     def coming(self, count: int, skip: int) -> NDArray[np.uint32]:
-        """Ids by place, see Upcoming."""
+        """Return announced ids still to be read, soonest first, see Upcoming."""
         done, wanted, span = self.columns.done, skip + count, skip + count + 2 * self._near_now
         left = np.flatnonzero(~done[self.floor : self.floor + span])
         while len(left) < wanted and self.floor + span < len(done):
@@ -360,7 +360,7 @@ class Book:
         return found
 
     def next_use_s(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column:
-        """Seconds until the next read of each page, for the job's weight: f64[k], inf where there is none."""
+        """Return the seconds until each page's next read, divided by the job's weight: f64[k], or inf."""
         places = self._next_places(object_hashes, numbers)
         rate = self.pace.rate_per_s
         rate = _USUAL_RATE_PER_S if not rate > 0 else rate
@@ -385,6 +385,6 @@ class Book:
 
 
 def _goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Whether an epoch of the one is in the other, or there was none: then reads so far speak of it."""
+    """Return whether reads so far also judge ``after``: a common epoch, or no epoch before."""
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)

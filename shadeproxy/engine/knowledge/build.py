@@ -1,6 +1,6 @@
-"""What a book is made of, from what was announced and what is over.
+"""The build of an order tracker's columns, from the announcements and the places that are over.
 
-Law: pure: ``Build.run`` is for any thread, and what it makes belongs to the book that takes it over.
+Law: ``Build.run`` is pure and safe in any thread; its result belongs to the order tracker that takes it.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ _UNREAD = -NEVER
 
 
 class Columns(NamedTuple):
-    """next_at: i32[n], the earliest place of each sample that is not over, or NEVER. last_read: i32[n], the
-    latest place that was read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
+    """Columns of an order. next_at: i32[n], earliest place of each sample not over, or NEVER. last_read:
+    i32[n], latest place read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
     """
 
     sequence: OrderSequence
@@ -40,8 +40,8 @@ class Columns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The result of ``Build.run``. ``cursor``: the job's place in it; ``is_elsewhere``: the job was thought
-    to be at another; ``stops_at``: as Build was told.
+    """The result of ``Build.run``. ``cursor``: the job's place in it. ``is_elsewhere``: the unannounced
+    reads were found at another place. ``stops_at``: as in ``Build``.
     """
 
     lookup: Lookup
@@ -53,10 +53,10 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A new order, made of what was announced and of what is over. ``run`` on any thread.
+    """The build of a new order. Call ``run`` in any thread.
 
-    ``back_to``: the job begins again with that epoch. ``resumed``: where it was before a restart. ``strays``:
-    what it read lately and had not announced; perhaps it is where these are within ``near`` places.
+    ``back_to``: the epoch with which the job begins again. ``resumed``: the job's place before a restart.
+    ``strays``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
     ``stops_at``: see Tail.
     """
 
@@ -73,7 +73,7 @@ class Build:
     stops_at: int | None = None
 
     def run(self) -> Built:
-        """Make it."""
+        """Build the order."""
         return self._run()._replace(stops_at=self.stops_at)
 
     def _run(self) -> Built:
@@ -101,7 +101,7 @@ class Build:
 
 
 def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
-    """What follows from the places that are over."""
+    """Return the columns that follow from ``done``."""
     count = lookup.dataset.count
     next_at = np.full(count, NEVER, dtype=np.int32)
     last_read = np.full(count, _UNREAD, dtype=np.int32)

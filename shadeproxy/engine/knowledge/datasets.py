@@ -1,9 +1,9 @@
-"""A dataset: sample id (0 .. n-1) <-> (object, offset, length), in compact columns.
+"""Datasets: sample id (0 .. n-1) <-> (object, offset, length), in compact columns.
 
-Laws: a Dataset never changes after it is made, so any thread may read it; columns and one blob of keys,
-never an object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found by
-object hash through *groups*: the samples of one hash. Shards (many samples an object), an object listed
-twice and a collision of two hashes are all just groups of more than one sample.
+Laws: a Dataset never changes, so any thread may read it; it consists of columns and one blob of keys, never
+of one Python object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). A *group* is the
+samples of one object hash, and samples are found through it. Shards (many samples an object), an object
+listed twice and a collision of two hashes are groups of more than one sample.
 """
 
 import os
@@ -32,7 +32,7 @@ WHOLE = -1
 
 
 class Sample(NamedTuple):
-    """Where the bytes of a sample are; ``length`` None: the whole object."""
+    """The place of a sample's bytes; ``length`` None: the whole object."""
 
     ref: ObjectRef
     offset: int
@@ -41,8 +41,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The objects named by a manifest, in its order; one that comes twice in a row is one entry. All are in
-    one namespace.
+    """The objects of a manifest, in its order and in one namespace. Repeats in a row are one entry.
 
     bucket_of: u16[m], into ``buckets``. Key i is ``blob[ends[i]:ends[i + 1]]`` in UTF-8; ends: u64[m + 1].
     """
@@ -59,7 +58,7 @@ class Entries:
         return ObjectRef(bucket, self.blob[start:stop].decode(), self.namespace)
 
     def refs(self, entries: NDArray[np.integer]) -> list[ObjectRef]:
-        """Many at once, at half the cost each."""
+        """Return many objects at once, at half the cost each."""
         places = zip(
             self.bucket_of[entries].tolist(),
             self.ends[entries].tolist(),
@@ -70,9 +69,9 @@ class Entries:
         return [ObjectRef(buckets[b], blob[start:stop].decode(), namespace) for b, start, stop in places]
 
     def prefixes(self) -> list[tuple[str, str, int]]:
-        """By bucket: its name, what its keys begin with, and about how many entries it has.
+        """Return name, common prefix of keys and approximate number of entries of each bucket.
 
-        Of some hundred keys, so that a few others may begin differently, and a small bucket be left out.
+        Estimated from some hundred keys: others may begin differently, and a small bucket may be missing.
         """
         count = len(self.bucket_of)
         some = np.unique(np.linspace(0, count - 1, min(count, _KEYS_COMPARED)).astype(np.int64))
@@ -86,10 +85,10 @@ class Entries:
 
 
 class Groups:
-    """The samples by object hash.
+    """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1], where group i's
-    members are; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1], the bounds of group
+    i in ``members``; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[np.uint32], starts: Ids | None) -> None:
@@ -106,7 +105,7 @@ class Groups:
 
     @classmethod
     def of(cls, hashes: Hashes) -> "Groups":
-        """Groups of samples whose objects have ``hashes`` (u64[n], in sample order)."""
+        """Return the groups of samples whose objects have ``hashes`` (u64[n], in sample order)."""
         order = np.argsort(hashes, kind="stable").astype(np.uint32)
         unique, first = np.unique(hashes[order], return_index=True)
         if len(unique) == len(hashes):
@@ -114,11 +113,11 @@ class Groups:
         return cls(unique, order, np.append(first, len(hashes)).astype(np.int64))
 
     def find(self, hashes: Hashes) -> Ids:
-        """Group of each hash, -1 where there is none: i64[k].
+        """Return the group of each hash, -1 where there is none: i64[k].
 
-        Hashes are uniform, so their top bits say where to look, give or take one: 1,024 of 1 M take 40 us,
-        where a binary search takes 217. Whoever asks for the same array again, weights after next uses, gets
-        the same answer; neither may be changed.
+        Hashes are uniform, so their top bits give the position, give or take one: 1,024 of 1 M take 40 us, a
+        binary search 217. The last answer is cached for the same array, because scores and next uses look up
+        the same pages. Change neither array.
         """
         asked = self._asked
         if asked is not None and asked[0] is hashes:
@@ -135,7 +134,7 @@ class Groups:
         return answer
 
     def find_one(self, hashed: int) -> int:
-        """The first sample of one hash, -1 where there is none, at a tenth of the cost of ``find``."""
+        """Return the first sample of one hash, -1 where there is none, at a tenth of the cost of ``find``."""
         ladder = self._ladder.data
         place: int = self._directory.data[hashed >> int(self._shift)]
         while ladder[place] < hashed:
@@ -146,18 +145,18 @@ class Groups:
         return sample
 
     def first(self, groups: Ids) -> Ids:
-        """The lowest sample of each group (none may be -1)."""
+        """Return the lowest sample of each group (none may be -1)."""
         return self.members[groups if self.starts is None else self.starts[groups]].astype(np.int64)
 
     def group_of(self) -> Ids:
-        """Group of each sample: i64[n]."""
+        """Return the group of each sample: i64[n]."""
         found = np.empty(len(self.members), dtype=np.int64)
         sizes = 1 if self.starts is None else np.diff(self.starts)
         found[self.members] = np.repeat(np.arange(len(self.hashes)), sizes)
         return found
 
     def index(self, offset: Ids | None, length: Ids | None, page_size: int) -> PageIndex | None:
-        """The samples by page; None when each one is an object of its own."""
+        """Return the index of samples by page; None when each sample is an object of its own."""
         if offset is None or length is None:
             if self.starts is None:
                 return None
@@ -165,7 +164,7 @@ class Groups:
         return PageIndex.of(self.group_of(), len(self.hashes), offset, length, page_size)
 
     def samples(self, group: int) -> NDArray[np.uint32]:
-        """Every sample of one group, ascending."""
+        """Return every sample of one group, ascending."""
         if self.starts is None:
             return self.members[group : group + 1]
         return self.members[self.starts[group] : self.starts[group + 1]]
@@ -175,10 +174,10 @@ class Groups:
 class Dataset:
     """A registered manifest.
 
-    digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n],
-    the entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a
-    whole object; both None when all are. pages: which samples a page holds; None when the samples are
-    whole objects and no two are the same: then a *unit* (see pages.py) is a group.
+    digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
+    entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
+    object; both None when all are. pages: which samples a page holds; None when the samples are whole objects
+    and no two are the same: then a *unit* (see pages.py) is a group.
     """
 
     name: str
@@ -192,18 +191,18 @@ class Dataset:
     pages: PageIndex | None
 
     def ref(self, sample_id: int) -> ObjectRef:
-        """The object of a sample."""
+        """Return the object of a sample."""
         return self.entries.ref(sample_id if self.entry_of is None else int(self.entry_of[sample_id]))
 
     def sample(self, sample_id: int) -> Sample:
-        """Where sample ``sample_id`` is."""
+        """Return the object, offset and length of sample ``sample_id``."""
         ref = self.ref(sample_id)
         if self.offset is None or self.length is None or self.length[sample_id] == WHOLE:
             return Sample(ref, 0, None)
         return Sample(ref, int(self.offset[sample_id]), int(self.length[sample_id]))
 
     def pick(self, ids: NDArray[np.integer]) -> list[Sample]:
-        """Where the samples of ``ids`` (each 0 to count - 1) are, at half the cost of asking one by one."""
+        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost of one by one."""
         refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
         if self.offset is None or self.length is None:
             return [Sample(ref, 0, None) for ref in refs]
@@ -214,27 +213,27 @@ class Dataset:
         ]
 
     def samples(self) -> Iterator[Sample]:
-        """Every sample in id order."""
+        """Yield every sample in id order."""
         for first in range(0, self.count, _BATCH):
             yield from self.pick(np.arange(first, min(first + _BATCH, self.count)))
 
     def sample_of(self, hashed: int) -> int | None:
-        """The lowest sample of the object with that hash."""
+        """Return the lowest sample of the object with that hash; None where there is none."""
         found = int(self.samples_of(np.array([hashed], dtype=np.uint64))[0])
         return None if found < 0 else found
 
     def samples_of(self, hashes: Hashes) -> Ids:
-        """The lowest sample of each object hash, -1 where unknown: i64[k]."""
+        """Return the lowest sample of each object hash, -1 where unknown: i64[k]."""
         groups = self.groups.find(hashes)
         return np.where(groups < 0, -1, self.groups.first(np.maximum(groups, 0)))
 
     def units_of(self, hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
-        """Unit of each page (object hash, page number), -1 where no sample needs it: i64[k]."""
+        """Return the unit of each page (object hash, page number), -1 where no sample needs it: i64[k]."""
         groups = self.groups.find(hashes)
         return groups if self.pages is None else self.pages.find(groups, numbers)
 
     def samples_at(self, refs: list[ObjectRef]) -> list[list[int]]:
-        """Every sample of each object, found by hash and confirmed by key; empty lists for strangers."""
+        """Return every sample of each object, found by hash and confirmed by key; [] where unknown."""
         groups = self.groups.find(np.array([object_hash(ref) for ref in refs], dtype=np.uint64))
         return [
             []
@@ -244,10 +243,10 @@ class Dataset:
         ]
 
     def residency(self, hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
-        """Which samples lie in the pages (object hash, page number), in any order: bool[n].
+        """Return which samples lie in the pages (object hash, page number), in any order: bool[n].
 
-        A part of an object when all its pages are there, a whole object when any is: nobody told how many
-        it has.
+        A part of an object counts when all its pages are there. A whole object counts when any of its pages
+        is, because its length is not known.
         """
         if self.pages is not None:
             return self.pages.inside(self.units_of(hashes, numbers))

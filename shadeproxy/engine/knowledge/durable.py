@@ -1,8 +1,8 @@
-"""Datasets, jobs, scores and orders as bytes, for a store that keeps bytes by kind and name.
+"""Encoding of datasets, jobs, scores and orders as bytes, for a store of bytes by kind and name.
 
-Laws: little-endian columns in msgpack, with a version; what does not fit together raises StateError and
-is never half used. Changing a field here means a new VERSION: older blobs are then refused, and the
-clients register again. A new field of a job that has a default changes nothing: others pass over it.
+Laws: blobs are little-endian columns in msgpack, with a version; inconsistent blobs raise StateError and are
+never half used. Changing a field needs a new VERSION: older blobs are then refused, and clients register
+again. A new job field with a default needs none: older readers ignore it.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from shadeproxy.engine.knowledge.sequence import OrderIds
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Of a dataset in another namespace than the proxy's own: a proxy that knows none must not take its objects
-for its own."""
+"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, so that
+it does not take those objects for its own."""
 
 Stored = TypeVar("Stored")
 
@@ -71,7 +71,7 @@ class _StoredPosition(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ScoresOf:
-    """A score column with what it belongs to: the digest of a dataset, or the hashes of scored objects.
+    """A score column and its owner: the digest of a dataset, or the hashes of scored objects.
 
     ``of_run``: see ScoreColumn; None: it was stored without, and all of it counts.
     """
@@ -106,7 +106,7 @@ def dump_dataset(dataset: Dataset) -> bytes:
 
 
 def load_dataset(blob: bytes, page_size: int) -> Dataset:
-    """The dataset, its samples indexed by pages of ``page_size`` bytes. Raises StateError."""
+    """Decode a dataset, and index its samples by pages of ``page_size`` bytes. Raises StateError."""
     stored = _decode(blob, _StoredDataset, NAMESPACE_VERSION)
     if stored.version != _version_in(stored.namespace):
         raise StateError("stored state is damaged: its version is of another namespace")
@@ -152,7 +152,7 @@ def dump_job(job: Job) -> bytes:
 
 
 def load_job(blob: bytes) -> Job:
-    """Raises StateError."""
+    """Decode a job. Raises StateError."""
     return _decode(blob, _StoredJob).job
 
 
@@ -163,7 +163,7 @@ def dump_scores(scores: ScoresOf) -> bytes:
 
 
 def load_scores(blob: bytes) -> ScoresOf:
-    """Raises StateError."""
+    """Decode scores. Raises StateError."""
     stored = _decode(blob, _StoredScores)
     count = len(stored.values) // 4
     values = _unpack(stored.values, "<f4", count)
@@ -172,12 +172,12 @@ def load_scores(blob: bytes) -> ScoresOf:
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:
-    """One rank's order of one epoch, on the dataset of that digest."""
+    """Encode one rank's order of one epoch, for the dataset with that digest."""
     return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
 
 
 def load_order(blob: bytes) -> tuple[str, OrderIds]:
-    """Raises StateError."""
+    """Return the dataset's digest and the ids. Raises StateError."""
     stored = _decode(blob, _StoredOrder)
     return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
 
@@ -187,7 +187,7 @@ def dump_position(progress: Progress) -> bytes:
 
 
 def load_position(blob: bytes) -> Progress:
-    """Raises StateError."""
+    """Decode a job's position. Raises StateError."""
     return _decode(blob, _StoredPosition).progress
 
 

@@ -1,7 +1,7 @@
-"""Score columns as they were when an epoch was first drawn: so that all ranks of a job draw the same one.
+"""Frozen scores: the score columns from which an epoch was first drawn, so that all ranks draw the same one.
 
-Law: what was frozen for an epoch is what everybody gets who asks for that epoch, until two later ones were
-asked for; a column without any score is not frozen, because it may only be early.
+Law: all ranks that ask for an epoch get its frozen column, until two other epochs were asked for; a column
+without any score is not frozen, because scores may still come.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _KEPT = 2
 
 
 class Frozen(NamedTuple):
-    """``mean_loss``: as the first who asked gave it."""
+    """A frozen column. ``mean_loss``: as the first caller gave it."""
 
     column: Scores
     mean_loss: float | None
@@ -28,7 +28,7 @@ class FrozenScores:
         self._jobs: dict[str, dict[int, Frozen]] = {}
 
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:
-        """What is frozen for ``epoch``; the first who asks freezes ``column()``."""
+        """Return the frozen scores of ``epoch``; the first call freezes ``column()``."""
         known = self._jobs.get(job, {}).get(epoch)
         if known is not None:
             return known
@@ -41,5 +41,5 @@ class FrozenScores:
         return new
 
     def forget(self, job: str) -> None:
-        """The job is gone."""
+        """Drop the frozen columns of a deleted job or an ended run."""
         self._jobs.pop(job, None)

@@ -1,7 +1,7 @@
-"""The samples of a job that named no dataset: objects get ids in the order in which they are scored.
+"""Samples of a job without a dataset: objects get ids in the order in which they are scored.
 
-Bounded: a job that scores more than ``max_objects`` objects is asked to register a dataset, whose
-columns cost a fifth of this. Event loop only.
+Bounded: a job that scores more than ``max_objects`` objects must register a dataset, whose columns cost a
+fifth of this. Event loop only.
 """
 
 from array import array
@@ -16,7 +16,7 @@ MAX_OBJECTS = 262_144
 
 
 class GrowingSet:
-    """Object hash -> id, first come first numbered. Keys are not kept, only their hashes."""
+    """A mapping from object hash to id, in order of arrival. It keeps only hashes, no keys."""
 
     def __init__(self, name: str, *, max_objects: int = MAX_OBJECTS) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class GrowingSet:
         return np.array(self._hashes, dtype=np.uint64)
 
     def add(self, hashes: list[int]) -> Ids:
-        """Ids of ``hashes``, new ones for those unknown. Raises InvalidRequest, and adds none, when full."""
+        """Return the ids of ``hashes``, adding unknown ones. Raises InvalidRequest, adding none, if full."""
         unknown = {hashed: None for hashed in hashes if hashed not in self._ids}
         if self.count + len(unknown) > self._max_objects:
             raise InvalidRequest(
@@ -47,7 +47,7 @@ class GrowingSet:
         return np.array([self._ids[hashed] for hashed in hashes], dtype=np.int64)
 
     def find(self, hashes: Hashes) -> Ids:
-        """Id of each hash, -1 where unknown: i64[k]."""
+        """Return the id of each hash, -1 where unknown: i64[k]."""
         get = self._ids.get
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
 
@@ -56,7 +56,7 @@ Space = Dataset | GrowingSet
 
 
 def title_of(space: Space) -> str:
-    """Return the name of it for an error text."""
+    """Return a name of the samples for an error text."""
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"

@@ -1,4 +1,4 @@
-"""The 64-bit name of an object, shared by the table of residents and by datasets (core/identity.py)."""
+"""The 64-bit hash of an object, shared by the index of resident pages and by datasets (core/identity.py)."""
 
 from shadeproxy.core.identity import object_hash
 

@@ -1,8 +1,8 @@
-"""Jobs: who trains on what, how much that counts, and when it was last heard of.
+"""Jobs: their datasets, ranks, weights and signs of life.
 
-Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting, and counts again
-at its next sign of life; one that stays silent FORGET_AFTER times as long is forgotten with its scores.
-A job is in use while it counts and not all of its ranks have ended; only then does it hold on to its dataset.
+Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting until its next sign of
+life; one that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while it
+counts and not all of its ranks have ended; only then does it hold on to its dataset.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 _ANEW_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
-FORGET_AFTER = 168  # a week, with the default expiry
+FORGET_AFTER = 168  # times ``expires_s``; a week, with the default expiry
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # of an epoch of which no order is known: as many as may be announced
+_MOST_POSITION = 1 << 24  # in an epoch without an announced order: as many as may be announced
 
 
 class Progress(NamedTuple):
-    """Where one rank is: ``position`` samples into ``epoch``."""
+    """The position of one rank: ``position`` samples into ``epoch``."""
 
     epoch: int
     position: int
@@ -28,7 +28,7 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """``dataset`` None: the job scores by key, and its samples are numbered as they come.
+    """A job. ``dataset`` None: it scores by key, and its samples are numbered as they come.
 
     ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier ones, too.
     """
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody may still speak of its samples by id."""
+        """True if the job may still refer to its samples by id."""
         return self.live and len(self.ended) < self.world_size
 
 
@@ -56,11 +56,11 @@ def _nobody(_job: Job) -> None:
 
 
 class Jobs:
-    """The registered jobs by name. ``on_epoch`` is called when one begins an epoch."""
+    """The registered jobs by name. ``on_epoch`` is called when a job begins an epoch."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and when it was heard of
+        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and the time it was last reported
         self.on_epoch: Callable[[Job], None] = _nobody
 
     def __iter__(self) -> Iterator[Job]:
@@ -70,17 +70,17 @@ class Jobs:
         return name in self._jobs
 
     def get(self, name: str) -> Job:
-        """The job. Raises UnknownName."""
+        """Return the job. Raises UnknownName."""
         job = self._jobs.get(name)
         if job is None:
             raise UnknownName(f"job {name!r} is not registered", hint=f"register it: PUT /v1/jobs/{name}")
         return job
 
     def put(self, job: Job, now_s: float) -> Job:
-        """Register ``job``, or update one of that name; every rank may do it.
+        """Register ``job``, or update the one of that name; every rank may do it.
 
-        The dataset of a registered job cannot change: its scores belong to it. Ranks that had ended are
-        back. Raises Conflict, also when there are MAX_JOBS jobs.
+        The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
+        running again. Raises Conflict, also when there are MAX_JOBS jobs.
         """
         known = self._jobs.get(job.name)
         if known is None:
@@ -106,8 +106,8 @@ class Jobs:
         return known
 
     def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
-        """A process of ``rank`` has started; whether a run begins with it: one in which that rank has begun
-        already is over. Raises UnknownName, InvalidRequest (rank outside the world size).
+        """Note that a process of ``rank`` has started. Return whether a new run begins: the rank had
+        already begun the present one. Raises UnknownName, InvalidRequest (rank outside the world size).
         """
         job = self.get(name)
         check_rank(job, rank)
@@ -117,39 +117,39 @@ class Jobs:
         return is_new
 
     def end(self, name: str, rank: int) -> None:
-        """A rank says no more. Raises UnknownName, InvalidRequest (rank outside the world size)."""
+        """Note that a rank has ended. Raises UnknownName, InvalidRequest (rank outside the world size)."""
         job = self.get(name)
         check_rank(job, rank)
         job.ended.add(rank)
 
     def on(self, dataset: str) -> list[Job]:
-        """Those of ``dataset``."""
+        """Return the jobs of ``dataset``."""
         return [job for job in self if job.dataset == dataset]
 
     def renew(self, job: Job) -> None:
-        """The same job, of which nothing is known yet; what was begun for the one before is for nobody.
+        """Forget everything about the job but its registration.
 
-        One that did not end is deleted: what it still says by id would be of other samples.
+        A job that has not ended is deleted: its ids would now name other samples.
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:
             self._jobs[job.name] = replace(job, progress={})
 
     def delete(self, name: str) -> Job:
-        """Forget the job. Raises UnknownName."""
+        """Forget the job and return it. Raises UnknownName."""
         job = self.get(name)
         self._remove(name)
         return job
 
     def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
-        """A sign of life of ``name``, in ``epoch``; nothing happens when it is not registered."""
+        """Note a sign of life of ``name``, in ``epoch``; ignore a job that is not registered."""
         job = self._jobs.get(name)
         if job is not None:
             self._hear(job, now_s)
             self._note_epoch(job, epoch, now_s)
 
     def report(self, name: str, rank: int, progress: Progress, now_s: float) -> Job:
-        """Note where a rank is. Raises UnknownName, InvalidRequest (rank outside the world size)."""
+        """Note the position of a rank. Raises UnknownName, InvalidRequest (rank outside the world size)."""
         job = self.get(name)
         check_rank(job, rank)
         job.progress[rank] = progress
@@ -162,7 +162,7 @@ class Jobs:
         if epoch is None:
             return
         latest, heard_s = self._begun.get(job.name, (-1, 0.0))
-        # An earlier one: a rank that is behind, or a job that has begun anew.
+        # An earlier epoch comes from a rank that is behind, or from a job that has restarted.
         is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _ANEW_S)
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)
@@ -170,7 +170,7 @@ class Jobs:
             self.on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
-        """Let silent jobs stop counting; returns those that are forgotten, already removed."""
+        """Let silent jobs stop counting. Return those that are forgotten, already removed."""
         for job in self._jobs.values():
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
@@ -189,7 +189,7 @@ class Jobs:
 
 
 def refuse_if_any(users: list[Job]) -> None:
-    """Raises Conflict: their dataset must stay as it is."""
+    """Raise Conflict if a job uses the dataset, which must then stay as it is."""
     for job in users:
         raise Conflict(
             f"dataset {job.dataset!r} is in use by job {job.name!r}",
@@ -198,8 +198,8 @@ def refuse_if_any(users: list[Job]) -> None:
 
 
 def check_progress(job: str, rank: int, progress: Progress, *, announced: int | None, samples: int) -> None:
-    """``announced``: samples of that epoch and rank, None where unknown; ``samples``: of the data set. Raises
-    InvalidRequest.
+    """Check a reported position. ``announced``: samples of that epoch and rank, None where unknown;
+    ``samples``: of the dataset. Raises InvalidRequest.
     """
     hint = "position is how many samples this rank has finished in this epoch, of those that it announced"
     if progress.epoch > _MOST_EPOCH:
@@ -220,7 +220,7 @@ def check_progress(job: str, rank: int, progress: Progress, *, announced: int | 
 
 
 def check_rank(job: Job, rank: int) -> None:
-    """Raises InvalidRequest."""
+    """Raise InvalidRequest if the rank is outside the job's world size."""
     if rank >= job.world_size:
         raise InvalidRequest(
             f"rank {rank} of job {job.name!r}, whose world size is {job.world_size}",

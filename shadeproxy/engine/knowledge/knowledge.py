@@ -1,8 +1,8 @@
-"""Everything that is known of coming reads, as the engine and the control listener see it.
+"""Access hints: datasets, jobs, scores and orders, for the engine and the control listener.
 
-Laws: no I/O and no clock; plain defs on the event loop, but for the methods that say otherwise. Every
-call checks first and changes afterwards, so a refused call changes nothing. What must survive a restart
-is announced through ``dirty(kind, name)``; the composition root then asks ``export`` and stores the bytes.
+Laws: no I/O and no clock; methods are plain and run on the event loop, unless their docstring says otherwise.
+Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
+reports state that must survive a restart; the composition root then calls ``export`` and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ from shadeproxy.engine.knowledge.paths import ref_of
 from shadeproxy.engine.knowledge.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores", "orders", "positions")
-"""Kinds of durable state, in the order in which ``restore`` wants them."""
+"""Kinds of durable state, in the order in which ``restore`` needs them."""
 
 MAX_DATASETS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Scores that were checked and wait to be applied: by sample ids, or by hashes of a growing set."""
+    """Checked scores that wait to be applied: by sample ids, or by hashes of a growing set."""
 
     space: Space
     scores: Scores
@@ -45,7 +45,7 @@ def _nobody(_kind: str, _name: str) -> None:
 
 
 class Knowledge:
-    """Datasets, jobs, the scoreboard and announced orders. ``page_size``: of the cache, in bytes."""
+    """Registry of access hints. ``page_size``: of the cache, in bytes."""
 
     def __init__(
         self, *, dirty: Callable[[str, str], None] = _nobody, page_size: int = PAGE_SIZE_BYTES
@@ -62,7 +62,7 @@ class Knowledge:
     # ------------------------------------------------------------------ datasets
 
     def dataset(self, name: str) -> Dataset:
-        """Raises UnknownName."""
+        """Return the dataset. Raises UnknownName."""
         dataset = self.datasets.get(name)
         if dataset is None:
             hint = f"register it: PUT /v1/datasets/{name}"
@@ -70,10 +70,10 @@ class Knowledge:
         return dataset
 
     def put_dataset(self, dataset: Dataset) -> bool:
-        """Register; whether it is new here. The same manifest again changes nothing.
+        """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
-        Jobs on another manifest of that name that have ended begin anew: their scores and orders name its
-        ids. Raises Conflict when one is in use.
+        Ended jobs on another manifest of that name lose their scores and orders, which name its ids. Raises
+        Conflict when a job in use is on it, or when there are MAX_DATASETS.
         """
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
@@ -84,14 +84,14 @@ class Knowledge:
         users = self.jobs.on(dataset.name)
         refuse_if_any([job for job in users if job.in_use])
         for job in users:
-            self.jobs.renew(job)  # one that is only silent is deleted: it must register anew to speak
+            self.jobs.renew(job)  # a job that is only silent is deleted, and must register again
             self._forget(job)
         self.datasets[dataset.name] = dataset
         self._dirty("datasets", dataset.name)
         return True
 
     def delete_dataset(self, name: str) -> None:
-        """Raises UnknownName, and Conflict when a job uses it."""
+        """Forget the dataset. Raises UnknownName, Conflict (a job uses it)."""
         self.dataset(name)
         refuse_if_any(self.jobs.on(name))
         del self.datasets[name]
@@ -100,7 +100,7 @@ class Knowledge:
     # ------------------------------------------------------------------ jobs
 
     def put_job(self, job: Job, now_s: float) -> Job:
-        """Register or update; one that ended begins anew on another dataset. Raises UnknownName, Conflict."""
+        """Register or update a job; an ended one may change its dataset. Raises UnknownName, Conflict."""
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
             if known.dataset is not None and self.datasets[known.dataset].digest == digest:
@@ -127,13 +127,13 @@ class Knowledge:
         self._forget(self.jobs.delete(name))
 
     def end_rank(self, name: str, rank: int) -> None:
-        """A rank says no more. Raises UnknownName, InvalidRequest."""
+        """Note that a rank has ended, and drop its orders. Raises UnknownName, InvalidRequest."""
         self.jobs.end(name, rank)
         self.orders.end(name, rank)
         self._dirty("jobs", name)
 
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
-        """Raises UnknownName, InvalidRequest."""
+        """Note the position of a rank. Raises UnknownName, InvalidRequest."""
         announced = self.orders.announced.ids(name, progress.epoch, rank)
         told = None if announced is None else len(announced)
         check_progress(name, rank, progress, announced=told, samples=self.space(name).count)
@@ -142,7 +142,7 @@ class Knowledge:
         self._dirty("jobs", name)
 
     def expire(self, now_s: float) -> None:
-        """Call now and then: silent jobs stop counting, and long silent ones are forgotten."""
+        """Let silent jobs stop counting, and forget long silent ones. Call it now and then."""
         self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
             self._forget(job)
@@ -156,7 +156,7 @@ class Knowledge:
         self._dirty("scores", job.name)
 
     def space(self, name: str) -> Space:
-        """The samples of job ``name``: its dataset, or what it has scored. Raises UnknownName."""
+        """Return the samples of job ``name``: its dataset, or the objects it scored. Raises UnknownName."""
         job = self.jobs.get(name)
         return self._growing[name] if job.dataset is None else self.datasets[job.dataset]
 
@@ -165,7 +165,7 @@ class Knowledge:
     def check_order(
         self, name: str, ids: list[int] | NDArray[np.integer], *, epoch: int, rank: int, offset: int = 0
     ) -> Announcement:
-        """What a rank says that it will read. Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check one rank's announced ids. Any thread. Raises UnknownName (job), InvalidRequest."""
         job, space = self.jobs.get(name), self.space(name)
         if not isinstance(space, Dataset):
             raise InvalidRequest(
@@ -179,13 +179,13 @@ class Knowledge:
     # ------------------------------------------------------------------ scores
 
     def check_by_ids(self, name: str, ids: list[int] | Ids, scores: list[float] | Scores) -> Batch:
-        """Any thread. Raises UnknownName (job), InvalidRequest."""
+        """Check scores by sample id. Any thread. Raises UnknownName (job), InvalidRequest."""
         space = self.space(name)
         column = check_scores(scores, len(ids), what="ids")
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Scores by "bucket/key"; every sample of an object gets its score. Any thread. Raises as above."""
+        """Check scores by "bucket/key", for every sample of an object. Any thread. Raises as above."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -202,9 +202,9 @@ class Knowledge:
         return Batch(space, np.repeat(column, sizes), ids=ids)
 
     def apply(self, name: str, batch: Batch, now_s: float) -> int:
-        """Write checked scores; how many were written. Ranks change at once.
+        """Write checked scores, which rank pages at once. Return how many were written.
 
-        Raises UnknownName or Conflict when the job was deleted or registered anew since the check, and
+        Raises UnknownName or Conflict when the job was deleted or registered again since the check, and
         InvalidRequest when a job without a dataset scores too many objects.
         """
         if self.space(name) is not batch.space:
@@ -222,8 +222,8 @@ class Knowledge:
         return len(ids)
 
     def scores(self, name: str, *, to_draw: bool = False) -> Scores:
-        """A copy of the job's scores: f32[n] over its samples, nan where unknown. ``to_draw``: those that the
-        present run may draw from. Raises UnknownName.
+        """Return a copy of the job's scores: f32[n] over its samples, nan where unknown. ``to_draw``: only
+        those from which the present run may draw. Raises UnknownName.
         """
         count, column = self.space(name).count, self.scoreboard.get(name)
         if column is None:
@@ -238,14 +238,14 @@ class Knowledge:
         column.grow(space.count)
         return column
 
-    # ------------------------------------------------------------------ what the engine asks
+    # ------------------------------------------------------------------ questions of the engine
 
     def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
-        """Weight of each page, 1 being a job's mean sample: f64[k], nan where no live job scored it.
+        """Return the weight of each page, 1 being a job's mean sample: f64[k], nan: no live job scored it.
 
-        ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. A page of several samples
-        weighs what they weigh together. Jobs on one dataset are averaged by their own weight; over several
-        datasets the largest counts. 1,024 of 1 M: see bench/results.md.
+        ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
+        over its samples. Jobs on one dataset are averaged by their own weight; over several datasets the
+        largest counts. Time for 1,024 of 1 M: see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
@@ -257,8 +257,8 @@ class Knowledge:
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
-        """For each object the job whose dataset holds it, when there is exactly one: of those in use; where
-        none of them has it, of the ended ones. About 3 us a dataset, and 0.1 us an object.
+        """Return for each object the only job whose dataset holds it; None if there is none or several.
+        Jobs in use go before ended ones. About 3 us a dataset, and 0.1 us an object.
         """
         live = [job for job in self.jobs if job.live and job.dataset is not None]
         if not live:
@@ -277,9 +277,9 @@ class Knowledge:
         return [names[index] for index in which.tolist()]
 
     def residency(self, name: str) -> Callable[[Hashes, NDArray[np.uint32]], Bits]:
-        """A function from resident pages (object hashes, page numbers) to one bit a sample, for any thread.
+        """Return a function from resident pages (object hashes, page numbers) to one bit a sample.
 
-        Raises UnknownName.
+        Any thread may call the function. Raises UnknownName.
         """
         space = self.space(name)
         if isinstance(space, Dataset):
@@ -312,7 +312,7 @@ class Knowledge:
     # ------------------------------------------------------------------ durable state
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """The state under (kind, name), None when it is gone. Datasets, orders: any thread; else the loop."""
+        """Return the bytes of (kind, name), None when gone. Datasets, orders: any thread; else the loop."""
         exports = {
             "datasets": self._export_dataset,
             "jobs": self._export_job,
@@ -351,9 +351,9 @@ class Knowledge:
         return durable.dump_order(space.digest, ids)
 
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
-        """Take back what ``export`` gave, kinds in the order of KINDS. Raises StateError, changing nothing.
+        """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
 
-        A restored job counts as heard of now: it may have been silent only because the proxy was.
+        An error changes nothing. A restored job counts as alive now: its silence may be the proxy's.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self._page_size)

@@ -1,8 +1,8 @@
-"""Liveness of a job: its announced order lapses with its silence, in proportion to its own pace.
+"""Liveness of a job: its announced order lapses when it is silent for long, compared with its own pace.
 
 Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
-for tens of seconds (a checkpoint), at most for minutes. Signs of life that cost nothing count a bounded
-number of times: an announcement once between two reads, progress only where it is further than ever before.
+for tens of seconds (a checkpoint), at most for minutes. Cheap signs of life count a bounded number of times:
+an announcement once between two reads, progress only where it is further than ever before.
 """
 
 import math
@@ -14,13 +14,13 @@ _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
 _GONE_S = 20.0
-_START_S = 300.0  # a data set is indexed, a model is compiled: until its first read a job may take as long
-_SHORT_GAP_S = 1.0  # far below what matters, so that a busy job pays next to nothing
-_HALF_LIFE_S = 60.0  # of a gap: after a pause a job is soon as impatient as before
+_START_S = 300.0  # time until the first read: indexing a dataset, compiling a model
+_SHORT_GAP_S = 1.0  # far below gaps that matter, so that a busy job costs almost nothing
+_HALF_LIFE_S = 60.0  # half-life of a gap: soon after a pause the limit is as short as before
 
 
 class Silence(NamedTuple):
-    """``silent_s``: since the last sign of life. ``limit_s``: after so much silence announced uses lapse."""
+    """Seconds since a job's last sign of life, and the limit at which its announced uses lapse."""
 
     silent_s: float
     limit_s: float
@@ -31,24 +31,24 @@ class Silence(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the job was silent for longer than a slow checkpoint explains."""
+        """True if the job was silent for longer than a slow checkpoint explains."""
         return self.silent_s >= self.limit_s + _GONE_S
 
 
 class Liveness:
-    """Signs of life of one job. ``restored``: it announced before a restart, and has yet to speak."""
+    """Signs of life of one job. ``restored``: it announced before a restart, and has given no sign since."""
 
     def __init__(self, now_s: float, *, restored: bool = False) -> None:
         self.last_s = now_s
         self._waits = restored
-        self._began = restored  # no grace: whether the job outlived the restart is not known
+        self._began = restored  # no start-up grace: the job may have died with the restart
         self._announced = not restored
         self._gap_s = 0.0
         self._gap_at_s = now_s
         self._furthest: dict[int, Progress] = {}
 
     def hear(self, now_s: float) -> None:
-        """The job read."""
+        """Note a read of the job."""
         gap_s = now_s - self.last_s
         if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
             gap_s = min(gap_s, _LONGEST_S / _GAPS)
@@ -59,7 +59,7 @@ class Liveness:
         self._announced = False
 
     def announce(self, now_s: float, *, begins: bool) -> None:
-        """The job announced something. ``begins``: it begins again, and has the grace of a start."""
+        """Note an announcement of the job. ``begins``: it begins again, and gets the limit of a start."""
         if self._announced:
             return
         self._announced = True
@@ -69,7 +69,7 @@ class Liveness:
         self._speak(now_s)
 
     def advance(self, rank: int, progress: Progress, now_s: float) -> None:
-        """A rank said where it is."""
+        """Note a rank's reported position; only one further than before is a sign of life."""
         before = self._furthest.get(rank)
         if before is None or progress > before:
             self._furthest[rank] = progress
@@ -89,6 +89,6 @@ class Liveness:
         self._waits = False
 
     def _usual_s(self, now_s: float) -> float:
-        """The longest gap between two reads lately."""
+        """Return the longest recent gap between two reads."""
         elapsed_s = max(now_s - self._gap_at_s, 0.0)
         return self._gap_s * math.exp2(-elapsed_s / _HALF_LIFE_S)

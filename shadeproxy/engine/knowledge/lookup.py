@@ -1,7 +1,7 @@
-"""From what is read to samples, and from pages to what is read of them next, for one dataset.
+"""Lookup for one dataset: from reads to samples, and from pages to their next use.
 
-Law: never changes after it is made. A read is told by its object and the byte it begins with; in a dataset of
-whole objects the byte does not matter. Samples that are the same bytes stand for each other: the first does.
+Law: it never changes. A read is identified by its object and first byte; in a dataset of whole objects the
+first byte does not matter. The first of several samples with the same bytes stands for all.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ class Lookup:
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """The first sample of the same bytes, by sample: u32[n]; None: no two are."""
+        """First sample with the same bytes, by sample: u32[n]; None: no two are the same."""
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
@@ -33,13 +33,13 @@ class Lookup:
     # ------------------------------------------------------------------ reads
 
     def find(self, object_hashes: Hashes, offsets: Ids) -> Ids:
-        """The sample that each read reads, -1 where it is none: i64[k]."""
+        """Return the sample of each read, -1 where there is none: i64[k]."""
         groups = self._pieces or self.dataset.groups
         found = groups.find(object_hashes if self._pieces is None else mix(object_hashes, offsets))
         return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
 
     def find_one(self, object_hash: int, offset: int) -> int:
-        """As ``find``, for one read at a tenth of the cost."""
+        """Return the sample of one read as ``find`` does, at a tenth of the cost."""
         if self._pieces is None:
             return self.dataset.groups.find_one(object_hash)
         return self._pieces.find_one(_mix_one(object_hash, offset))
@@ -48,11 +48,11 @@ class Lookup:
 
     @property
     def pages(self) -> int:
-        """Pages whose next use is kept (``page_next``): those of samples that are parts of objects."""
+        """Number of pages in ``page_next``: those of samples that are parts of objects."""
         return 0 if self._pages is None else len(self._pages.hashes)
 
     def page_next(self, next_at: Places) -> Places:
-        """The next place of each of ``pages``: i32[pages]."""
+        """Return the next place of each of ``pages``: i32[pages]."""
         groups = self._pages
         if groups is None:
             return np.empty(0, dtype=np.int32)
@@ -61,7 +61,7 @@ class Lookup:
         return first
 
     def pages_of(self, ids: NDArray[np.integer]) -> Ids:
-        """The pages that samples ``ids`` lie in, with repeats."""
+        """Return the pages that samples ``ids`` lie in, with repeats."""
         if self._pages is None:
             return np.empty(0, dtype=np.int64)
         firsts, counts = self._first_pair[ids], self._first_pair[ids + 1] - self._first_pair[ids]
@@ -70,7 +70,7 @@ class Lookup:
         return found
 
     def renew(self, page_next: Places, pages: Ids, next_at: Places) -> None:
-        """Bring ``pages`` (unique) of ``page_next`` up to date."""
+        """Update the entries ``pages`` (unique) of ``page_next``."""
         groups = self._pages
         assert groups is not None, "a dataset with parts of objects"
         if groups.starts is None:
@@ -83,12 +83,12 @@ class Lookup:
         page_next[pages] = np.minimum.reduceat(at, ends - counts)
 
     def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
-        """Which of ``pages`` each page is, -1 where none: i64[k]."""
+        """Return the index of each page among ``pages``, -1 where there is none: i64[k]."""
         assert self._pages is not None, "a dataset with parts of objects"
         return self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
 
     def find_objects(self, object_hashes: Hashes) -> Ids | None:
-        """The sample that is each whole object, -1 where none is; None: no sample is a whole object."""
+        """Return the sample of each whole object, -1: none; None: no sample is a whole object."""
         groups = self._objects
         if groups is None:
             return None
@@ -115,7 +115,7 @@ class Lookup:
         self._objects = Groups.of(hashes[whole]) if len(whole) else None
         self._whole = whole if len(whole) else None
         first = offset // page_size
-        # Also an empty sample is in the page it begins in: its read is a read of nothing.
+        # An empty sample is in the page it begins in, too: its read is a read of no bytes.
         counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
         # Pairs of a sample and a page, those of the same first sample side by side.
         samples = np.arange(count, dtype=np.uint32)
@@ -135,7 +135,7 @@ class Lookup:
 
 
 def mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
-    """One hash of an object and a number within it, uniform as the objects' own: u64[k]."""
+    """Return one hash of an object and a number within it, uniform as the objects' own: u64[k]."""
     mixed = object_hashes + numbers.astype(np.uint64) * np.uint64(_STEP)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX)
     return np.asarray(mixed ^ (mixed >> np.uint64(27)))
@@ -148,7 +148,7 @@ def _mix_one(object_hash: int, number: int) -> int:
 
 
 def _firsts(groups: Groups, count: int) -> OrderIds:
-    """The first sample of each sample's group: u32[count]."""
+    """Return the first sample of each sample's group: u32[count]."""
     assert groups.starts is not None, "groups of more than one"
     firsts = np.empty(count, dtype=np.uint32)
     firsts[groups.members] = np.repeat(groups.members[groups.starts[:-1]], np.diff(groups.starts))

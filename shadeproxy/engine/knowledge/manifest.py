@@ -1,11 +1,10 @@
-"""Manifests: JSON lines or a listing in, a Dataset out; and a Dataset as JSON lines again.
+"""Manifests: build a Dataset from JSON lines or a listing, and write a Dataset as JSON lines.
 
-Laws: nothing unbounded is held (lines, keys, samples and unpacked bytes have limits); every error names
-the line; a Dataset comes out whole or not at all. The digest is taken over a canonical form that any
-language can write: for each sample in id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8,
-the brackets empty for a whole object. No key holds a NUL, so the form is unambiguous. Before the samples of
-another namespace than the proxy's own stands ``NUL namespace NUL LF``.
-CPU-bound (about 2 us a line): call on a pool, not on the event loop.
+Laws: lines, keys, samples and unpacked bytes have limits; every error names the line; a Dataset is complete
+or not made at all. The digest is taken over a canonical form that any language can write: for each sample in
+id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8, the brackets empty for a whole object. No key
+holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL namespace NUL LF``
+comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the event loop.
 """
 
 import hashlib
@@ -48,7 +47,7 @@ class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ManifestBuilder:
-    """Collects the samples of one dataset, in whose pages of ``page_size`` bytes they are found again."""
+    """Collects the samples of one dataset. ``page_size``: the page size of its index, in bytes."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class ManifestBuilder:
         self._hashes.append(object_hash(ref))
 
     def finish(self) -> Dataset:
-        """The dataset. Raises InvalidRequest when it has no sample, or ids that are not 0 .. n-1."""
+        """Return the dataset. Raises InvalidRequest when it has no sample, or ids that are not 0 .. n-1."""
         count = len(self._entry_of)
         if not count:
             raise InvalidRequest("the dataset has no sample", hint="check the bucket and the prefix")
@@ -178,10 +177,10 @@ class ManifestBuilder:
 
 
 def digest_of(samples: Iterable[Sample], namespace: str = OWN) -> str:
-    """Digest of the canonical manifest of ``samples``, which all are in ``namespace``."""
+    """Return the digest of the canonical manifest of ``samples``, which all are in ``namespace``."""
     digest = hashlib.sha256()
     if namespace:
-        # No sample has an empty bucket.
+        # No sample has an empty bucket, so this line cannot be taken for one.
         digest.update(f"\0{namespace}\0\n".encode("utf-8", "surrogateescape"))
     lines = map(_canonical, samples)
     while batch := b"".join(islice(lines, _BATCH)):
@@ -197,7 +196,7 @@ def _canonical(sample: Sample) -> bytes:
 
 
 def write_lines(dataset: Dataset) -> Iterator[bytes]:
-    """The manifest as JSON lines in id order, in pieces of some hundred KB."""
+    """Yield the manifest as JSON lines in id order, in pieces of some hundred KB."""
     encode = msgspec.json.Encoder().encode_lines
     samples = dataset.samples()
     while batch := list(islice(samples, _BATCH)):

@@ -1,8 +1,8 @@
-"""Announced orders of all jobs: what they say of coming reads, and the reads that prove or contradict them.
+"""Announced orders of all jobs, and the reads that confirm or contradict them.
 
 Implements upcoming.py for eviction and prefetching. Laws: no clock: the time is that of the latest call that
-brought one; an order of one job never changes what is known of another; whoever changes what was announced
-settles it (``begin``, any thread, ``finish``), until then the old order counts.
+brought one; an order of one job never changes the order of another; after a changed announcement the caller
+builds the new order (``begin``, any thread, ``finish``), and until then the old one counts.
 """
 
 import math
@@ -29,8 +29,8 @@ Dirty = Callable[[str, str], None]
 
 
 class OrderState(NamedTuple):
-    """What is shown of a job's order. ``epochs``: ids announced, by epoch, of those not over yet;
-    ``position``: where every rank of ``epoch`` is, about. ``lapsed``: it does not count now.
+    """The state of a job's order, for display. ``epochs``: ids announced for each epoch that is not over;
+    ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order does not count now.
     """
 
     epochs: dict[int, int]
@@ -47,7 +47,7 @@ class OrderState(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An order on its way: ``build.run`` is for any thread, its answer for ``finish``."""
+    """An order to be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
 
     job: Job
     book: Book | None
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
 
 
 class Orders:
-    """``dataset``: by name, of registered jobs. ``dirty``: told (kind, name) of what must survive."""
+    """Orders of all jobs. ``dataset``: by name. ``dirty``: called with (kind, name) of changed state."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Orders:
         self._restored: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self.on_lost: Callable[[str], None] = lambda _job: None
-        """Called with the name of a job that reads something else, or other parts of what it announced."""
+        """Called with the name of a job whose reads no longer match its order."""
         self.now_s = -math.inf
         self.abandoned: Sequence[Abandoned] = ()
         self._lapsed: set[str] = set()
 
-    # ------------------------------------------------------------------ what jobs announce
+    # ------------------------------------------------------------------ announcements
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Take in checked ids. Raises InvalidRequest, Conflict (also when the job was registered anew with
-        another dataset since the check); the order counts once it is settled.
+        """Store checked ids. Raises InvalidRequest, Conflict (also when the job was registered again with
+        another dataset since the check). They count once the order is built.
 
-        A job that announces an epoch from before the one it is in begins there again; so does one that was
-        started anew in the middle of one.
+        A job that announces an earlier epoch than its present one begins there again. So does a job that was
+        restarted within an epoch.
         """
         self._hear(now_s)
         job = self._jobs.get(new.job)
@@ -105,7 +105,7 @@ class Orders:
         self._unsettle(job.name, new.epoch if again else None)
 
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
-        """Forget what was announced. Raises UnknownName."""
+        """Forget the announcements of an epoch. Raises UnknownName."""
         self._hear(now_s)
         gone = self.announced.drop(self._jobs.get(job).name, epoch, rank)
         if not gone:
@@ -114,7 +114,7 @@ class Orders:
         self._unsettle(job, None)
 
     def end(self, job: str, rank: int) -> None:
-        """A rank says no more: what it announced is not coming."""
+        """Forget the announcements of an ended rank: it will not read them."""
         gone = self.announced.drop(job, rank=rank)
         if gone:
             self._gone(job, gone)
@@ -123,7 +123,7 @@ class Orders:
         self._changed()
 
     def forget(self, job: str) -> None:
-        """The job is gone."""
+        """Forget all about a deleted job."""
         self._gone(job, self.announced.drop(job))
         self._restored.discard(job)
         self._unsettled.pop(job, None)
@@ -134,7 +134,7 @@ class Orders:
             self._changed()
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
-        """A rank of a registered job finished ``position`` samples of an epoch: it is there, or further."""
+        """Move a registered job's order at least to the position that a rank reports."""
         self._hear(now_s)
         book = self._books.get(job)
         if book is not None:
@@ -149,7 +149,7 @@ class Orders:
     # ------------------------------------------------------------------ settling
 
     def begin(self, job: str) -> Prepared | None:
-        """What has to be built for a job; None: nothing. One at a time for a job."""
+        """Return the order to be built for a job, or None. At most one build at a time for each job."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)
@@ -174,7 +174,7 @@ class Orders:
         return Prepared(registered, book, build)
 
     def finish(self, prepared: Prepared, built: Built) -> None:
-        """Let an order that was built count, if its job is still there."""
+        """Put a built order to use, if its job is still there."""
         job, book = prepared.job, prepared.book
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
@@ -186,25 +186,25 @@ class Orders:
         self._changed()
 
     def give_up(self, prepared: Prepared) -> None:
-        """It could not be built: the order before goes on counting."""
+        """Keep the order before, because the new one could not be built."""
         if prepared.book is not None:
             prepared.book.give_up()
 
     def settle(self) -> None:
-        """Build everything here and now: for starts and tests."""
+        """Build all orders at once, in this thread: for starts and tests."""
         for job in list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())
 
-    # ------------------------------------------------------------------ what is read
+    # ------------------------------------------------------------------ reads
 
     @property
     def active(self) -> bool:
-        """Whether reads are to be noted."""
+        """True if reads must be noted."""
         return bool(self._books)
 
     def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
-        """A demand read that begins at byte ``offset`` of an object, before its page is ranked."""
+        """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked."""
         self._hear(now_s)
         for book, certain in self._readers(job, now_s):
             sample = book.lookup.find_one(object_hash, offset)
@@ -216,7 +216,7 @@ class Orders:
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
     ) -> None:
-        """Many demand reads, oldest first; all three of shape (k,)."""
+        """Note many demand reads, oldest first; all three of shape (k,)."""
         self._hear(now_s)
         codes: dict[JobContext | None, int] = {}
         of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
@@ -230,7 +230,7 @@ class Orders:
                     self._read_on(book)
 
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[Book, bool]]:
-        """Yield each book whose job may have made the read, and whether it named that job: a sign of life."""
+        """Yield each order whose job may have made the read, and whether the read is surely that job's."""
         if job is not None:
             book = self._books.get(job.job)
             if book is not None:
@@ -248,7 +248,7 @@ class Orders:
         self._dirty("positions", name)
         over = [epoch for epoch in book.sequence.epochs if epoch.stop <= book.floor]
         for epoch in over:
-            # No longer needed: the sequence has it, until the next one is built.
+            # Drop announcements of epochs that are over: the sequence holds them until the next build.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
         if (book.is_lost or book.is_to_be_cut) and name not in self._unsettled:
             self._unsettle(name, None)
@@ -284,10 +284,10 @@ class Orders:
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
-    # ------------------------------------------------------------------ what is shown
+    # ------------------------------------------------------------------ display
 
     def state(self, job: str) -> OrderState | None:
-        """Of a job that announced something."""
+        """Return the state of a job's order; None if it announced nothing."""
         book = self._books.get(job)
         if book is None:
             return None
@@ -317,32 +317,32 @@ class Orders:
         ]
 
     def states(self) -> dict[str, OrderState]:
-        """Of every job that announced something."""
+        """Return the state of every job that announced something."""
         return {name: state for name in self._books if (state := self.state(name)) is not None}
 
     # ------------------------------------------------------------------ durable state
 
     def position(self, job: str) -> Progress | None:
-        """Where a job is in its order."""
+        """Return the place of a job in its order."""
         state = self.state(job)
         if state is None or state.epoch is None or state.position is None:
             return None
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
-        """Take back what was stored; ``settle`` once all of it is there. Raises as ``put``."""
+        """Restore a stored announcement; call ``settle`` after the last one. Raises as ``put``."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
         self._restored.add(announcement.job)
 
     def resume(self, job: str, progress: Progress) -> None:
-        """Where the job was, for ``settle``."""
+        """Restore the place of a job, for the next build."""
         self._resumed[job] = progress
 
     # ------------------------------------------------------------------ inside
 
     def tick(self, now_s: float) -> None:
-        """Call now and then: silence is told by the time of the latest call. Jobs that only read are seen."""
+        """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
         self._hear(now_s)
         for book in self._books.values():
             book.job.seen_s = max(book.job.seen_s, book.liveness.last_s)
@@ -372,11 +372,11 @@ class Orders:
 
 
 def order_name(job: str, epoch: int, rank: int) -> str:
-    """Under which durable state one rank's order of an epoch is kept."""
+    """Return the name under which the durable state keeps one rank's order of an epoch."""
     return f"{job}/{epoch}/{rank}"
 
 
 def order_of(name: str) -> tuple[str, int, int]:
-    """What ``order_name`` named. Raises ValueError."""
+    """Return (job, epoch, rank) of an ``order_name``. Raises ValueError."""
     job, epoch, rank = name.rsplit("/", 2)
     return job, int(epoch), int(rank)

@@ -1,7 +1,7 @@
 """The rate at which a job reads.
 
-Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; a rate that cannot be
-told yet is nan, never a guess. Whether the job still reads at all is for liveness.py to say.
+Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; an unmeasured rate is
+nan, never a guess. Liveness.py decides if the job still reads at all.
 """
 
 import math
@@ -13,7 +13,7 @@ _PAUSE_GAPS = 8
 
 
 class Pace:
-    """Reads of one job over time; ``now_s``: when it was announced."""
+    """Reads of one job over time; ``now_s``: the time of its announcement."""
 
     def __init__(self, now_s: float) -> None:
         self.last_s = now_s
@@ -24,18 +24,18 @@ class Pace:
 
     @property
     def rate_per_s(self) -> float:
-        """Samples a second while it reads; nan until measured."""
+        """Samples a second while the job reads; nan until measured."""
         return self._reads / self._busy_s if self._busy_s >= _SHORTEST_S else math.nan
 
     def note(self, reads: int, now_s: float) -> None:
-        """So many reads since the last note."""
+        """Add ``reads`` made since the last note."""
         gap_s = now_s - self.last_s
         self.last_s = max(now_s, self.last_s)
         if not self._began:
             self._began = True
             return
         if gap_s > max(_PAUSE_S, _PAUSE_GAPS * self._gap_s):
-            # One longer gap makes the next one less of a pause: a job that became slow is measured so.
+            # A longer gap raises the limit for the next one: so a job that became slow is measured as slow.
             self._gap_s = max(2 * self._gap_s, gap_s / (2 * _PAUSE_GAPS))
             return
         if gap_s > 0:

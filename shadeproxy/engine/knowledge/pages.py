@@ -1,9 +1,9 @@
-"""Which samples lie in which page of an object: what a page is worth, and when it is next read, follow.
+"""Index of the samples in each page of an object. The weight and the next use of a page follow from it.
 
-Law: a PageIndex never changes after it is made, so any thread may read it. It works on columns: a million
-samples are indexed in half a second (call ``of`` on a pool), and 1,024 pages are found in some 50 us.
-A *unit* is a page that a sample needs, or what is not further divided: one object for samples that are whole
-objects (nobody told how long it is), or that are too long for the index.
+Law: a PageIndex never changes, so any thread may read it. It works on columns: a million samples are indexed
+in half a second (call ``of`` on a pool), and 1,024 pages are found in some 50 us. A *unit* is a page that a
+sample needs. A whole object is one unit when its samples are whole objects (their length is not known) or too
+long for the index.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 
 PAGE_SIZE_BYTES = 4 << 20
-"""What ``cache.page_size`` is by default."""
+"""Default of ``cache.page_size``."""
 
 _ANY = (1 << 32) - 1
 """Page number of a unit that stands for every page of its object."""
@@ -29,9 +29,9 @@ class PageIndex:
     """Units in order of (group, page number); groups are those of ``datasets.Groups``.
 
     starts: i64[u + 1], members: u32[p]: the samples of unit i are ``members[starts[i]:starts[i + 1]]``,
-    ascending. beside: i64[u], the unit that stands for all pages of the same object, whose samples need
-    this page too; -1 where there is none; None when there is none anywhere. first, spans: u32[n]: sample i
-    is a member of ``spans[i]`` units from ``first[i]`` on (of none when it is empty).
+    ascending. beside: i64[u], the unit that stands for all pages of the same object, whose samples need this
+    page too; -1 where there is none; None when there is none anywhere. first, spans: u32[n]: sample i is a
+    member of ``spans[i]`` units from ``first[i]`` on (of none when it is empty).
     """
 
     starts: Ids
@@ -46,8 +46,8 @@ class PageIndex:
     def of(cls, group_of: Ids, group_count: int, offset: Ids, length: Ids, page_size: int) -> Self:
         """Index samples by object (``group_of``: i64[n]) and place (bytes; a negative length: the whole).
 
-        Samples that lie in very many pages together (more than 8 for each sample) are counted to every page
-        of their object, the longest first: the index stays in proportion to the manifest.
+        When samples lie in very many pages together (more than 8 for each sample), the longest count for
+        every page of their object: so the index stays in proportion to the manifest.
         """
         first_page = np.where(length > 0, offset // page_size, _ANY)
         last_page = np.where(length > 0, (offset + length - 1) // page_size, _ANY)
@@ -82,13 +82,13 @@ class PageIndex:
         return len(self._keys)
 
     def find(self, groups: Ids, numbers: NDArray[np.uint32]) -> Ids:
-        """Unit of page ``numbers[i]`` of the object ``groups[i]``; -1 where no sample needs it, or no object
-        is (group -1): i64[k].
+        """Return the unit of page ``numbers[i]`` of the object ``groups[i]``: i64[k]. -1 where no sample
+        needs the page, or there is no object (group -1).
         """
         known = groups >= 0
         begin, end = self._group_starts[groups * known], self._group_starts[groups * known + 1]
         keys = _key(groups * known, numbers.astype(np.int64))
-        # Where samples leave no page out, a page's number says where it is.
+        # Without gaps between samples, the page number gives the place.
         places = begin + numbers
         found = known & (places < end)
         found[found] = self._keys[places[found]] == keys[found]
@@ -106,9 +106,9 @@ class PageIndex:
         return np.where(found, places, -1)
 
     def units_of(self, samples: Ids) -> tuple[Ids, Ids]:
-        """The units that each sample lies in, and which of ``samples`` (a position) each is of: i64[m] both.
+        """Return each sample's units, and for each unit its sample's position in ``samples``: i64[m] both.
 
-        In the order of ``samples``, and of the pages of each.
+        They are in the order of ``samples``, and of the pages of each.
         """
         spans = self.spans[samples].astype(np.int64)
         owner = np.repeat(np.arange(len(samples)), spans)
@@ -116,9 +116,9 @@ class PageIndex:
         return self.first[samples].astype(np.int64)[owner] + within, owner
 
     def inside(self, units: Ids) -> NDArray[np.bool_]:
-        """Which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""
+        """Return which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""
         present = np.zeros(len(self) + 1, dtype=np.bool_)
-        present[units] = True  # -1 is the spare place at the end.
+        present[units] = True  # -1 is the spare place at the end
         if self.beside is not None:
             present[self.beside[units[units >= 0]]] = True
         sums = np.append(0, np.cumsum(present[:-1]))
@@ -126,7 +126,7 @@ class PageIndex:
         return np.equal(found, self.spans)
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
-        """The samples of one unit, ascending; not those of the unit beside it."""
+        """Return the samples of one unit, ascending, without those of the unit beside it."""
         return self.members[self.starts[unit] : self.starts[unit + 1]]
 
 
@@ -135,12 +135,12 @@ def _key(groups: Ids, numbers: Ids) -> NDArray[np.uint64]:
 
 
 def _most_pages(spans: Ids) -> int:
-    """The longest samples that fit: in pages."""
+    """Return the length in pages of the longest samples that the index has room for."""
     room = _PAIRS_PER_SAMPLE * len(spans) + _SPARE_PAIRS
     if spans.sum() <= room:
         return _ANY
     ordered = np.sort(spans)
-    # Of equally long samples all fit or none.
+    # Samples of equal length all fit, or none does.
     fitting = int(np.searchsorted(np.cumsum(ordered), room, side="right"))
     return int(ordered[fitting]) - 1
 

@@ -1,11 +1,11 @@
-"""Names of objects as scores write them."""
+"""Names of objects in scores: "bucket/key"."""
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import ObjectRef
 
 
 def ref_of(path: str, namespace: str) -> ObjectRef:
-    """The object that ``path``, "bucket/key", names. Raises InvalidRequest."""
+    """Return the object named by ``path``, "bucket/key". Raises InvalidRequest."""
     bucket, slash, key = path.partition("/")
     if not bucket or not slash or not key:
         raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')

@@ -1,8 +1,8 @@
 """Importance scores: for each job one f32 column over the samples of its dataset, nan where unknown.
 
-Laws: a batch is checked whole before its first score is written; scores are finite and >= 0 (losses and
-rank weights are; a negative weight has no place in an eviction order); what others see are weights,
-normalised so that the mean of a job's known scores is 1. Source: SHADE (FAST'23), section 4.
+Laws: a batch is checked whole before its first score is written; scores are finite and >= 0 (losses and rank
+weights are; eviction cannot use a negative weight); callers get weights, normalised so that the mean of a
+job's known scores is 1. Source: SHADE (FAST'23), section 4.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ Scores = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 MAX_SCORES = 1 << 18
-"""Scores in one call: more would hold the event loop for over 10 ms."""
+"""Maximum scores in one call: more would block the event loop for over 10 ms."""
 
 _CANCELLED = 1e-6
 
@@ -24,14 +24,13 @@ _CANCELLED = 1e-6
 class ScoreColumn:
     """The scores of one job over ``count`` samples.
 
-    ``groups`` and ``pages``: those of its Dataset; None when samples are numbered as they come, each an
-    object.
+    ``groups`` and ``pages``: those of its Dataset; None when each sample is an object, numbered as it came.
     """
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
         self.values: Scores = np.full(count, np.nan, dtype=np.float32)
         self.of_run = np.zeros(count, dtype=np.bool_)
-        """Which samples were scored since the present run began."""
+        """Samples scored since the present run began: bool[n]."""
         self.known = 0
         self._groups = groups
         self._pages = None if pages is None else _PageSums(pages)
@@ -43,14 +42,14 @@ class ScoreColumn:
         return self._total / self.known if self.known else float("nan")
 
     def copy(self, count: int, *, of_run: bool) -> Scores:
-        """The first ``count`` scores; ``of_run``: those of the present run alone."""
+        """Return the first ``count`` scores; ``of_run``: only those of the present run."""
         scores = self.values[:count].copy()
         if of_run:
             scores[~self.of_run[:count]] = np.nan
         return scores
 
     def grow(self, count: int) -> None:
-        """Make room for samples up to ``count``, their scores unknown."""
+        """Make room for samples up to ``count``, with unknown scores."""
         if count > len(self.values):
             room = np.full(max(count, 2 * len(self.values)), np.nan, dtype=np.float32)
             room[: len(self.values)] = self.values
@@ -58,8 +57,8 @@ class ScoreColumn:
             self.values = room
 
     def set(self, ids: Ids, scores: Scores) -> None:
-        """Write scores that were checked; of an id that occurs twice the last one counts."""
-        # Last writer wins in a scatter, so what a sample of ranks reads back is each id's last place.
+        """Write checked scores; of an id that occurs twice the last score counts."""
+        # The last writer wins in a scatter: reading back the ranks of ids gives the last place of each.
         last = np.empty(len(self.values), dtype=np.uint32)
         rank = np.arange(len(ids), dtype=np.uint32)
         last[ids] = rank
@@ -73,44 +72,44 @@ class ScoreColumn:
         self.known += len(ids) - int(np.count_nonzero(was_known))
         self._total += float(np.sum(scores, dtype=np.float64)) - removed
         if self._total < removed * _CANCELLED:
-            # A giant left the sum and took the small ones' digits with it.
+            # Removing a huge score left only rounding errors of the small ones in the sum.
             self._recount()
         elif self._pages is not None:
             self._pages.change(ids, scores, old)
 
     def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
-        """Take over a stored column."""
+        """Replace the column by a stored one."""
         self.values = values.astype(np.float32)
         self.of_run = np.ones(len(values), dtype=np.bool_) if of_run is None else of_run.copy()
         self.known = int(np.count_nonzero(~np.isnan(values)))
         self._recount()
 
     def weights(self, ids: Ids) -> Weights:
-        """Weight of each sample: f64[k], nan where unknown or where the id is -1."""
+        """Return the weight of each sample: f64[k], nan where unknown or where the id is -1."""
         if not self.known:
             return np.full(len(ids), np.nan)
         found = np.where(ids < 0, np.nan, self.values[ids]).astype(np.float64)
-        # All scores zero: they say nothing, so each weighs the mean.
+        # If all scores are zero, they say nothing, and each sample gets the mean weight.
         return found / self.mean if self._total > 0 else found + 1.0
 
     def unit_weights(self, units: Ids) -> Weights:
-        """Weight of each unit of the dataset: f64[k], nan where all of it is unknown, or the unit is -1.
+        """Return the weight of each unit: f64[k], nan where all its samples are unknown, or the unit is -1.
 
-        A page weighs what its samples weigh together, an unknown one the mean: it is read whenever one of
-        them is drawn, so that is how often it will be asked for beside others.
+        The weight of a page is the sum over its samples, with the mean for unknown ones. A page is read
+        whenever one of its samples is drawn, so the sum says how often that is, compared with other pages.
         """
         if self._groups is None:
             return self.weights(units)
         if self._pages is None:
-            # u32 has no -1: widen before the strangers are marked.
+            # A u32 cannot hold -1: widen before unknown ones are marked.
             samples = self._groups.members[units].astype(np.int64)
             return self.weights(np.where(units < 0, -1, samples))
         if not self.known:
             return np.full(len(units), np.nan)
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
-        # One unknown sample is for the policy to judge, as where samples are objects; of many it would only
-        # see one.
+        # A page with one unknown sample is left to the policy, like an unknown object. With many unknown
+        # samples the policy would take the page for a single one.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def _recount(self) -> None:
@@ -120,7 +119,7 @@ class ScoreColumn:
 
 
 class _PageSums:
-    """Of each unit the sum of its samples' known scores, and how many are known."""
+    """For each unit the sum of its known scores, and the number of known ones."""
 
     def __init__(self, pages: PageIndex) -> None:
         self._pages = pages
@@ -129,9 +128,9 @@ class _PageSums:
         self._known = np.zeros(len(pages), dtype=np.int64)
 
     def change(self, ids: Ids, scores: Scores, old: Scores) -> None:
-        """Scores of ``ids``, each there once, were ``old`` (nan: unknown) and are ``scores``.
+        """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``.
 
-        Differences of f64 lose nothing that shows beside the mean, while no giant leaves the column.
+        Differences in f64 lose nothing noticeable beside the mean, as long as no huge score is removed.
         """
         units, owner = self._pages.units_of(ids)
         unknown = np.isnan(old)
@@ -140,14 +139,14 @@ class _PageSums:
         np.add.at(self._known, units, unknown[owner].astype(np.int64))
 
     def recount(self, values: Scores) -> None:
-        """Take the whole column anew."""
+        """Compute all sums again from the whole column."""
         if len(self._pages):
             column, begins = values[self._pages.members], self._pages.starts[:-1]
             self._totals = np.add.reduceat(np.nan_to_num(column, nan=0.0).astype(np.float64), begins)
             self._known = np.add.reduceat(~np.isnan(column), begins, dtype=np.int64)
 
     def look(self, units: Ids) -> tuple[Weights, Weights, Weights]:
-        """Sum of the known scores, their number, and the number of samples; zeros for unit -1."""
+        """Return the sum of the known scores, their number, and the number of samples; zeros for unit -1."""
         columns = (self._totals, self._known, self._counts)
         own = [np.where(units < 0, 0.0, column[units]) for column in columns]
         if self._pages.beside is not None:
@@ -161,7 +160,7 @@ class _PageSums:
 
 
 def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what: str) -> Scores:
-    """``scores`` as f32[count]. Raises InvalidRequest that names the first bad one."""
+    """Return ``scores`` as f32[count]. Raises InvalidRequest naming the first bad one."""
     if len(scores) != count:
         raise InvalidRequest(
             f"{count} {what} but {len(scores)} scores", hint=f"send one score for each of the {what}"
@@ -182,7 +181,7 @@ def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what
 
 
 def check_ids(ids: list[int] | NDArray[np.integer], count: int, *, dataset: str) -> Ids:
-    """``ids`` as i64[k]. Raises InvalidRequest that names the first one outside 0 .. count-1."""
+    """Return ``ids`` as i64[k]. Raises InvalidRequest naming the first one outside 0 .. count-1."""
     column = np.asarray(ids).astype(np.int64) if len(ids) else np.empty(0, dtype=np.int64)
     bad = np.flatnonzero((column < 0) | (column >= count))
     if len(bad):

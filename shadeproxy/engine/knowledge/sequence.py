@@ -1,8 +1,8 @@
-"""Announced orders of one job as one sequence: every announced epoch in turn, its ranks dealt like cards.
+"""Announced orders of one job as one sequence: epoch after epoch, with the ids of its ranks interleaved.
 
-Laws: pure functions and columns that never change, so all of it may be made on any thread. Ranks train in
-lock step, so position p of every rank comes before position p + 1 of any; a *place* is an index into the
-sequence. Equal ids are linked forwards: that is all that eviction needs to know what is read next.
+Laws: functions are pure and columns never change, so any thread may make them. Ranks train in lock step, so
+position p of every rank comes before position p + 1 of any; a *place* is an index into the sequence. Each
+place links to the next place of the same id: eviction needs no more to know the next read.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ OrderIds = NDArray[np.uint32]
 Places = NDArray[np.int32]
 
 NEVER = (1 << 31) - 1
-"""The place of what is not announced."""
+"""The place of an id that is not announced."""
 
 _MOST = 0.6
 
@@ -26,7 +26,7 @@ Parts = Mapping[int, Mapping[int, OrderIds]]
 
 
 class Epoch(NamedTuple):
-    """An announced epoch: its ranks, how many ids of each, its first place, and how many different ids."""
+    """An announced epoch: its ranks, the number of ids of each, its first place, and its distinct ids."""
 
     number: int
     ranks: tuple[int, ...]
@@ -39,14 +39,14 @@ class Epoch(NamedTuple):
         return self.start + sum(self.lengths)
 
     def place(self, position: int) -> int:
-        """The first place that is at ``position`` or later on every rank."""
+        """Return the first place that is at ``position`` or later on every rank."""
         return self.start + sum(min(length, position) for length in self.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderSequence:
-    """ids: u32[m] by place; of samples that are the same bytes the first. next: i32[m], the next place of the
-    same id, or NEVER.
+    """Columns of a sequence. ids: u32[m] by place; the first id stands for samples with the same bytes.
+    next: i32[m], the next place of the same id, or NEVER.
     """
 
     ids: OrderIds
@@ -54,17 +54,17 @@ class OrderSequence:
     epochs: tuple[Epoch, ...]
 
     def epoch_at(self, place: int) -> Epoch | None:
-        """The epoch that a place is in, or the last one; None of an empty sequence."""
+        """Return the epoch that a place is in, or the last one; None for an empty sequence."""
         return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
 
     def find(self, number: int) -> Epoch | None:
-        """The epoch of that number."""
+        """Return the epoch of that number."""
         return next((epoch for epoch in self.epochs if epoch.number == number), None)
 
 
 def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSequence:
-    """The sequence of what was announced, over ids below ``count``. ``canonical``: u32[count], None: each its
-    own. 1.28 M ids take about 50 ms, and with many repeats 150.
+    """Return the sequence of announced ids, each below ``count``. ``canonical``: u32[count], the id that
+    stands for each; None: each for itself. 1.28 M ids take about 50 ms, and with many repeats 150.
     """
     epochs: list[Epoch] = []
     merged: list[OrderIds] = []
@@ -85,7 +85,7 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
 
 
 def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
-    """What of ``new`` is over, where ``done`` says it of ``old``: the same id at the same place of a rank."""
+    """Return which places of ``new`` are over: those with the same id and rank position as in ``old``."""
     carried = np.zeros(len(new.ids), dtype=np.bool_)
     for epoch in new.epochs:
         before = old.find(epoch.number)
@@ -103,7 +103,7 @@ def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> ND
 
 
 def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
-    """Where in ``new`` the reading is that was at ``place`` of ``old``."""
+    """Return the place in ``new`` of a job that was at ``place`` of ``old``."""
     at = old.epoch_at(place)
     if at is None:
         return 0
@@ -114,7 +114,7 @@ def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
 
 
 def position_of(epoch: Epoch, place: int) -> int:
-    """How far every rank of ``epoch`` is when reading is at ``place``."""
+    """Return the position that every rank of ``epoch`` has reached when the job is at ``place``."""
     left = max(place - epoch.start, 0)
     position = 0
     ends = sorted(epoch.lengths)
@@ -128,17 +128,17 @@ def position_of(epoch: Epoch, place: int) -> int:
 
 
 def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:
-    """The places of ``ids``, of which most are, within some ``width`` of the sequence; none when there is no
-    such stretch. ``count``: ids are below it.
+    """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; none if it
+    holds too few. ``count``: ids are below it.
 
-    Most: well above the share that lies within any stretch by chance, where epochs are short.
+    Enough is well above the share that any stretch holds by chance, which is high where epochs are short.
     """
     wanted = np.zeros(count, dtype=np.bool_)
     wanted[ids] = True
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # Of each place how many follow within the width: repeats of an id are few in so short a stretch.
+    # Number of places within the width after each one; so short a stretch hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]
@@ -149,7 +149,7 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
 
 
 def deal(lengths: Many[int]) -> list[slice | NDArray[np.int64]]:
-    """For each rank, where its ids come in the epoch."""
+    """Return for each rank the places of its ids in the epoch."""
     if len(set(lengths)) <= 1:
         return [slice(rank, None, len(lengths)) for rank in range(len(lengths))]
     order = _order(lengths)
@@ -168,13 +168,13 @@ def _merge(columns: Many[OrderIds]) -> OrderIds:
 
 
 def _order(lengths: Many[int]) -> NDArray[np.int64]:
-    """Ranks one after another -> position by position."""
+    """Return the order that turns ranks one after another into position by position."""
     positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
     return _stable_order(positions)
 
 
 def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[int]]:
-    """The next place of each, and how many different ids each epoch has."""
+    """Return the next place of each, and the number of distinct ids of each epoch."""
     distinct: list[int] = []
     head = np.full(count, NEVER, dtype=np.int32)
     links = np.empty(len(ids), dtype=np.int32)
@@ -182,7 +182,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
         mine = ids[epoch.start : epoch.stop]
         places = np.arange(epoch.start, epoch.stop, dtype=np.int32)
         link = head[mine]
-        # Of equal ids the last assignment stays, which is the first place.
+        # With equal ids the last assignment stays, here the first place.
         head[mine[::-1]] = places[::-1]
         distinct.append(int(np.count_nonzero(head[mine] == places)))
         if distinct[-1] < len(mine):
@@ -194,7 +194,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
 
 
 def _stable_order(values: OrderIds) -> NDArray[np.int64]:
-    """As a stable argsort, in a third of the time: numpy sorts 16 bits by radix."""
+    """Sort as a stable argsort, in a third of the time: numpy sorts 16 bits by radix."""
     order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
     high = (values >> 16).astype(np.uint16)
     if not high.any():

@@ -1,7 +1,7 @@
-"""Reads of one job that were not announced about where it is: by them it is sought elsewhere in its order.
+"""Unannounced reads: reads of one job that its order does not have near the job's place.
 
-Law: the more often it was sought in vain the later it is sought again, so a false order costs
-next to nothing.
+They serve to find the job elsewhere in its order. Law: each search in vain delays the next one, so a false
+order costs next to nothing.
 """
 
 from collections import deque
@@ -20,22 +20,22 @@ _LEAST_EPOCHS = 3  # of the places looked at: in a shorter epoch chance would do
 
 
 class Strays:
-    """The latest of them."""
+    """The latest unannounced reads of a job."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=_KEPT)
         self._seek_at = _KEPT
 
     def note(self, samples: Iterable[int]) -> None:
-        """Read, and not announced."""
+        """Add samples that were read without having been announced."""
         self._latest.extend(samples)
 
     def are_many(self, truth: Truth) -> bool:
-        """Whether the job may be somewhere else in its order."""
+        """Return whether the job may be somewhere else in its order."""
         return not truth.believed and truth.surprises >= self._seek_at
 
     def take(self, truth: Truth, most: int) -> Ids:
-        """What to seek, ``most`` of them; the next time is when there were twice as many."""
+        """Return at most ``most`` of the latest; the next search waits for twice as many."""
         self._seek_at = 2 * truth.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 
@@ -54,6 +54,6 @@ class Strays:
         return latest[first] if np.count_nonzero(first) >= _FIRST_READS - _MOST_OTHERS else None
 
     def found(self, truth: Truth) -> None:
-        """The job was found by them."""
+        """Forget the reads, which have served to find the job."""
         self._latest.clear()
         self._seek_at = truth.surprises + _KEPT

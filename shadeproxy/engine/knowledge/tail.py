@@ -1,7 +1,7 @@
-"""The position at which a job stops reading its epochs, though its orders go on: a loop with a step limit.
+"""The position at which a job stops reading each epoch, although its orders go on: a loop with a step limit.
 
-Law: only a job that left a part of an epoch unread for the next one is cut, and one that reads on beyond the
-cut has all of its order back. Positions are those of ranks, which train in lock step.
+Law: an order is cut only after the job left the rest of an epoch unread, and restored in full when the job
+reads beyond the cut. Positions are those of ranks, which train in lock step.
 """
 
 from shadeproxy.engine.knowledge.sequence import Epoch, OrderIds, Parts, position_of
@@ -20,13 +20,13 @@ class Tail:
         self.stops_at: int | None = None
 
     def left(self, epoch: Epoch, place: int) -> None:
-        """The job has left ``epoch`` at ``place`` for a later one."""
+        """Note that the job has left ``epoch`` at ``place`` for a later one."""
         position = position_of(epoch, place)
         if position >= _LEAST_READ:
             self.stops_at = position
 
     def read_to(self, epoch: Epoch, place: int) -> None:
-        """The job is at ``place`` of ``epoch``."""
+        """Note that the job is at ``place`` of ``epoch``; drop the cut when that is beyond it."""
         if (
             self.stops_at is not None
             and position_of(epoch, place) > self.stops_at + _margin(self.stops_at) // 2

@@ -1,8 +1,8 @@
-"""Whether a job reads what it announced: an order that reads contradict is not used.
+"""Accuracy of an order: an order that reads contradict is not used.
 
-Law: two shares decide, over about the last thousand reads: of its reads, how many were announced near where
-it is; of what it has passed, how much it read. Either below a half, and the order counts for nothing until
-both are well above again. 5 % missing and a loader that reads far ahead stay far from that.
+Law: two shares over about the last thousand reads decide: how many reads were announced near the job's place,
+and how many of the places it passed it had read. When either falls below a half, the order counts for nothing
+until both are well above again. 5 % missing and a loader that reads far ahead stay far from that.
 """
 
 _HALF_LIFE = 1024.0
@@ -13,7 +13,7 @@ _PROVEN = 32
 
 
 class Share:
-    """How many of the latest events were good ones."""
+    """The share of good events among the latest ones."""
 
     def __init__(self) -> None:
         self._good = 0.0
@@ -25,15 +25,15 @@ class Share:
         self._all = self._all * kept + good + bad
 
     def is_above(self, share: float) -> bool:
-        """Whether it is, or too little is known."""
+        """Return whether the share is above ``share``, or too little is known."""
         return self._all < _ENOUGH or self._good >= share * self._all
 
 
 class Truth:
-    """What the reads of one job say of its order.
+    """The accuracy of one job's order.
 
     ``found``: reads that were announced near where the job was; ``surprises``: reads that were not;
-    ``missed``: announced samples that were passed unread. All since the proxy heard of the order.
+    ``missed``: announced samples that were passed unread. All since the first build of the order.
     """
 
     def __init__(self) -> None:
@@ -45,24 +45,24 @@ class Truth:
 
     @property
     def proven(self) -> bool:
-        """Whether reads have confirmed the order: until then it may not displace anything."""
+        """True if reads have confirmed the order. Until then it may not displace any page."""
         return self.believed and self.found - self._found_before >= _PROVEN
 
     def heard(self, found: int, surprises: int) -> None:
-        """So many reads were announced, and so many were not."""
+        """Count reads that were announced, and reads that were not."""
         self.found += found
         self.surprises += surprises
         self._reads.note(found, surprises)
         self._judge()
 
     def passed(self, read: int, missed: int) -> None:
-        """So many announced samples were passed, read or not."""
+        """Count announced samples that the job passed, read or not."""
         self.missed += missed
         self._passed.note(read, missed)
         self._judge()
 
     def forget(self) -> None:
-        """Another order: what the shares say is of the old one."""
+        """Start the shares again for another order."""
         self._reads, self._passed = Share(), Share()
         self._found_before = self.found
         self.believed = True

@@ -1,9 +1,9 @@
-"""A manifest body as it arrives: unpacked if it is gzip, cut into lines, given to the builder.
+"""Reader of a manifest body as it arrives: unpacks gzip, splits lines, feeds the builder.
 
-Laws: recognises gzip by its magic number (JSON lines never start with it), so it does not matter which
-header announced it or who unpacked it before; counts bytes and lines while it unpacks, a piece at a time, and
-refuses what takes more work or memory than its own length explains, so a small body cannot become a big one.
-CPU-bound: call on a pool; it ends soon after it was cancelled (core/workpool.py).
+Laws: it recognises gzip by its magic number (JSON lines never start with it), whatever the headers say. It
+counts bytes and lines while it unpacks, a piece at a time, and refuses a body that takes far more work or
+memory than its own length, so a small body cannot become a big one. CPU-bound: call on a pool; it stops soon
+after its cancellation (core/workpool.py).
 """
 
 import zlib
@@ -16,10 +16,10 @@ from shadeproxy.engine.knowledge.manifest import ManifestBuilder
 MAX_BYTES = 1 << 34
 MAX_LINE_BYTES = 16 * 1024
 MAX_EMPTY_LINES = 1 << 16
-# Of manifests with one long prefix gzip -9 makes a 44th, and leaves 2.4 bytes of a line.
+# Gzip -9 shrinks manifests with one long prefix to a 44th, 2.4 bytes a line.
 MAX_RATIO = 64
 FREE_BYTES = 1 << 20
-"""Unpacked bytes, and lines, that need no explanation."""
+"""Unpacked bytes that any body may have, whatever its packed length."""
 _FREE_LINES = 1 << 14
 _PIECE_BYTES = 1 << 16
 _PACKED_PIECE_BYTES = 1 << 14
@@ -29,7 +29,7 @@ _ADVICE = "send it unpacked, split the dataset, or let the proxy list it: {bucke
 
 
 class ManifestReader:
-    """Feeds a ManifestBuilder. ``feed`` in order, then ``finish`` once."""
+    """Feeds a ManifestBuilder. Call ``feed`` in order, then ``finish`` once."""
 
     def __init__(self, builder: ManifestBuilder, *, max_bytes: int = MAX_BYTES) -> None:
         self._builder = builder
@@ -62,7 +62,7 @@ class ManifestReader:
                 self._unpack(piece)
 
     def finish(self) -> Dataset:
-        """The dataset. Raises as ``feed`` does, and when a gzip body is cut short."""
+        """Return the dataset. Raises as ``feed`` does, and when a gzip body is cut short."""
         if not self._started:
             self._split(self._head)
         if self._gzip is not None and not self._gzip.eof:

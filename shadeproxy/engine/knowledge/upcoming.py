@@ -1,8 +1,8 @@
-"""The seams around announced orders: what eviction asks, what prefetching asks, and what they are told of.
+"""Ports around announced orders: questions of eviction and prefetching, and reports of reads.
 
-All sides live on the event loop and ask plain questions; answers describe this moment only. Whoever answers
-guarantees: a sample that was read since its announcement is not named again for that occurrence; an order
-that reads have contradicted is not used; nothing here waits.
+All sides run on the event loop, and no call waits; answers describe this moment only. Implementations
+guarantee: a sample that was read since its announcement is not named again for that occurrence; an order that
+reads have contradicted is not used.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,49 +20,49 @@ from shadeproxy.policy.base import Column
 class NextUses(Protocol):
     """Next uses, for eviction.
 
-    ``abandoned``: data sets of jobs that are gone; empty nearly always.
+    ``abandoned``: datasets of jobs that are gone; nearly always empty.
     """
 
     @property
     def abandoned(self) -> Sequence[Abandoned]: ...
 
     def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
-        """Seconds until the earliest announced read of each page, over all jobs that still speak: f64[k].
+        """Return the seconds until the earliest announced read of each page, over all live jobs: f64[k].
 
-        ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. inf where none is announced;
-        0 where it is due. A job's seconds are divided by its weight. Orders that no read has confirmed yet
-        are left out.
+        ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. inf where none is announced; 0
+        where it is due. A job's seconds are divided by its weight. Orders that no read has confirmed yet are
+        left out.
         """
         ...
 
 
 class NotesReads(Protocol):
-    """Who is told of demand reads, so that what was read is not named again."""
+    """A receiver of demand reads, so that samples that were read are not named again."""
 
     @property
     def active(self) -> bool:
-        """Whether it wants to be told."""
+        """True if reads must be reported."""
         ...
 
     def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
-        """A demand read that begins at byte ``offset`` of an object, told before its page is ranked.
+        """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked.
 
-        ``job``: whose the reader said it is.
+        ``job``: the job that the reader named.
         """
         ...
 
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
     ) -> None:
-        """Many demand reads, oldest first; all three of shape (k,)."""
+        """Note many demand reads, oldest first; all three of shape (k,)."""
         ...
 
 
 class Outlook(NamedTuple):
-    """One job that still speaks, and whose announced order is believed.
+    """A live job whose announced order is believed.
 
-    ``rate_per_s``: samples a second, over the ranks that were announced here; nan until measured.
-    ``left``: announced samples yet to be read, over all epochs.
+    ``rate_per_s``: samples a second, over the ranks that were announced here; nan until measured. ``left``:
+    announced samples yet to be read, over all epochs.
     """
 
     job: str
@@ -71,20 +71,20 @@ class Outlook(NamedTuple):
 
 
 class Upcoming(Protocol):
-    """What prefetching asks."""
+    """Upcoming reads, for prefetching."""
 
     def outlooks(self) -> list[Outlook]:
-        """Every such job with an order."""
+        """Return the outlook of every live job whose order is believed."""
         ...
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
-        """Ids of the announced samples yet to be read, soonest first: at most ``count`` of them after the
-        first ``skip``. Empty when the job or its order is gone.
+        """Return ids of the announced samples yet to be read, soonest first: at most ``count`` of them
+        after the first ``skip``. Empty when the job or its order is gone.
         """
         ...
 
     def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
-        """Where the samples are; empty when the job is gone."""
+        """Return the samples' objects and places; empty when the job is gone."""
         ...
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class Upcoming(Protocol):
 
 
 class NothingAnnounced:
-    """Implements ``NextUses`` and ``NotesReads`` for who has no orders."""
+    """Implements ``NextUses`` and ``NotesReads`` without any order."""
 
     active = False
     abandoned: Sequence[Abandoned] = ()
