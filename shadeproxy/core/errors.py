@@ -231,8 +231,8 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers at ``url``, where the command line asked. ``reason``: the cause, "" where the
-    message alone says it.
+    """No control listener answers at ``url``, where the command line asked. ``reason``: the cause, "" where
+    the message alone says it.
     """
 
     def __init__(self, message: str, *, url: str = "", reason: str = "") -> None:
