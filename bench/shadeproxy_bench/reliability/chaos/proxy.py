@@ -1,5 +1,6 @@
 """``shadeproxy serve`` on faulty media: the product as it is, started with other calls by
-which its segments are read and written. SIGUSR1 ends all faults."""
+which its segments are read and written. SIGUSR1 ends all faults.
+"""
 
 import argparse
 import signal
