@@ -7,7 +7,7 @@ module of the last install is still there; the proxy then runs as if nothing had
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from aiohttp import web
 
@@ -55,7 +55,7 @@ def compiled_hits(
     engine: ReadsNow,
     own: Hits,
     *,
-    otherwise: Callable[[bytes, Sender], Asked | bool | None],
+    otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
 ) -> "CompiledHits | None":
     """``own``: of ``engine``, in this process. ``otherwise``: asked only where what ``memory`` knows is no
     answer. None: nothing is compiled.

@@ -6,7 +6,7 @@ and what is known is remembered (known.py). What it cannot answer it leaves unto
 nothing counted.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import Asked, Call, with_own
@@ -20,15 +20,19 @@ from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, rend
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.pace import Pace
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.hits import Hits
 
-Outcome = Asked | bool | None
+Outcome = Asked | bool | Literal["later"] | None
 """True: written, and the connection goes on; False: written, and it ends. Asked: for a task, because it takes
-waiting. None: for aiohttp. In the last two cases nothing happened."""
+waiting. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three cases nothing
+happened."""
+
+LATER: Literal["later"] = "later"
 
 
 class Found(NamedTuple):
@@ -42,7 +46,8 @@ class Found(NamedTuple):
 class FastLane:
     """One for all connections of a listener. ``remembers`` False: every request is looked at anew, which
     is needed where each one must be reported. ``own``: of an engine in this process, which the compiled form
-    can then answer.
+    can then answer. ``pace``: how many requests that are no known hits are looked at in one turn of the loop;
+    None: as many as come.
     """
 
     def __init__(
@@ -54,12 +59,14 @@ class FastLane:
         jobs: JobObserver,
         remembers: bool = True,
         own: Hits | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._engine = engine
         self._handler = handler
         self._now_s = clock.now_s
         self._heads = HeadReader()
         self._remembers = remembers
+        self._pace = pace
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """What stands before ``answer``, where it is compiled and can answer."""
@@ -76,6 +83,12 @@ class FastLane:
         """Answer the request whose whole head is ``raw``."""
         if self._memory.answer(raw, out):
             return True
+        if self._pace is not None and not self._pace.take():
+            return LATER
+        return self.look(raw, out)
+
+    def look(self, raw: bytes, out: Writer) -> Outcome:
+        """As ``answer``, for a request that is no known hit: it is parsed, and its signature verified."""
         try:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it

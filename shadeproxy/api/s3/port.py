@@ -103,8 +103,10 @@ class Outlet(Protocol):
 
     transport: asyncio.Transport | None
 
-    def drained(self) -> Awaitable[None] | None:
-        """To be waited for while the client is slower than we are. Raises ConnectionError when it is gone."""
+    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
+        """To be waited for while the client is slower than we are, or (``gives_way``) others have their turn.
+        Raises ConnectionError when it is gone.
+        """
         ...
 
 
@@ -155,6 +157,7 @@ class DirectResponse:
         self._head = b""
         self._chunked = False
         self._aborted = False
+        self._turn_ends = WRITE_BYTES
 
     def begin(self) -> None:
         """See ``Response.begin``."""
@@ -178,7 +181,11 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            if (drained := self._outlet.drained()) is not None:
+            # A client that takes at once what it is sent would be sent megabytes in one turn of the loop.
+            gives_way = self.bytes_sent >= self._turn_ends
+            if gives_way:
+                self._turn_ends = self.bytes_sent + WRITE_BYTES
+            if (drained := self._outlet.drained(gives_way=gives_way)) is not None:
                 await drained
 
     async def write_eof(self, data: bytes = b"") -> None:
