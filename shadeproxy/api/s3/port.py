@@ -20,6 +20,9 @@ from shadeproxy.api.s3.response import (
     reset_on_close,
 )
 
+TURN_BYTES = 2 * WRITE_BYTES
+"""Sent in one step to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
+
 # Of no file system.
 _RELAYED = b"\0shadeproxy-for/"
 
@@ -157,7 +160,7 @@ class DirectResponse:
         self._head = b""
         self._chunked = False
         self._aborted = False
-        self._turn_ends = WRITE_BYTES
+        self._turn_ends = TURN_BYTES
 
     def begin(self) -> None:
         """See ``Response.begin``."""
@@ -184,7 +187,7 @@ class DirectResponse:
             # A client that takes at once what it is sent would be sent megabytes in one turn of the loop.
             gives_way = self.bytes_sent >= self._turn_ends
             if gives_way:
-                self._turn_ends = self.bytes_sent + WRITE_BYTES
+                self._turn_ends = self.bytes_sent + TURN_BYTES
             if (drained := self._outlet.drained(gives_way=gives_way)) is not None:
                 await drained
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shadeproxy.api.s3 import FastLane
-from shadeproxy.api.s3.response import WRITE_BYTES
+from shadeproxy.api.s3.port import TURN_BYTES
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.origin.memory import MemoryOrigin
@@ -184,7 +184,7 @@ def few(turns):
     assert turns.most["begun"] <= PER_TURN, turns.most
     # Of three kinds: those that a flight woke, that begin and find all of it there, and whose turn it is.
     assert turns.most["served"] <= 3 * PER_TURN, turns.most
-    assert turns.most["bytes"] <= 3 * PER_TURN * 1.1 * WRITE_BYTES, turns.most
+    assert turns.most["bytes"] <= 3 * PER_TURN * 1.1 * TURN_BYTES, turns.most
 
 
 def readings(proxy):
@@ -289,7 +289,7 @@ async def test_a_proxy_that_stops_answers_those_that_wait_for_their_turn(held, t
 
 async def test_clients_that_take_all_at_once_are_sent_a_piece_in_their_turn(make_proxy, turns):
     """Else a turn of the loop is as long as 16 whole pages are, of 4 MiB."""
-    whole = 8 * WRITE_BYTES
+    whole = 4 * TURN_BYTES
     proxy = await make_proxy(page_size=whole, origin=MemoryOrigin(chunk_bytes=whole))
     proxy.origin.put("b", "big", body := bytes(whole))
     clients = connect(proxy, turns, 40)
