@@ -22,10 +22,10 @@ from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
@@ -155,6 +155,7 @@ class Proxy:
             jobs=observer,
             remembers=remembers(settings),
             own=engine.hits,
+            pace=handler.pace,
         )
         scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web
 
-from shadeproxy.api.s3.connection import S3Server
+from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,

@@ -25,7 +25,7 @@ class Pace:
 
     def turn(self) -> asyncio.Future[None] | None:
         """Take a step. Return None to go on at once, else a future that is done when the caller may go on."""
-        if self._take():
+        if self.take():
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(lambda: set_done(future))
@@ -33,7 +33,7 @@ class Pace:
 
     def call(self, function: Callable[[], None]) -> None:
         """Call ``function`` now, or in its turn."""
-        if self._take():
+        if self.take():
             function()
         else:
             self._waiting.append(function)
@@ -44,7 +44,8 @@ class Pace:
         task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
         return future
 
-    def _take(self) -> bool:
+    def take(self) -> bool:
+        """Return whether one more may go on at once; else nobody waits yet."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)

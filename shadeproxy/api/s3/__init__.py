@@ -5,10 +5,10 @@ all others go to the origin. The composition root builds ``S3Server(S3Handler(..
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ClientKey, Right
 from shadeproxy.api.s3.compiled import COMPILED
-from shadeproxy.api.s3.connection import S3Server
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, RequestObserver
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.server import S3Server
 
 __all__ = [
     "ALL_RIGHTS",

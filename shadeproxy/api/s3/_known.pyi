@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from shadeproxy.api.s3.connection import S3Protocol
 from shadeproxy.api.s3.exchange import Asked
@@ -24,7 +25,7 @@ class CompiledHits:
         notes: Notes,
         tickets: Memo[tuple[ObjectRef, int], Resident],
         *,
-        otherwise: Callable[[bytes, Sender], Asked | bool | None],
+        otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
         ticket: Callable[[ObjectRef, int, float], Resident | None],
         take: Callable[[Resident, JobContext | None, float, Span | None], memoryview | None],
         lend_across: Callable[[Resident, JobContext | None, float, Span], tuple[Loan, ...] | None],
@@ -38,4 +39,4 @@ class CompiledHits:
     ) -> None: ...
     @property
     def answered(self) -> int: ...
-    def answer(self, raw: bytes, out: Sender) -> Asked | bool | None: ...
+    def answer(self, raw: bytes, out: Sender) -> Asked | bool | Literal["later"] | None: ...

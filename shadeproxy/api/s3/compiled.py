@@ -7,7 +7,7 @@ last install is still there; the proxy then runs without it.
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from aiohttp import web
 
@@ -55,7 +55,7 @@ def compiled_hits(
     engine: ReadsNow,
     own: Hits,
     *,
-    otherwise: Callable[[bytes, Sender], Asked | bool | None],
+    otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
 ) -> "CompiledHits | None":
     """Return the compiled hits, or None if nothing is compiled. ``own``: the hits of ``engine``, in this
     process. ``otherwise``: called when ``memory`` has no answer.

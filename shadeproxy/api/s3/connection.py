@@ -7,25 +7,23 @@ or the engine.
 """
 
 import asyncio
-import re
-import sys
 from collections.abc import Awaitable
+from functools import partial
 from typing import cast
 
 from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
-from shadeproxy.api.s3.compiled import compiled_protocol
 from shadeproxy.api.s3.door import Door
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS
-from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
+from shadeproxy.api.s3.lane import LATER, FastLane
 from shadeproxy.api.s3.port import DirectPort
-from shadeproxy.api.s3.response import KEEPALIVE_S, reset_on_close
+from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
-from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.pace import set_done
 
 _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
@@ -33,8 +31,6 @@ MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 # aiohttp needs two steps of the loop from the end of an answer to the next request.
 _STEPS_TO_IDLE = 8
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
-_FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
 
 
 # The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
@@ -55,12 +51,14 @@ class S3Protocol(RefusingHandler):
         "_answer",
         "_begun",
         "_door",
+        "_drained",
         "_ending",
         "_half_closed",
         "_head_bytes",
         "_held",
         "_lane",
         "_left_bytes",
+        "_look",
         "_read_task",
         "_refused",
         "_resumed",
@@ -69,6 +67,7 @@ class S3Protocol(RefusingHandler):
         "_stopped",
         "_taken",
         "_turned_from",
+        "_waits",
     )
 
     def __init__(
@@ -89,6 +88,7 @@ class S3Protocol(RefusingHandler):
         )
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
+        self._look = fast.look
         self._door = door
         self._admitted = True
         self._lane = _OURS
@@ -97,6 +97,9 @@ class S3Protocol(RefusingHandler):
         self._left_bytes = 0
         """Body bytes still to come of aiohttp's request."""
         self._read_task: asyncio.Task[None] | None = None
+        self._waits = False
+        """Whether the first request of ``_held`` waits for its turn."""
+        self._drained: asyncio.Future[None] | None = None
         self._active = False
         """True if a request was answered since the keep-alive timer last ran."""
         self._resumed = self._begun = 0
@@ -151,6 +154,10 @@ class S3Protocol(RefusingHandler):
         """Continue after the client took enough of the written bytes."""
         super().resume_writing()
         self._resumed += 1
+        if self._drained is not None:
+            # As many may have taken enough in one turn of the loop as there are clients.
+            self._s3.pace.call(partial(set_done, self._drained))
+            self._drained = None
         if self._held:
             self._loop.call_soon(self._go_on)
 
@@ -158,7 +165,7 @@ class S3Protocol(RefusingHandler):
         """Keep the connection open until earlier requests are answered. The transport alone would close once
         its own buffer is sent: it does not know of a file that is still being sent.
         """
-        self._half_closed = self._sender is not None and self._sender.busy
+        self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -174,16 +181,14 @@ class S3Protocol(RefusingHandler):
             self._sender = None  # it refers back to this object: both would wait for the collector
         super().connection_lost(exc)
 
-    def drained(self) -> Awaitable[None] | None:
-        """Return an awaitable while the client is slow, else None: see port.py ``Outlet``."""
+    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
+        """See port.py ``Outlet``."""
         if self.transport is None:
             raise ConnectionResetError("the client is gone")
-        return self._drained_in_turn() if self._paused else None
-
-    async def _drained_in_turn(self) -> None:
-        await self._drain_helper()  # in one turn of the loop, as many waits may end as there are clients
-        if (turn := self._s3.pace.turn()) is not None:
-            await turn
+        if self._paused:
+            self._drained = self._loop.create_future()
+            return self._drained
+        return self._s3.pace.turn() if gives_way else None
 
     # ------------------------------------------------------------------ what aiohttp calls
 
@@ -195,6 +200,8 @@ class S3Protocol(RefusingHandler):
         self._ending = True
         try:
             async with asyncio.timeout(timeout):
+                if self._waits and (turn := self._s3.pace.turn()) is not None:
+                    await turn
                 if self._read_task is not None:
                     await asyncio.wait({self._read_task})
                 if self._sender is not None:
@@ -235,12 +242,15 @@ class S3Protocol(RefusingHandler):
 
     # ------------------------------------------------------------------ the fast lane
 
-    def _serve(self, data: bytes) -> None:
-        """Answer the requests in ``data``, as far as they are complete and the client keeps up."""
+    def _serve(self, data: bytes, *, in_turn: bool = False) -> None:
+        """Answer the requests in ``data``, as far as they are complete and the client keeps up.
+
+        ``in_turn``: the first one has waited for its turn.
+        """
         while data:
             sender = self._sender
             # After a dropped head its body is no head: drop all further bytes too.
-            if sender is None or self._over:
+            if sender is None or (self._gone if in_turn else self._over):
                 return
             if self._busy:
                 self._hold(data)
@@ -251,9 +261,15 @@ class S3Protocol(RefusingHandler):
                 return
             raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
             self._begun += 1
-            outcome = self._answer(raw, sender)
+            outcome = self._look(raw, sender) if in_turn else self._answer(raw, sender)
+            in_turn = False
             if outcome is True:
                 self._active = True
+            elif outcome == LATER:
+                self._waits = True
+                self._hold(raw + data)
+                self._s3.pace.call(self._take_turn)
+                return
             elif outcome is None:
                 self._hand_over(raw, data)
                 return
@@ -263,18 +279,26 @@ class S3Protocol(RefusingHandler):
             else:
                 self._read_task = self._loop.create_task(self._read(outcome))
 
+    def _take_turn(self) -> None:
+        self._waits = False
+        self._go_on(in_turn=True)
+
     @property
     def _busy(self) -> bool:
-        """True if the next request must wait: for an answer, or for a slow client."""
+        """True if the next request must wait: for its turn, an answer, or a slow client."""
         sender = self._sender
-        return self._paused or self._read_task is not None or (sender is not None and sender.busy)
+        return (
+            self._waits or self._paused or self._read_task is not None or (sender is not None and sender.busy)
+        )
 
     @property
     def _over(self) -> bool:
         """True if no further request may be answered."""
-        transport = self.transport
-        gone = transport is None or transport.is_closing()
-        return gone or self._ending or self._force_close or self._close
+        return self._gone or self._ending or self._close
+
+    @property
+    def _gone(self) -> bool:
+        return self.transport is None or self.transport.is_closing() or self._force_close
 
     async def _read(self, asked: Asked) -> None:
         keep = False
@@ -286,7 +310,7 @@ class S3Protocol(RefusingHandler):
             self._active = True
             if not keep or self._over:
                 self.force_close()
-        if self._held:
+        if self._held or self._half_closed:
             self._go_on()
 
     def _hold(self, data: bytes) -> None:
@@ -318,7 +342,7 @@ class S3Protocol(RefusingHandler):
             error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
             self._door.refuse(self.transport, error)
 
-    def _go_on(self) -> None:
+    def _go_on(self, *, in_turn: bool = False) -> None:
         """Serve the held bytes, if possible."""
         if self._lane != _OURS or self._busy:
             return
@@ -326,9 +350,10 @@ class S3Protocol(RefusingHandler):
         if self._stopped and self.transport is not None:
             self._stopped = False
             self.transport.resume_reading()
-        self._serve(held)
+        self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            self.force_close()
+            # aiohttp's ``close`` lets it answer what it was lent.
+            self.force_close() if self._lane == _OURS else self.close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
@@ -370,31 +395,3 @@ class S3Protocol(RefusingHandler):
         self._lane = _GIVEN
         if held:
             super().data_received(held)
-
-
-class S3Server(web.Server):
-    """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
-
-    def __init__(
-        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = KEEPALIVE_S, door: Door | None = None
-    ) -> None:
-        """Make the server. ``door`` is shared by the listeners of a process; None: no limit."""
-        # A client that goes away cancels its handler, which ends its work in the engine and at the origin.
-        super().__init__(s3, handler_cancellation=True)
-        self._s3 = s3
-        self._fast = fast
-        self._keepalive_s = keepalive_s
-        self._door = door or Door(sys.maxsize, clock=SystemClock())
-        self._protocol = S3Protocol if fast.hits is None else compiled_protocol(S3Protocol, fast.hits)
-
-    def __call__(self) -> S3Protocol:
-        return self._protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
-
-
-def body_bytes(raw: bytes) -> int | None:
-    """Return the length of the body after the head ``raw``; None when only aiohttp can tell."""
-    framing = len(_FRAMING.findall(raw))
-    if not framing:
-        return 0
-    lengths = _LENGTH.findall(raw)
-    return int(lengths[0]) if framing == len(lengths) == 1 else None

@@ -85,11 +85,13 @@ class S3Handler(Gate):
         return exchange.response
 
     async def serve_read(self, port: Port, asked: Asked) -> bool:
-        """Serve a call that ``reads_cache`` like ``__call__``; return whether the connection continues."""
+        """Serve a call that ``reads_cache``, in its turn of the loop, like ``__call__``; return whether the
+        connection continues.
+        """
         call, wanted, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
-        await self._complete(exchange, self._read_in_turn(exchange, call, wanted))
+        await self._complete(exchange, self._read(exchange, call, wanted))
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -153,11 +155,6 @@ class S3Handler(Gate):
         await refuse_cross_site_write(self._engine, call, request_id=exchange.request_id)
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
-
-    async def _read_in_turn(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-        if (turn := self.pace.turn()) is not None:
-            await turn
-        await self._read(exchange, call, wanted)
 
     async def _read(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
         exchange.count_as(call.identity)

@@ -22,6 +22,8 @@ MOST_FIELDS = 2048
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Fields that announce a body, an answer in several parts, or another protocol.
 _NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
+_FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
 _MOST_PLAIN_FIELDS = 100
 _MOST_NAMES = 512
 
@@ -100,3 +102,12 @@ def _keep_alive(fields: Headers) -> bool:
     if not {"close", "keep-alive"}.issuperset(options):
         raise _NotPlain
     return "close" not in options
+
+
+def body_bytes(raw: bytes) -> int | None:
+    """Length of the body that follows the head ``raw``; None when only aiohttp can tell."""
+    framing = len(_FRAMING.findall(raw))
+    if not framing:
+        return 0
+    lengths = _LENGTH.findall(raw)
+    return int(lengths[0]) if framing == len(lengths) == 1 else None

@@ -5,7 +5,7 @@ answers (``Gate.identify``, ``answer_for``, ``with_own``), and remembers known r
 that it cannot answer is left untouched: nothing is written or counted.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import Asked, Call, with_own
@@ -19,16 +19,20 @@ from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, rend
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.pace import Pace
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.hits import Hits
 
-Outcome = Asked | bool | None
+Outcome = Asked | bool | Literal["later"] | None
 """True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
-because it must wait. None: for aiohttp. In the last two cases nothing happened.
+because it must wait. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three cases
+nothing happened.
 """
+
+LATER: Literal["later"] = "later"
 
 
 class Found(NamedTuple):
@@ -42,7 +46,8 @@ class Found(NamedTuple):
 class FastLane:
     """The fast lane of a listener's connections. ``remembers`` False: every request is parsed again, which is
     needed where each one must be reported. ``own``: hits of an engine in this process, which the compiled
-    form can answer.
+    form can answer. ``pace``: how many requests that are no known hits are parsed in one turn of the loop;
+    None: as many as come.
     """
 
     def __init__(
@@ -54,12 +59,14 @@ class FastLane:
         jobs: JobObserver,
         remembers: bool = True,
         own: Hits | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._engine = engine
         self._handler = handler
         self._now_s = clock.now_s
         self._heads = HeadReader()
         self._remembers = remembers
+        self._pace = pace
         self._memory = KnownHits(engine, clock=clock, jobs=jobs)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """The compiled form, called before ``answer``; None if there is none."""
@@ -76,6 +83,12 @@ class FastLane:
         """Answer the request with the whole head ``raw``."""
         if self._memory.answer(raw, out):
             return True
+        if self._pace is not None and not self._pace.take():
+            return LATER
+        return self.look(raw, out)
+
+    def look(self, raw: bytes, out: Writer) -> Outcome:
+        """As ``answer``, for a request that is no known hit: it is parsed, and its signature verified."""
         try:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it

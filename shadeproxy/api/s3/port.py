@@ -20,6 +20,9 @@ from shadeproxy.api.s3.response import (
     reset_on_close,
 )
 
+TURN_BYTES = 2 * WRITE_BYTES
+"""Sent in one step to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
+
 # An abstract socket name, in no file system.
 _RELAYED = b"\0shadeproxy-for/"
 
@@ -103,8 +106,10 @@ class Outlet(Protocol):
 
     transport: asyncio.Transport | None
 
-    def drained(self) -> Awaitable[None] | None:
-        """Return an awaitable while the client is slow, else None. Raises ConnectionError when it is gone."""
+    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
+        """Return an awaitable while the client is slow, or (``gives_way``) while others have their turn; else
+        None. Raises ConnectionError when the client is gone.
+        """
         ...
 
 
@@ -155,6 +160,7 @@ class DirectResponse:
         self._head = b""
         self._chunked = False
         self._aborted = False
+        self._turn_ends = TURN_BYTES
 
     def begin(self) -> None:
         """See ``Response.begin``."""
@@ -178,7 +184,11 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            if (drained := self._outlet.drained()) is not None:
+            # A client that takes at once what it is sent would be sent megabytes in one turn of the loop.
+            gives_way = self.bytes_sent >= self._turn_ends
+            if gives_way:
+                self._turn_ends = self.bytes_sent + TURN_BYTES
+            if (drained := self._outlet.drained(gives_way=gives_way)) is not None:
                 await drained
 
     async def write_eof(self, data: bytes = b"") -> None:

@@ -11,7 +11,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES, body_bytes
+from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES
+from shadeproxy.api.s3.head import body_bytes
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import peer_of, relayed_name
 from shadeproxy.api.s3.response import reset_on_close

@@ -177,7 +177,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             trailed_budget_bytes=trailed_budget_bytes,
         )
         own = engine.hits if compiled else None
-        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, own=own)
+        fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, own=own, pace=handler.pace)
         server = S3Server(handler, fast)
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
