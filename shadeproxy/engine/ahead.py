@@ -117,7 +117,12 @@ class Ahead:
         return self._lacking(ref, hashed, numbers, meta)
 
     def lacks(self, need: Need) -> bool:
-        """Return whether that page is still neither resident nor on its way."""
+        """Return whether that page is still neither resident nor on its way, and the object has it, as far as
+        is known.
+        """
+        meta = self._versions.known_now(need.ref)
+        if need.number and meta is not None and need.number * self.page_size >= meta.size:
+            return False
         occupant = self._cache.residents.occupant(need.object_hash, need.number)
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
 

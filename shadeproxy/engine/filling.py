@@ -240,7 +240,9 @@ class Filling:
         first = flight.number * self._page_size
         part = Span(0, self._page_size) if flight.part is None else flight.part
         stop = first + part.stop
-        return Span(first + part.start, stop if size_bytes is None else min(stop, size_bytes))
+        start = first + part.start
+        # Nothing of a page that a shorter version lacks.
+        return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
 
     async def _store(self, flight: Flight, page: Page, meta: ObjectMeta) -> None:
         stored = await self._cache.insert(

@@ -1,11 +1,17 @@
 """What goes wrong while prefetching costs neither readers nor other objects anything."""
 
+import asyncio
+
 import pytest
 import structlog
 
 from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.ahead import Need
+from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.prefetch.conftest import Order, until, whole
@@ -73,3 +79,44 @@ async def test_a_defect_met_on_a_read_costs_the_reader_nothing(make_fetching, mo
     assert (body, source) == (bytes(100), Source.ORIGIN)
     assert [line["event"] for line in logs] == ["prefetching failed and goes on"]
     assert fetching.bench.stats.prefetch.faults == 1
+
+
+async def test_samples_beyond_the_end_of_a_shorter_version_take_no_memory(make_fetching):
+    fetching = await make_fetching(page_size=PAGE, ram_bytes=1 << 18)
+    bench = fetching.bench
+    bench.origin.put("b", "k", bytes(PAGE // 2))
+    await bench.get("k")
+    gets = bench.origin.gets
+    least = []
+    real = Ledger.give
+
+    def give(self, size_bytes):
+        least.append(size_bytes)
+        real(self, size_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "give", give)
+        samples = [Sample(ObjectRef("b", "k"), number * PAGE, 100) for number in range(1, 4)]
+        fetching.orders.announce("j", Order(samples, [0, 1, 2]))
+        await fetching.idle()
+    assert min(least, default=0) >= 0
+    assert bench.engine._ledger.taken_bytes == 0
+    assert bench.origin.gets == gets
+
+
+async def test_a_page_that_a_shorter_version_lacks_takes_no_memory(make_fetching):
+    """A fetch that was decided before the object became shorter."""
+    fetching = await make_fetching(page_size=PAGE, ram_bytes=1 << 18)
+    bench, ahead = fetching.bench, fetching.bench.engine.ahead
+    bench.origin.put("b", "k", bytes(PAGE // 2))
+    await bench.get("k")
+    need = Need(ObjectRef("b", "k"), object_hash(ObjectRef("b", "k")), 3, PAGE)
+    ended = []
+    taken = [bench.engine._ledger.taken_bytes]
+    ahead.begin(need, ended.append)
+    for _ in range(50):
+        await asyncio.sleep(0)
+        taken.append(bench.engine._ledger.taken_bytes)
+    assert min(taken) == max(taken) == 0
+    assert len(ended) == 1
+    assert (await bench.get("k"))[0] == bytes(PAGE // 2)
