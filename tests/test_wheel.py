@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
-    "api", "app", "cli", "config", "core", "demo", "engine", "origin", "policy", "prefetch", "simulate",
-    "state", "telemetry", "tiers",
+    "api", "app", "cli", "config", "core", "demo", "engine", "hints", "origin", "policy", "prefetch",
+    "simulate", "state", "telemetry", "tiers",
 }  # fmt: skip
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".typed"}
 OWN = {"__init__.py", "__main__.py", "py.typed"}

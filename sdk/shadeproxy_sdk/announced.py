@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.opened import OPEN_JOBS
+from shadeproxy_sdk.open_jobs import OPEN_JOBS
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)

@@ -20,14 +20,14 @@ from urllib.parse import urlencode
 import numpy as np
 
 from shadeproxy_sdk import copying, frames, locate
+from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer
 from shadeproxy_sdk.channel import Channel
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json, refusal
 from shadeproxy_sdk.errors import BadAnswer, Broken, ConfigError, ControlError, Silent, Unreachable
-from shadeproxy_sdk.gate import Passage
-from shadeproxy_sdk.landing import UNKNOWN, Allocate, Landing
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.ways import Offers
+from shadeproxy_sdk.transport_state import Offers
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
@@ -56,7 +56,7 @@ class Request:
     which the proxy took the manifest, None if it did not. Raises IndexError.
     """
 
-    def __init__(self, manifest: Manifest, ids: Sequence[int], landing: Landing) -> None:
+    def __init__(self, manifest: Manifest, ids: Sequence[int], landing: BatchBuffer) -> None:
         self.landing = landing
         self.lengths = manifest.lengths(ids)
         self.promised = None if manifest.whole else np.array(self.lengths)
@@ -133,21 +133,21 @@ class BulkReads:
         """
         ways = self.connections.ways
         passage = ways.batch.ask()
-        if passage is Passage.SHUT:
+        if passage is BreakerDecision.SHUT:
             return None
         timeout_s = probe_timeout_s(passage, self.timeout_s)
         try:
             offers = self._offers(timeout_s)
             known_as = request.known_as
-            named = Passage.SHUT if known_as is None else ways.by_id.ask(known_as)
-            request.by_id = named is not Passage.SHUT
+            named = BreakerDecision.SHUT if known_as is None else ways.by_id.ask(known_as)
+            request.by_id = named is not BreakerDecision.SHUT
             if offers.locate:
                 self._locate(request, allocate, timeout_s)
             if not request.landing.laid:
                 request.landing.lay(request.known(), allocate)
             if offers.batch:
                 self._batch(request, timeout_s)
-            if named is not Passage.SHUT and not request.by_id:
+            if named is not BreakerDecision.SHUT and not request.by_id:
                 ways.by_id.failed(known_as, named, "the proxy does not know these samples by id")
             elif request.by_id:
                 ways.by_id.succeeded(known_as)
@@ -183,7 +183,7 @@ class BulkReads:
         ways = self.connections.ways
         passage = ways.locate.ask()
         landing = request.landing
-        if passage is Passage.SHUT or not landing.missing():
+        if passage is BreakerDecision.SHUT or not landing.missing():
             return
         try:
             # One sample shows if the files can be opened. A located read counts as a hit: a proxy on another
@@ -198,7 +198,7 @@ class BulkReads:
             if known:
                 landing.lay(lengths, allocate)
             steps = _steps(positions, known=known)
-            self._copy_all(request, None if known else allocate, steps, Passage.OPEN, timeout_s)
+            self._copy_all(request, None if known else allocate, steps, BreakerDecision.OPEN, timeout_s)
         except (ControlError, Broken, BadAnswer) as error:
             ways.locate.failed(passage, str(error))
 
@@ -207,7 +207,7 @@ class BulkReads:
         request: Request,
         allocate: Allocate | None,
         steps: list[list[int]],
-        passage: Passage,
+        passage: BreakerDecision,
         timeout_s: float,
     ) -> None:
         """Locate and copy step by step: the proxy locates the next step while this one is copied.

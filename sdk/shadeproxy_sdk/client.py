@@ -15,13 +15,13 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, check_rows, heap
 from shadeproxy_sdk.bulk import BulkReads, Request, parts
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, nobody_answers
-from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.landing import UNKNOWN, Allocate, Data, Landing, check_rows, heap
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
@@ -96,7 +96,7 @@ class Client:
         gate = self.connections.s3_gate
         while True:
             passage, reason = gate.ask(), gate.reason
-            if passage is not Passage.SHUT:
+            if passage is not BreakerDecision.SHUT:
                 try:
                     return self._ask_proxy(call, passage)
                 except (Unreachable, Busy) as error:
@@ -131,7 +131,7 @@ class Client:
         check_rows(out, len(ids))
         length, row = out.shape[1], 0
         for part in parts(ids):
-            landing = Landing(part)
+            landing = BatchBuffer(part)
             landing.lay_in(out[row : row + len(part)].reshape(-1).data, length)
             for position, data in enumerate(self._fill(manifest, part, landing, heap).finish()):
                 if len(data) != length:
@@ -141,15 +141,17 @@ class Client:
                     )
             row += len(part)
 
-    def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> Landing:
+    def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
         """Fetch at most MOST_ITEMS whole samples, into memory of ``allocate`` if their lengths are known.
 
         Asks the proxy by locate, then batch, then one GET a sample, as far as these work from here; then the
         origin. Raises IndexError, and ReadError like ``read``.
         """
-        return self._fill(manifest, ids, Landing(ids), allocate)
+        return self._fill(manifest, ids, BatchBuffer(ids), allocate)
 
-    def _fill(self, manifest: Manifest, ids: Sequence[int], landing: Landing, allocate: Allocate) -> Landing:
+    def _fill(
+        self, manifest: Manifest, ids: Sequence[int], landing: BatchBuffer, allocate: Allocate
+    ) -> BatchBuffer:
         request, connections = Request(manifest, ids, landing), self.connections
         for position in [i for i, length in enumerate(request.lengths) if length == 0]:
             landing.put(position, b"")
@@ -159,7 +161,7 @@ class Client:
             deadline = time.monotonic() + self.timeout_s
         elif missing := landing.missing():
             # One read finds out if the proxy hangs, with a short wait: else each read would wait in full.
-            connections.s3_gate.failed(Passage.OPEN, hung)
+            connections.s3_gate.failed(BreakerDecision.OPEN, hung)
             connections.s3_gate.hurry(0.0)
             landing.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
         submit = connections.executor.submit
@@ -178,7 +180,7 @@ class Client:
                 manifest.guess.seen(len(data))
         return landing
 
-    def _ask_proxy(self, call: Callable[[S3Side, bool], Value], passage: Passage) -> Value:
+    def _ask_proxy(self, call: Callable[[S3Side, bool], Value], passage: BreakerDecision) -> Value:
         gate, timeout_s = self.connections.s3_gate, probe_timeout_s(passage, self.timeout_s)
         try:
             value = call(S3Side(self.connections, self._find_s3(timeout_s), timeout_s), True)
@@ -260,7 +262,7 @@ class Client:
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         gate = self.connections.control_gate
         passage, reason = gate.ask(), gate.reason
-        if passage is not Passage.SHUT:
+        if passage is not BreakerDecision.SHUT:
             try:
                 return self._register_prefix(chosen, bucket, prefix)
             except (Unreachable, ControlError) as error:
@@ -377,9 +379,8 @@ class Client:
         """This process's connections, made on first use."""
         current = self._connections
         if current is None or current.pid != os.getpid():
-            # After a fork, the parent's connections are kept unused: closing them would run locks and
-            # finalizers in a state that no thread here can change. Segment files are closed: they are plain
-            # descriptors, and would keep the memory of deleted files.
+            # After a fork, the parent's connections stay unused: closing them runs locks and finalizers in a
+            # state that no thread can change. Segment files would keep the memory of deleted files.
             self._inherited = current
             if current is not None:
                 current.ways.segments.close()

@@ -15,9 +15,9 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from shadeproxy_sdk.channel import MAX_CONNECT_S
+from shadeproxy_sdk.circuit_breaker import CircuitBreaker
 from shadeproxy_sdk.errors import Broken, Silent, Unreachable
-from shadeproxy_sdk.gate import Gate
-from shadeproxy_sdk.ways import Ways
+from shadeproxy_sdk.transport_state import TransportState
 
 
 class Answer(NamedTuple):
@@ -33,9 +33,9 @@ class Connections:
 
     def __init__(self, *, concurrency: int, pause_s: float) -> None:
         self.pid = os.getpid()
-        self.control_gate = Gate(pause_s)
-        self.s3_gate = Gate(pause_s)
-        self.ways = Ways(pause_s)
+        self.control_gate = CircuitBreaker(pause_s)
+        self.s3_gate = CircuitBreaker(pause_s)
+        self.ways = TransportState(pause_s)
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._executor: ThreadPoolExecutor | None = None

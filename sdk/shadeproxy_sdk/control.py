@@ -10,17 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shadeproxy_sdk.channel import Address
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
-from shadeproxy_sdk.gate import Passage
 
 _PROBE_TIMEOUT_S = 2.0
 """Time limit of the one request that tests if a proxy has come back."""
 
 
-def probe_timeout_s(passage: Passage, timeout_s: float) -> float:
+def probe_timeout_s(passage: BreakerDecision, timeout_s: float) -> float:
     """Return the wait that ``passage`` allows, in seconds."""
-    return min(timeout_s, _PROBE_TIMEOUT_S) if passage is Passage.PROBE else timeout_s
+    return min(timeout_s, _PROBE_TIMEOUT_S) if passage is BreakerDecision.PROBE else timeout_s
 
 
 class Control:

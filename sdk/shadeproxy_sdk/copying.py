@@ -11,8 +11,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 
 from shadeproxy_sdk import locate
+from shadeproxy_sdk.batch_buffer import BatchBuffer
 from shadeproxy_sdk.connections import Connections
-from shadeproxy_sdk.landing import Landing
 from shadeproxy_sdk.locate import Located
 from shadeproxy_sdk.shared import worker_info
 
@@ -22,7 +22,7 @@ _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
-def copy(located: Located, positions: Sequence[int], landing: Landing, connections: Connections) -> int:
+def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, connections: Connections) -> int:
     """Copy like ``locate.copy``, with as many threads as help."""
     parts = located.split(threads_for(located))
     segments = connections.ways.segments

@@ -11,9 +11,9 @@ differ from the expected ones are received again, one by one.
 import struct
 from collections.abc import Sequence
 
+from shadeproxy_sdk.batch_buffer import UNKNOWN, BatchBuffer
 from shadeproxy_sdk.channel import Channel
 from shadeproxy_sdk.errors import BadAnswer
-from shadeproxy_sdk.landing import UNKNOWN, Landing
 
 CONTENT_TYPE = "application/vnd.shadeproxy.batch"
 FRAME = struct.Struct("<IHBBQ")
@@ -35,7 +35,9 @@ bytes with the line ends.
 """
 
 
-def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: Landing) -> None:
+def receive(
+    channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: BatchBuffer
+) -> None:
     """Land the samples that the answer holds; item i of the request is sample ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
@@ -54,7 +56,7 @@ class _Answer:
     """One answer; ``landed``: positions of the samples that came."""
 
     def __init__(
-        self, channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: Landing
+        self, channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: BatchBuffer
     ) -> None:
         self.landed: list[int] = []
         self._channel = channel

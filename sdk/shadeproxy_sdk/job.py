@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.announcements import Announcements
-from shadeproxy_sdk.courier import Courier
-from shadeproxy_sdk.halfway import Halfway, Known
+from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.jobstats import JobStats
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.opened import OPEN_JOBS
+from shadeproxy_sdk.open_jobs import OPEN_JOBS
 from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
+from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
 from shadeproxy_sdk.stall import StallMeter
 from shadeproxy_sdk.waiting import LoaderWatch
 
@@ -66,7 +66,7 @@ class Job:
         self._board_lock = threading.Lock()
         self._reported = self._taken = self._rejected = self._not_finite = self._sent = 0
         self._complained = False
-        self._halfway = Halfway()
+        self._halfway = EpochSnapshot()
         self._ahead: Callable[[], None] | None = None
         self._orders: Announcements | None = Announcements()
         self._orders_entered = self._scores_entered = self._announced = 0
@@ -80,7 +80,7 @@ class Job:
         self._tag = manifest.tag = self._proxy.tag
         self._pid = os.getpid()
         OPEN_JOBS.add(self)
-        self._courier = Courier(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
+        self._courier = BackgroundSender(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
 
     @property
     def name(self) -> str:
@@ -223,7 +223,7 @@ class Job:
         with self._board_lock:
             return self._halfway.known(epoch) is not None
 
-    def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> Known | None:
+    def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> ScoreSnapshot | None:
         """Return the scores to draw ``epoch`` from: each sample's latest weight, and the mean loss; None
         before the first report.
 
@@ -238,14 +238,14 @@ class Job:
             if mean_loss is None and not self._resumed:
                 return None
             early = self._halfway.known(epoch - 1) if halfway else None
-            own = early or Known(self._board.weights.copy(), mean_loss)
+            own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
         self._courier.flush(_SHARE_TIMEOUT_S)
         answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
-        return Known.told(answer.body, answer.headers.get(_MEAN_LOSS))
+        return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
         """Return which samples the proxy holds, bool (samples,); None without a proxy."""
@@ -266,7 +266,7 @@ class Job:
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
-            self._halfway = Halfway()
+            self._halfway = EpochSnapshot()
 
     # ------------------------------------------------------------------ sending
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.batch_buffer import UNKNOWN, BatchBuffer
 from shadeproxy_sdk.errors import BadAnswer
-from shadeproxy_sdk.landing import UNKNOWN, Landing
 from shadeproxy_sdk.segments import Segments
 
 CONTENT_TYPE = "application/vnd.shadeproxy.locate"
@@ -99,7 +99,7 @@ def decode(body: bytes, count: int) -> Located:
     return Located(files, records, lengths)
 
 
-def copy(located: Located, positions: Sequence[int], landing: Landing, segments: Segments) -> int:
+def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, segments: Segments) -> int:
     """Land the readable samples of ``located``, whose item i is sample ``positions[i]``. Return how many.
 
     The others stay missing: evicted meanwhile, or in files that this process may not open. Several threads

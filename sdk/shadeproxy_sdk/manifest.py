@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.batch_buffer import UNKNOWN, LengthGuess
 from shadeproxy_sdk.errors import ConfigError
-from shadeproxy_sdk.landing import UNKNOWN, LengthGuess
 from shadeproxy_sdk.tag import JobTag
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
 from shadeproxy_sdk.draw import importance_order, probabilities, relax, shade_order, smooth
 from shadeproxy_sdk.errors import ConfigError
-from shadeproxy_sdk.halfway import Known
+from shadeproxy_sdk.importance_control import ImportanceControl
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.trend import Trend
+from shadeproxy_sdk.snapshot import ScoreSnapshot
 
 Mode = Literal["uniform", "importance", "shade", "reorder", "substitute"]
 _MAX_REPEAT = 4
@@ -69,7 +69,7 @@ class Planner:
     """Plans epochs of ``job`` for its rank. Not thread-safe."""
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        self.trend = Trend()
+        self.trend = ImportanceControl()
         self._job = job
         self._settings = settings
         self._samples = len(job.manifest)
@@ -112,7 +112,7 @@ class Planner:
         known = self._job.known(epoch, halfway=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
-    def _drawn(self, epoch: int, known: Known) -> Plan:
+    def _drawn(self, epoch: int, known: ScoreSnapshot) -> Plan:
         settings = self._settings
         if settings.mode == "substitute":
             return self._substituted(epoch, known)
@@ -133,7 +133,7 @@ class Planner:
         whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
         return self._share(whole, None, self._distinct(whole))
 
-    def _substituted(self, epoch: int, known: Known) -> Plan:
+    def _substituted(self, epoch: int, known: ScoreSnapshot) -> Plan:
         resident = self._job.residency()
         whole = self._permutation(epoch)
         order = self._deal(whole)
@@ -151,7 +151,7 @@ class Planner:
             )
         return Plan(order, None, None, np.unique(order[: self._read]).size)
 
-    def _smooth(self, known: Known) -> float:
+    def _smooth(self, known: ScoreSnapshot) -> float:
         if known.mean_loss is None:
             return _SHARED_SMOOTHING
         self._smoothing = smooth(known.mean_loss, self._smoothed_loss, self._smoothing)

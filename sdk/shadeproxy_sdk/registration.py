@@ -13,10 +13,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer
 from shadeproxy_sdk.control import probe_timeout_s, read_json
 from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
-from shadeproxy_sdk.gate import Passage
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.names import other_name
 from shadeproxy_sdk.tag import JobTag
@@ -221,7 +221,7 @@ class Registration:
         """Run ``action`` with its time limit, if the gate is open; 5xx become Unreachable."""
         gate = self._client.connections.control_gate
         passage = gate.ask()
-        if passage is Passage.SHUT:
+        if passage is BreakerDecision.SHUT:
             raise Unreachable(gate.reason)
         try:
             result = action(probe_timeout_s(passage, self._client.timeout_s))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 
+from shadeproxy_sdk.batch_buffer import BatchBuffer, Data
 from shadeproxy_sdk.bulk import parts
 from shadeproxy_sdk.client import Client
-from shadeproxy_sdk.landing import Data, Landing
 from shadeproxy_sdk.manifest import Manifest
 
 
@@ -71,7 +71,7 @@ def fetch_samples(
     return list(zip(tensors, ids, strict=True))
 
 
-def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[Landing, Tensor | None]:
+def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[BatchBuffer, Tensor | None]:
     """Return whole samples, and the buffer that holds those of known length."""
     buffers: list[Tensor] = []
 
@@ -84,7 +84,7 @@ def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[Land
     return landing, buffers[-1] if buffers else None
 
 
-def _tensors(landing: Landing, buffer: Tensor | None) -> list[Tensor]:
+def _tensors(landing: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
     lengths = [max(length, 0) for length in landing.lengths]
     slots = () if buffer is None else torch.split(buffer, lengths)
     return [

@@ -19,9 +19,9 @@ from shadeproxy.app.pinning import DurablePins
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.engine.rules import Age
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.stats import Stats
 
@@ -108,7 +108,7 @@ class EngineAdmin:
 class Observer:
     """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may change at any time."""
 
-    def __init__(self, stats: Stats, knowledge: Knowledge, clock: Clock, *, access_log: bool) -> None:
+    def __init__(self, stats: Stats, knowledge: HintRegistry, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
         self._knowledge = knowledge
         self._clock = clock

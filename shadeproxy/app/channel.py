@@ -1,8 +1,8 @@
 """Messages between the coordinator, which owns the cache, and a worker, over a socket pair.
 
-Coordinator to worker: first the ``Opening``, then new ``Terms`` after each change, and an empty frame to end
-in order. Worker to coordinator: its reads, and an empty frame once it uses the latest settings. Law: a closed
-channel means that the other process is gone.
+Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` after each change, and an empty
+frame to end in order. Worker to coordinator: its reads, and an empty frame once it uses the latest
+settings. Law: a closed channel means that the other process is gone.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import NamedTuple, cast
 import msgspec
 import numpy as np
 
-from shadeproxy.app.terms import Terms
+from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.config import Settings
-from shadeproxy.engine.reader import TierFiles
-from shadeproxy.engine.uses import USE, Kind, Uses
+from shadeproxy.engine.access_records import USE, Kind, Uses
+from shadeproxy.engine.worker_reads import TierFiles
 
 _LENGTH = struct.Struct("<I")
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
@@ -34,7 +34,7 @@ class Opening(NamedTuple):
     """
 
     settings: Settings
-    terms: Terms
+    terms: ReloadableSettings
     tiers: tuple[TierFiles, ...]
     share: int
     listener: int
@@ -112,15 +112,15 @@ def unpack_opening(frame: bytes) -> Opening:
     return opening
 
 
-def pack_terms(terms: Terms) -> bytes:
+def pack_terms(terms: ReloadableSettings) -> bytes:
     """Pack for ``unpack_terms`` in a process of the same program. Holds secrets: only for the channel."""
     return pickle.dumps(terms)
 
 
-def unpack_terms(frame: bytes) -> Terms:
+def unpack_terms(frame: bytes) -> ReloadableSettings:
     """Unpack a frame of the coordinator. It comes from the process that started this one."""
     terms = pickle.loads(frame)  # noqa: S301 - see above
-    assert isinstance(terms, Terms)
+    assert isinstance(terms, ReloadableSettings)
     return terms
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from shadeproxy.app.diagnosis import Facts, SilentJob, diagnose
-from shadeproxy.app.live import Live
+from shadeproxy.app.diagnosis import ProxyState, SilentJob, diagnose
 from shadeproxy.app.origins import Providers
+from shadeproxy.app.reload import ConfigReloader
 from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
@@ -46,7 +46,7 @@ class Checkup:
 
     def __init__(
         self,
-        live: Live,
+        live: ConfigReloader,
         *,
         origin: Origin,
         health: OriginHealth,
@@ -174,7 +174,7 @@ class Checkup:
         _log.info("origin answers", probe=answer)
         return True
 
-    async def _facts(self) -> Facts:
+    async def _facts(self) -> ProxyState:
         settings = self._live.settings
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
@@ -185,7 +185,7 @@ class Checkup:
         descriptors_open = await asyncio.to_thread(_descriptors_open)
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
-        return Facts(
+        return ProxyState(
             status=self._status(),
             endpoint=settings.origin.endpoint or settings.origin.path or "AWS S3",
             probe=probe,

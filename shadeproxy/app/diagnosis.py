@@ -36,7 +36,7 @@ class SilentJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ProxyState:
     """Facts about a proxy. ``probe``: the origin's answer to a request just now, or ``probe_error`` and
     ``probe_code``: its failure, and ``probe_hint``: what to change where no S3 server answered. ``health``:
     ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. Times are seconds, None
@@ -73,7 +73,7 @@ class Facts:
     unidentified: int = 0
 
 
-def diagnose(facts: Facts) -> list[Finding]:
+def diagnose(facts: ProxyState) -> list[Finding]:
     """Return all findings, the worst first."""
     findings = [
         *_origin(facts),
@@ -89,7 +89,7 @@ def diagnose(facts: Facts) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
 
 
-def _origin(facts: Facts) -> Iterator[Finding]:
+def _origin(facts: ProxyState) -> Iterator[Finding]:
     if facts.probe_code == "OriginIsProxy":
         yield Finding(
             "origin is this proxy",
@@ -145,7 +145,7 @@ def _origin(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _clock(facts: Facts) -> Iterator[Finding]:
+def _clock(facts: ProxyState) -> Iterator[Finding]:
     skew_s = facts.health.get("clock_skew_s")
     if skew_s is None or abs(skew_s) < WARN_SKEW_S:
         return
@@ -159,7 +159,7 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _credentials(facts: Facts) -> Iterator[Finding]:
+def _credentials(facts: ProxyState) -> Iterator[Finding]:
     left_s = facts.credentials_left_s
     if left_s is not None and left_s < _EXPIRES_SOON_S:
         expired = left_s <= 0
@@ -181,7 +181,7 @@ def _credentials(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _process(facts: Facts) -> Iterator[Finding]:
+def _process(facts: ProxyState) -> Iterator[Finding]:
     if facts.status != "ready":
         yield Finding("not ready", "warning", f"the proxy is {facts.status}", "wait for it; see its log")
     if facts.state_aside:
@@ -228,7 +228,7 @@ def _process(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _connections(facts: Facts) -> Iterator[Finding]:
+def _connections(facts: ProxyState) -> Iterator[Finding]:
     if facts.connections_refused:
         yield Finding(
             "connections refused",
@@ -239,7 +239,7 @@ def _connections(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _loop(facts: Facts) -> Iterator[Finding]:
+def _loop(facts: ProxyState) -> Iterator[Finding]:
     if facts.loop_lag_p99_s > _LATE_S:
         yield Finding(
             "event loop late",
@@ -251,7 +251,7 @@ def _loop(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _settings(facts: Facts) -> Iterator[Finding]:
+def _settings(facts: ProxyState) -> Iterator[Finding]:
     if facts.reload_error:
         yield Finding(
             "reload refused",

@@ -4,14 +4,14 @@ One request checks a thousand objects, so no read of the epoch has to check its 
 """
 
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.registry import HintRegistry
 
 _LISTED_AT_ONCE = 1000
 _MOST_OTHERS = 2  # objects that share the prefix, as a multiple of the data set's own
 
 
-def check_data_sets_by_epoch(knowledge: Knowledge, engine: Engine) -> None:
+def check_data_sets_by_epoch(knowledge: HintRegistry, engine: Engine) -> None:
     """Check a job's data set at the start of each of its epochs, from now on."""
 
     def check(job: Job) -> None:

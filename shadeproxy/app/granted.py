@@ -10,7 +10,7 @@ from contextlib import suppress
 from shadeproxy.app.clients import has_own_upstreams
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import StateError
-from shadeproxy.engine.cache import PageCache
+from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.state.store import StateStore
 
 _KIND, _NAME = "granted", "to clients"

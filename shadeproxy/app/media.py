@@ -10,8 +10,8 @@ from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
-from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.transfers import Medium, RunIO
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium, RunIO
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.tiers.base import Tier
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_tmpfs

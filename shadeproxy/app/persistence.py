@@ -11,7 +11,7 @@ import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import StateError
-from shadeproxy.engine.knowledge.knowledge import KINDS, Knowledge
+from shadeproxy.hints.registry import KINDS, HintRegistry
 from shadeproxy.state.store import StateStore
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ class Persistence:
         """Note that (kind, name) changed or was removed."""
         self._dirty[kind, name] = object()
 
-    def restore(self, knowledge: Knowledge) -> None:
+    def restore(self, knowledge: HintRegistry) -> None:
         """Restore the stored state (blocking). Unreadable items are logged and left out."""
         for kind in KINDS:
             for name, blob in self._state.load_all(kind).items():
@@ -47,11 +47,11 @@ class Persistence:
                     _log.warning("stored state left out", kind=kind, name=name, error=str(error))
         knowledge.orders.settle()
 
-    def start(self, knowledge: Knowledge) -> None:
+    def start(self, knowledge: HintRegistry) -> None:
         self._state.start()
         self._task = asyncio.create_task(self._work(knowledge), name="persistence")
 
-    async def flush(self, knowledge: Knowledge) -> None:
+    async def flush(self, knowledge: HintRegistry) -> None:
         """Make every noted change durable; log the ones that fail."""
         await self._collect(knowledge)
         try:
@@ -59,7 +59,7 @@ class Persistence:
         except StateError as error:
             _log.error("control state could not be written", error=str(error))
 
-    async def stop(self, knowledge: Knowledge) -> None:
+    async def stop(self, knowledge: HintRegistry) -> None:
         """Stop collecting, and flush."""
         if self._task is not None:
             self._task.cancel()
@@ -72,7 +72,7 @@ class Persistence:
         except StateError as error:
             _log.error("control state could not be written", error=str(error))
 
-    async def _work(self, knowledge: Knowledge) -> None:
+    async def _work(self, knowledge: HintRegistry) -> None:
         while True:
             await self._clock.sleep(_EVERY_S)
             try:
@@ -81,7 +81,7 @@ class Persistence:
                 _log.exception("silent jobs were not expired")
             await self._collect(knowledge)
 
-    async def _collect(self, knowledge: Knowledge) -> None:
+    async def _collect(self, knowledge: HintRegistry) -> None:
         for item, noted in sorted(self._dirty.items(), key=lambda entry: entry[0]):
             try:
                 blob = await self._export(knowledge, *item)
@@ -97,7 +97,7 @@ class Persistence:
             else:
                 self._failing.discard(item)
 
-    async def _export(self, knowledge: Knowledge, kind: str, name: str) -> bytes | None:
+    async def _export(self, knowledge: HintRegistry, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
             return knowledge.export(kind, name)
         # In a thread: millions of keys or ids to pack.

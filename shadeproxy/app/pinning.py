@@ -14,7 +14,7 @@ import structlog
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, UnknownName
 from shadeproxy.core.types import OWN
-from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins, Prefix
+from shadeproxy.engine.placement.pins import MOST_PINS, PinnedPrefix, Pins, Prefix
 from shadeproxy.engine.rules import Rule
 from shadeproxy.state.store import StateStore
 

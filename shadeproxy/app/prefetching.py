@@ -3,7 +3,7 @@
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.orders import Orders
+from shadeproxy.hints.order.orders import Orders
 from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from shadeproxy.telemetry.stats import Stats

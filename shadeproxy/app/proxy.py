@@ -22,7 +22,7 @@ from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.door import Door
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.server import S3Server
@@ -33,28 +33,35 @@ from shadeproxy.app.epochs import check_data_sets_by_epoch
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
-from shadeproxy.app.live import Live, Parts, is_verbose, make_verdicts, reads_allowed, remembers
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import build_origin, build_providers, read_bounds
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.prefetching import start_prefetching
-from shadeproxy.app.readers import Readers
 from shadeproxy.app.recording import Recorder
+from shadeproxy.app.reload import (
+    ConfigReloader,
+    ReloadTargets,
+    is_verbose,
+    make_verdicts,
+    reads_allowed,
+    remembers,
+)
+from shadeproxy.app.reloadable import ReloadableSettings, build_terms
 from shadeproxy.app.silent_jobs import SilentJobs
-from shadeproxy.app.terms import Terms, build_terms
 from shadeproxy.app.tls import ServerTls
+from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.workpool import WorkPool
-from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.columns import Share
+from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.pins import Pins
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
-from shadeproxy.engine.uses import Kind, Uses
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -90,8 +97,8 @@ class Proxy:
         self._instance = secrets.token_hex(8)
         self._share: Share | None = None
         self._listener: socket.socket | None = None
-        self.readers: Readers | None = None
-        self.live = Live(settings, self._clock)
+        self.readers: Workers | None = None
+        self.live = ConfigReloader(settings, self._clock)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -157,7 +164,6 @@ class Proxy:
             own=engine.hits,
             pace=handler.pace,
         )
-        scheme = "http" if tls is None else "https"
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         checkup = Checkup(
             self.live,
@@ -193,7 +199,7 @@ class Proxy:
             doctor=checkup.report,
         )
         self._stack.push_async_callback(context.operations.aclose)
-        self.live.parts = Parts(
+        self.live.parts = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
             providers=providers,
@@ -227,7 +233,7 @@ class Proxy:
             await self._start_readers(engine, terms, relay, observer)
         if tls is not None:
             self._run_until_stopped(tls.watch(clock), "certificate")
-        info["s3_endpoint"] = f"{scheme}://{self.s3_address}"
+        info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
             "ready",
@@ -243,13 +249,13 @@ class Proxy:
         task = asyncio.create_task(work, name=name)
         self._stack.callback(task.cancel)
 
-    def _open_door(self, engine: Engine) -> Door:
+    def _open_door(self, engine: Engine) -> ConnectionLimiter:
         tiers = (medium.tier for medium in engine.cache.media)
         most = client_connections(
             origin_connections=self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
-        door = Door(most, clock=self._clock)
+        door = ConnectionLimiter(most, clock=self._clock)
         self.stats.watch("connections", lambda: float(door.inside))
         self.stats.watch("connections_left", lambda: float(most - door.inside))
         self.stats.watch("connections_refused", lambda: float(door.refused))
@@ -269,7 +275,9 @@ class Proxy:
             raise
         return opened.path
 
-    async def _start_readers(self, engine: Engine, terms: Terms, relay: S3Server, observer: Observer) -> None:
+    async def _start_readers(
+        self, engine: Engine, terms: ReloadableSettings, relay: S3Server, observer: Observer
+    ) -> None:
         """Start the workers, which accept connections too and relay everything but hits to ``relay``."""
         assert self._share is not None, "made for more than one worker"
         assert self._listener is not None, "bound before readers start"
@@ -279,7 +287,7 @@ class Proxy:
             for job in {kind.job for kind in kinds if kind.job is not None}:
                 observer.on_job(job)
 
-        self.readers = Readers(
+        self.readers = Workers(
             self.settings,
             terms,
             engine.cache.media,
@@ -291,7 +299,7 @@ class Proxy:
         await self.readers.start(relay)
 
     async def _drain_s3(
-        self, runner: web.ServerRunner, persistence: Persistence, knowledge: Knowledge
+        self, runner: web.ServerRunner, persistence: Persistence, knowledge: HintRegistry
     ) -> None:
         # Flush the state first: a supervisor may lose patience and kill this process.
         readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
@@ -299,14 +307,14 @@ class Proxy:
 
     async def _open_state(
         self, pool: WorkPool, rules: Rules
-    ) -> tuple[StateStore, Persistence, Knowledge, DurablePins]:
+    ) -> tuple[StateStore, Persistence, HintRegistry, DurablePins]:
         state = StateStore(self.settings.state.path, clock=self._clock)
         await asyncio.to_thread(state.open)
         self._stack.push_async_callback(asyncio.to_thread, state.close)
         self.stats.watch("refused_state_rows", lambda: float(state.refused_rows))
         self.stats.watch("damaged_state_databases", lambda: float(state.damaged_databases))
         persistence = Persistence(state, pool, self._clock)
-        knowledge = Knowledge(dirty=persistence.note, page_size=self.settings.cache.page_size)
+        knowledge = HintRegistry(dirty=persistence.note, page_size=self.settings.cache.page_size)
         await asyncio.to_thread(persistence.restore, knowledge)
         persistence.start(knowledge)
         self._stack.push_async_callback(persistence.stop, knowledge)
@@ -315,7 +323,7 @@ class Proxy:
         return state, persistence, knowledge, pins
 
     async def _open_engine(
-        self, knowledge: Knowledge, origin: Origin, rules: Rules, pins: DurablePins
+        self, knowledge: HintRegistry, origin: Origin, rules: Rules, pins: DurablePins
     ) -> Engine:
         settings, clock, stats = self.settings, self._clock, self.stats
         media = Media(settings, self._calls)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import structlog
 import uvloop
 
+from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.fitting import require_memory
-from shadeproxy.app.last_words import explain_bus_errors
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
-from shadeproxy.app.live import Live
 from shadeproxy.app.proxy import Proxy
+from shadeproxy.app.reload import ConfigReloader
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.log import configure_logging
 from shadeproxy.tiers.medium import Calls
@@ -53,7 +53,7 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     _log.info("stopped")
 
 
-async def _reload(live: Live, again: asyncio.Event, load: Callable[[], Settings]) -> None:
+async def _reload(live: ConfigReloader, again: asyncio.Event, load: Callable[[], Settings]) -> None:
     while True:
         await again.wait()
         again.clear()

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from shadeproxy.app.diagnosis import SilentJob
 from shadeproxy.core.clock import Clock
-from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.knowledge.datasets import Dataset
-from shadeproxy.engine.knowledge.orders import Orders
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.order.orders import Orders
 
 _LEAST_S = 20.0  # a shorter pause may be a checkpoint
 

@@ -80,7 +80,7 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 """The deadline of the request that is being served; None where no client waits."""
 
 
-class Pace:
+class LeastRate:
     """The minimum rate of one body. Only waiting for the origin counts, so a slow client does not make its
     origin look slow.
     """

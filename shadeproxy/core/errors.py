@@ -184,7 +184,7 @@ class BodyDamaged(OriginError):
 
 class Unidentified(OriginError):
     """The origin's answer has no strong ETag or no length, so its version is unknown and it cannot be cached.
-    Listeners forward the read instead; see engine/unidentified.py.
+    Listeners forward the read instead; see engine/freshness/unidentified.py.
     """
 
     def __init__(self, name: object) -> None:

@@ -9,8 +9,8 @@ import asyncio
 from functools import partial
 
 from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.fair_queue import FairQueue, granted
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.turns import Turns, granted
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
@@ -25,7 +25,7 @@ class Ledger:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
         self._max_wait_s = max_wait_s
-        self._waiting: Turns[_Waiter] = Turns()
+        self._waiting: FairQueue[_Waiter] = FairQueue()
 
     @property
     def waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""``Pace``: limits how many ready tasks continue in one turn of the event loop, so that it stays responsive.
+"""``TurnLimiter``: limits how many ready tasks continue in one turn of the event loop.
 
 Law: below the limit no task waits, and only one call per turn is scheduled. Tasks continue in order. Event
 loop only.
@@ -14,7 +14,7 @@ PER_TURN = 16
 """Steps in one turn of the loop. A step of a read takes 0.1 to 0.4 ms, most of it in the kernel."""
 
 
-class Pace:
+class TurnLimiter:
     """A limit of ``per_turn`` steps in one turn of the loop, shared by all tasks that use this object."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:

@@ -8,8 +8,12 @@ everything, however much was read.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
+from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import RangeNotSatisfiable
@@ -24,16 +28,19 @@ from shadeproxy.core.types import (
     Span,
     Upstream,
 )
-from shadeproxy.engine.knowledge.datasets import Dataset, Ids
-from shadeproxy.engine.uses import Noted
-from shadeproxy.engine.verdicts import Grant
+from shadeproxy.engine.access_records import AccessRecord, Uses
+from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
-from shadeproxy.tiers.base import Lender, Lent, Location, Place, Tier
-
-if TYPE_CHECKING:  # that module imports this one
-    from shadeproxy.engine.sample_places import FoundSamples
+from shadeproxy.tiers.base import Location, Place, SendableBlocks, SendableFile, Tier
 
 NO_CONDITIONS = Conditions()
+
+
+class Grant(IntEnum):
+    """A right that the origin granted; a greater one includes the lesser."""
+
+    HEAD = 1
+    GET = 2
 
 
 class ReadRequest(NamedTuple):
@@ -79,7 +86,7 @@ NO_HIT = Hit(Source.RAM, ())
 """An answer without a body, from metadata alone."""
 
 
-class Resident:
+class PageHandle:
     """Page handle: a validated resident page, checked again by comparing one stamp.
 
     ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``slot`` and ``stamp``: the
@@ -128,10 +135,10 @@ class Resident:
         self.window = window
         self.start = start
         self.stop = stop
-        self.lender: Lender | None = None
+        self.lender: SendableBlocks | None = None
         self.lent = False
         self.place: Place | None = None
-        self.noted: Noted | None = None
+        self.noted: AccessRecord | None = None
 
     @property
     def whole(self) -> bool:
@@ -143,15 +150,15 @@ class Resident:
         return self.first <= span.start and span.stop <= self.first + self.stop - self.start
 
 
-class Loan(NamedTuple):
+class SendfileSlice(NamedTuple):
     """Sendfile slice: bytes ``[start, stop)`` of a page handle's file, the same as those of its window.
 
     ``[first, last)`` may leave by sendfile, at once. Send other bytes, or later ones, from the view of
     ``pin``. ``file``: None where no byte may leave by sendfile.
     """
 
-    ticket: Resident
-    file: Lent | None
+    ticket: PageHandle
+    file: SendableFile | None
     start: int
     first: int
     last: int
@@ -176,6 +183,23 @@ class Located(NamedTuple):
     header: bytes
     offset: int
     length: int
+
+
+class FoundSamples(NamedTuple):
+    """The found samples. ``here``: bool[k], which of the requested ids were found; other columns have only
+    these, in order. ``file``: index into ``files``; ``source``: into SOURCES; ``header``: V64. Offsets and
+    lengths in bytes. ``uses``: rows for the access log, without their kinds.
+    """
+
+    here: Bits
+    files: list[Path]
+    file: NDArray[np.uint16]
+    header_offset: Ids
+    header: NDArray[np.void]
+    offset: Ids
+    length: Ids
+    source: NDArray[np.uint8]
+    uses: Uses
 
 
 class Reading(Protocol):
@@ -218,14 +242,14 @@ class ReadsNow(Protocol):
         """
         ...
 
-    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
         """Return a page handle, for every client, for the page that holds byte ``first``. None: the page
         is not resident, or the origin decides for each client on the object.
         """
         ...
 
     def take(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
+        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         """Return the handle's bytes, counted as one demand read of ``job``; None when it is no longer valid.
 
@@ -235,18 +259,18 @@ class ReadsNow(Protocol):
         ...
 
     def lend(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> Loan | None:
+        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> SendfileSlice | None:
         """Do as ``take``, but for sendfile; None also if the page is short or cannot be sent."""
         ...
 
     def lend_across(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
-    ) -> tuple[Loan, ...] | None:
+        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span
+    ) -> tuple[SendfileSlice, ...] | None:
         """Do as ``lend`` for a ``span`` that ends in one of the next few pages. Return their slices."""
         ...
 
-    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+    def place(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the place of the page's record."""
         ...
 
@@ -279,13 +303,13 @@ class ReadPath(ReadsNow, Protocol):
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
-    ) -> "FoundSamples | None":
+    ) -> FoundSamples | None:
         """Return places of samples of a dataset (i64[k]), at a hundredth of the cost of ``place``: those
         given to ``remember_sample``, with handles still valid. None: there are none.
         """
         ...
 
-    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
+    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: PageHandle) -> None:
         """Remember the place of a whole sample, as ``place`` has just returned it."""
         ...
 

@@ -13,28 +13,31 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown, WriteRefused
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import OWN, JobContext, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
-from shadeproxy.engine import upkeep
-from shadeproxy.engine.ahead import Ahead
-from shadeproxy.engine.base import Hit, Loan, Located, ReadRequest, Resident, span_needed
-from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.counting import Counting, JobsOf
-from shadeproxy.engine.filling import Filling
-from shadeproxy.engine.hits import Hits
-from shadeproxy.engine.knowledge.datasets import Dataset, Ids
-from shadeproxy.engine.knowledge.upcoming import NotesReads, NothingAnnounced
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams, upstream_in
-from shadeproxy.engine.notes import Notes
-from shadeproxy.engine.reading import EngineReading, Opening
+from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
+from shadeproxy.engine.access_records import Kind, Uses
+from shadeproxy.engine.base import (
+    Grant,
+    Hit,
+    Located,
+    ReadRequest,
+    span_needed,
+)
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.read import upkeep
+from shadeproxy.engine.read.access_log import AccessLog
+from shadeproxy.engine.read.counting import Counting, JobsOf
+from shadeproxy.engine.read.fill import PageFiller
+from shadeproxy.engine.read.hits import Hits
+from shadeproxy.engine.read.prefetch_port import PrefetchPort
+from shadeproxy.engine.read.reading import EngineReading, Opening
 from shadeproxy.engine.rules import Rules
-from shadeproxy.engine.sample_places import FoundSamples
-from shadeproxy.engine.uses import Kind, Uses
-from shadeproxy.engine.verdicts import Grant, Verdicts
-from shadeproxy.engine.versions import Versions
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.upcoming import NotesReads, NothingAnnounced
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Place
 
 _UNKNOWN_OUTCOME_S = 60.0
 """Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
@@ -84,7 +87,7 @@ class Engine:
             outdated=self._outdated,
             upstreams=upstreams,
         )
-        self._filling = Filling(
+        self._filling = PageFiller(
             origin,
             cache,
             versions=self._versions,
@@ -95,7 +98,7 @@ class Engine:
             outdated=self._outdated,
             bounds=bounds,
         )
-        self.ahead = Ahead(
+        self.ahead = PrefetchPort(
             cache,
             self._filling,
             versions=self._versions,
@@ -105,8 +108,12 @@ class Engine:
             page_size=page_size,
             upstreams=upstreams,
         )
-        self.notes = Notes(cache, count=self._counting.count_uses)
-        self.hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
+        self.notes = AccessLog(cache, count=self._counting.count_uses)
+        self.hits = hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
+        # These calls of ``ReadPath`` are those of ``Hits``.
+        self.ticket, self.take, self.place = hits.ticket, hits.take, hits.place
+        self.lend, self.lend_across = hits.lend, hits.lend_across
+        self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
         cache.before_deciding = self.notes.flush_many
         self._counting.before_recording = self.notes.tell
         stats.before_showing = self.notes.flush
@@ -154,42 +161,6 @@ class Engine:
             self._counting.note_read(request, span.start)
             self._counting.count(request, found.source, span.length)
         return found
-
-    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> Resident | None:
-        """See ``ReadPath.ticket``."""
-        return self.hits.ticket(ref, first, now_s)
-
-    def take(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> memoryview | None:
-        """See ``ReadPath.take``."""
-        return self.hits.take(ticket, job, now_s, span)
-
-    def lend(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> Loan | None:
-        """See ``ReadPath.lend``."""
-        return self.hits.lend(ticket, job, now_s, span)
-
-    def lend_across(
-        self, ticket: Resident, job: JobContext | None, now_s: float, span: Span
-    ) -> tuple[Loan, ...] | None:
-        """See ``ReadPath.lend_across``."""
-        return self.hits.lend_across(ticket, job, now_s, span)
-
-    def place(self, ticket: Resident, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """See ``ReadPath.place``."""
-        return self.hits.place(ticket, job, now_s, span)
-
-    def find_samples(
-        self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
-    ) -> FoundSamples | None:
-        """See ``ReadPath.find_samples``."""
-        return self.hits.find_samples(dataset, ids, job, now_s)
-
-    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: Resident) -> None:
-        """See ``ReadPath.remember_sample``."""
-        self.hits.remember_sample(dataset, sample_id, ticket)
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """See ``ReadPath.ready``."""

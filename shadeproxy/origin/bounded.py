@@ -3,8 +3,8 @@
 Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or one of its own; slots,
 connections, attempts and the pauses between them count. A forwarded body keeps the least rate; only the time
 spent waiting for the origin counts. Writes have no deadline: their bodies come at their client's pace, and
-the origin may still carry out a write that was given up. engine/overdue.py bounds the reads of pages, with
-one timer for all.
+the origin may still carry out a write that was given up. The reads of pages have one timer for
+all, in engine/read/timeouts.py.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.deadline import DEADLINE, Deadline, Pace, ReadBounds
+from shadeproxy.core.deadline import DEADLINE, Deadline, LeastRate, ReadBounds
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
@@ -59,7 +59,9 @@ class BoundedOrigin:
             if request.works_long:
                 yield response
                 return
-            chunks = await stack.enter_async_context(aclosing(_paced(response.chunks, Pace(self._bounds))))
+            chunks = await stack.enter_async_context(
+                aclosing(_paced(response.chunks, LeastRate(self._bounds)))
+            )
             yield replace(response, chunks=chunks)
 
     async def probe(self) -> str:
@@ -88,7 +90,7 @@ class _BoundedRead:
         return await self._inner.__aexit__(kind, error, trace)
 
 
-async def _paced(chunks: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+async def _paced(chunks: AsyncIterator[bytes], pace: LeastRate) -> AsyncGenerator[bytes, None]:
     """Yield ``chunks`` while they come fast enough. Raises BodyCutShort."""
     loop = asyncio.get_running_loop()
     while True:

@@ -13,7 +13,7 @@ from copy import copy
 from enum import Enum, auto
 from typing import cast
 
-from shadeproxy.core.deadline import DEFAULT_BOUNDS, Pace, ReadBounds
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Head, parse_head
 
@@ -54,7 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state = State.IDLE
         self.since_s = loop.time()
         """Loop time of the last body byte, or since when it is idle or waits for a head."""
-        self._pace = Pace(bounds)
+        self._pace = LeastRate(bounds)
         self._loop = loop
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)

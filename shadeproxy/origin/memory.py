@@ -42,7 +42,7 @@ from shadeproxy.origin.s3ops.store import (
 
 
 @dataclass(slots=True)
-class Gate:
+class Barrier:
     """Holds every body at its middle: ``reached`` is set when a body waits, ``release`` lets all pass."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,7 +70,7 @@ class MemoryStore:
 
     def __init__(self, *, chunk_bytes: int, clock: Clock) -> None:
         self.buckets_by_name: dict[str, dict[str, MemoryObject]] = {}
-        self.gate: Gate | None = None
+        self.gate: Barrier | None = None
         self._created_s: dict[str, float] = {}
         self._chunk_bytes = chunk_bytes
         self._clock = clock
@@ -198,11 +198,11 @@ class MemoryOrigin(StoreOrigin):
         return self._memory.buckets_by_name
 
     @property
-    def gate(self) -> Gate | None:
+    def gate(self) -> Barrier | None:
         return self._memory.gate
 
     @gate.setter
-    def gate(self, gate: Gate | None) -> None:
+    def gate(self, gate: Barrier | None) -> None:
         self._memory.gate = gate
 
     def put(self, bucket: str, key: str, body: bytes, headers: Headers = ()) -> ObjectMeta:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
-from shadeproxy.core.turns import granted
+from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
 
 _KEEP_IDLE_S = 15.0

@@ -1,18 +1,18 @@
 """``Slots``: a limit on concurrent requests, shared fairly between clients, demand before everything else.
 
-The state: slots taken, and two queues of waiting futures (core/turns.py). ``give`` passes a slot straight to
-the next waiter, so a newcomer cannot take it first. A waiter that is cancelled, or waited too long, leaves
-its queue; if it was granted a slot in the same tick, it passes it on.
+The state: slots taken, and two queues of waiting futures (core/fair_queue.py). ``give`` passes a slot
+straight to the next waiter, so a newcomer cannot take it first. A waiter that is cancelled, or waited
+too long, leaves its queue; if it was granted a slot in the same tick, it passes it on.
 """
 
 import asyncio
 from functools import partial
 
 from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.fair_queue import FairQueue, granted
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.turns import Turns, granted
 
-_Queue = Turns[tuple[str, asyncio.Future[None]]]
+_Queue = FairQueue[tuple[str, asyncio.Future[None]]]
 
 
 class Slots:
@@ -31,8 +31,8 @@ class Slots:
         self._what = what
         self._most = max(1, count if most_of_client is None else most_of_client)
         self._held: dict[str, int] = {}
-        self._urgent: _Queue = Turns()
-        self._others: _Queue = Turns()
+        self._urgent: _Queue = FairQueue()
+        self._others: _Queue = FairQueue()
 
     @property
     def waiting(self) -> int:

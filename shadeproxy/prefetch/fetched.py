@@ -7,7 +7,7 @@ forgotten after a while, because announced samples may never be read.
 
 from collections import OrderedDict
 
-from shadeproxy.engine.ahead import Need
+from shadeproxy.engine.read.prefetch_port import Need
 
 _MOST = 65_536
 _AWAITED_S = 30.0

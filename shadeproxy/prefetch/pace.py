@@ -48,7 +48,7 @@ class Latency:
         self.size_bytes += (size_bytes - self.size_bytes) * share
 
 
-class Pace:
+class FetchPace:
     """The pace of one job's reads."""
 
     def __init__(self, now_s: float) -> None:

@@ -24,9 +24,9 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
-from shadeproxy.engine.ahead import Ahead, Fetched, Need
-from shadeproxy.engine.flight import Flight
-from shadeproxy.engine.knowledge.upcoming import NextUses, Upcoming
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
+from shadeproxy.hints.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPages
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts
@@ -72,7 +72,7 @@ class Prefetcher:
     """Fetches announced samples of ``upcoming`` through ``ahead``. ``start`` once, ``aclose`` once."""
 
     def __init__(
-        self, ahead: Ahead, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
+        self, ahead: PrefetchPort, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
     ) -> None:
         self._ahead = ahead
         self._upcoming = upcoming

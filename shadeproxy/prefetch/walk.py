@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import Span
-from shadeproxy.engine.ahead import Ahead, Need
-from shadeproxy.engine.knowledge.datasets import Sample
-from shadeproxy.engine.knowledge.upcoming import Outlook, Upcoming
-from shadeproxy.prefetch.pace import Pace
+from shadeproxy.engine.read.prefetch_port import Need, PrefetchPort
+from shadeproxy.hints.datasets import Sample
+from shadeproxy.hints.upcoming import Outlook, Upcoming
+from shadeproxy.prefetch.pace import FetchPace
 from shadeproxy.prefetch.ready import ReadyPages
 
 _MOST_NEW = 512
@@ -48,7 +48,7 @@ class Walk:
 
     def __init__(self, job: str, now_s: float) -> None:
         self.job = job
-        self.pace = Pace(now_s)
+        self.pace = FetchPace(now_s)
         self.complete = True
         """True if the last look covered all that it had to."""
         self.ready = ReadyPages()
@@ -68,7 +68,9 @@ class Walk:
         self._left = outlook.left
         self.pace.note_reads(read, outlook.rate_per_s, now_s)
 
-    def look(self, upcoming: Upcoming, ahead: Ahead, count: int, most: int, now_s: float) -> list[Wanted]:
+    def look(
+        self, upcoming: Upcoming, ahead: PrefetchPort, count: int, most: int, now_s: float
+    ) -> list[Wanted]:
         """Return the missing pages of the next ``count`` samples, soonest first: about ``most`` pages."""
         ids = upcoming.coming(self.job, count)
         if not len(ids):
@@ -140,7 +142,7 @@ class Walk:
         self._listed = ids
         self._read = 0
 
-    def _look_up(self, upcoming: Upcoming, ahead: Ahead, ids: list[int]) -> None:
+    def _look_up(self, upcoming: Upcoming, ahead: PrefetchPort, ids: list[int]) -> None:
         room = _MOST_WANTED - sum(map(len, self._needs.values()))
         if room <= 0:
             self.complete = True
@@ -166,7 +168,7 @@ class Walk:
         self.pace.note_misses(missing, looked)
 
 
-def pages_of(ahead: Ahead, sample: Sample) -> Iterator[Need | None]:
+def pages_of(ahead: PrefetchPort, sample: Sample) -> Iterator[Need | None]:
     """Yield the missing pages of a sample, and None for each that need not be fetched."""
     if sample.length is None:
         return ahead.missing(sample.ref)

@@ -17,9 +17,9 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged, OriginError, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import OWN, ListEntry, ListPage, ObjectMeta, ObjectRef, Span
-from shadeproxy.engine.ahead import Ahead, Fetched, Need
-from shadeproxy.engine.flight import Flight
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 
 _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
@@ -82,7 +82,7 @@ class Warm:
 
     def __init__(
         self,
-        ahead: Ahead,
+        ahead: PrefetchPort,
         listing: Listing,
         *,
         bucket: str,

@@ -1,9 +1,9 @@
 """Replays one trace with one policy and one cache: which reads hit.
 
 Columns are by object id instead of by slot, and hits cost no call; every decision is the product's:
-``policy.key``, ``choose_beaten``, ``DrawnVictims``, ``StagingShare``, ``ReuseEstimator``. The order of the
-calls is that of engine/placement.py (``find_place``, ``find_staging_place``, ``note_miss``) for one tier that
-counts bytes; tests/simulate/test_replay.py compares the two read by read.
+``policy.key``, ``choose_beaten``, ``EvictionPool``, ``StagingShare``, ``ReuseEstimator``. The order of the
+calls is that of engine/placement/placement.py (``find_place``, ``find_staging_place``, ``note_miss``) for one
+tier that counts bytes; tests/simulate/test_replay.py compares the two read by read.
 """
 
 from dataclasses import replace
@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.engine.drawing import SAMPLE, DrawnVictims, draw_positions
-from shadeproxy.engine.members import Members, Slots
-from shadeproxy.engine.residents import NO_TIER
+from shadeproxy.engine.index.members import Members, Slots
+from shadeproxy.engine.index.residents import NO_TIER
+from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.reuse import ReuseEstimator
 from shadeproxy.policy.select import choose_beaten
@@ -72,7 +72,7 @@ class Replay:
         self._staging = StagingShare(policy.staging_share)
         # Without a share staging decides nothing, and is not called.
         self._stages = policy.staging_share > 0
-        self._drawn = DrawnVictims(self, 0)
+        self._drawn = EvictionPool(self, 0)
         # The engine ranks a drawn victim again for each of at most sixteen newcomers; here its key is kept.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data

@@ -4,8 +4,8 @@ Guarantees:
 - The *tier* guarantees that bytes read from a pinned location are the bytes written, or that
   ``read`` raises TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash
   ``arrivals`` yields only records that were completely written and not erased.
-- The *caller* (engine/cache.py, on the event loop) guarantees that each reserved location is either written
-  and later released, or released; and never uses a location after releasing it.
+- The *caller* (engine/storage/page_cache.py, on the event loop) guarantees that each reserved location is
+  either written and later released, or released; and never uses a location after releasing it.
 - ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.
   ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
 """
@@ -62,7 +62,7 @@ class Place(NamedTuple):
     body_bytes: int
 
 
-class Lent(Protocol):
+class SendableFile(Protocol):
     """A file whose bytes sendfile may send."""
 
     @property
@@ -75,13 +75,13 @@ class Lent(Protocol):
         ...
 
 
-class Lender(NamedTuple):
+class SendableBlocks(NamedTuple):
     """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
     Sendfile may send any of them. Bytes of blocks that a neighbour shares must be copied.
     """
 
-    file: Lent
+    file: SendableFile
     start: int
     stop: int
 
@@ -198,7 +198,7 @@ class Tier(Protocol):
         """
         ...
 
-    def lender(self, location: Location) -> Lender | None:
+    def lender(self, location: Location) -> SendableBlocks | None:
         """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
         this medium does not allow it, or when overwriting a page would change bytes that a socket still
         holds.

@@ -35,7 +35,7 @@ _IGNORED = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class HeldDirectory:
     """A directory locked by this process. ``store_id``: the 64-bit id that its records carry."""
 
     path: Path
@@ -83,7 +83,7 @@ def claim(
     set_aside: bool = False,
     group_id: int | None = None,
     place: Path | None = None,
-) -> Claim:
+) -> HeldDirectory:
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
@@ -103,7 +103,7 @@ def claim(
     return held
 
 
-def _share(held: Claim, setting: str, group_id: int | None) -> None:
+def _share(held: HeldDirectory, setting: str, group_id: int | None) -> None:
     """Set the permissions of the directory and its segments to the current setting. Raises ConfigError."""
     try:
         for file in held.path.glob(f"*{SUFFIX}"):
@@ -121,7 +121,7 @@ def _share(held: Claim, setting: str, group_id: int | None) -> None:
         ) from error
 
 
-def check_medium(held: Claim, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
+def check_medium(held: HeldDirectory, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
     """Refuse a file system that can never hold the capacity or cannot punch holes; warn when it has less room
     now. Raises ConfigError.
     """
@@ -170,7 +170,7 @@ def _refusal(path: Path, setting: str, error: OSError) -> str:
     return f"{setting}: cannot use {path}: {reason}; {hint}"
 
 
-def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: Path) -> Claim:
+def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: Path) -> HeldDirectory:
     _prepare(path, setting)
     descriptor = lock_directory(path, setting)
     try:
@@ -192,7 +192,7 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: P
     except BaseException:
         os.close(descriptor)
         raise
-    return Claim(path, store_id, descriptor, session)
+    return HeldDirectory(path, store_id, descriptor, session)
 
 
 def _prepare(path: Path, setting: str) -> None:

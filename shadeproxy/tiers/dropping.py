@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME
-from shadeproxy.tiers import catalogue, disowned, tombstones
+from shadeproxy.tiers import catalogue, legacy_tombstones, tombstones
 from shadeproxy.tiers.directory import PROBE_NAME, lock_directory
 from shadeproxy.tiers.segment import SUFFIX
 from shadeproxy.tiers.session import BOOT_NAME, STOPPED_NAME, lists_of
@@ -37,7 +37,7 @@ _NAMES = frozenset(
         STOPPED_NAME,
         VERSION_NAME,
         f"{VERSION_NAME}.new",
-        disowned.NAME,
+        legacy_tombstones.NAME,
     }
 )
 

@@ -19,7 +19,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import GroupName, etag_hash, group_name, object_hash
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.catalogue import Key
-from shadeproxy.tiers.directory import Claim
+from shadeproxy.tiers.directory import HeldDirectory
 from shadeproxy.tiers.extents import Extent
 from shadeproxy.tiers.location import address_of, lengths_of, numbers_of, pack_all, units_of
 from shadeproxy.tiers.record import (
@@ -166,7 +166,7 @@ class Walk:
         return stop
 
 
-def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Arrival:
+def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool]) -> Arrival:
     """Recover a segment: find its records, mark their blocks as taken, free the other blocks (blocking).
 
     Raises Halted; OSError when the segment cannot be read, because a part of its records would pass for all.
@@ -189,7 +189,7 @@ def restore(segment: Segment, claim: Claim, *, halted: Callable[[], bool]) -> Ar
     return Arrival(segment, contents, gaps, damaged, lost)
 
 
-def _catalogued(segment: Segment, claim: Claim) -> tuple[Contents | None, bool]:
+def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:
     """Return the contents that the catalogue lists, or None; and whether an invalid one was there.
 
     After a crash of the machine only a catalogue written since then counts, because the rows say which pages
@@ -204,7 +204,7 @@ def _catalogued(segment: Segment, claim: Claim) -> tuple[Contents | None, bool]:
     return (None if found is None else Contents(found.rows.copy(), found.names)), False
 
 
-def _walked(segment: Segment, claim: Claim, halted: Callable[[], bool]) -> tuple[Contents, int]:
+def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) -> tuple[Contents, int]:
     walk = Walk(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
@@ -244,7 +244,7 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
     return units, lengths, [Extent(start, length) for start, length in gaps]
 
 
-def write_catalogues(pages: Contents, segments: list[Segment], claim: Claim) -> None:
+def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
     A segment with other records (not in ``pages``, or not erased) gets none, and the next start scans it.

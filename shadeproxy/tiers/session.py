@@ -18,7 +18,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.tiers import disowned
+from shadeproxy.tiers import legacy_tombstones
 from shadeproxy.tiers.tombstones import FRESH_SUFFIX, SUFFIX, Tombstones
 
 _logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Session:
         except BaseException:
             self.tombstones.close()
             raise
-        (self.directory / disowned.NAME).unlink(missing_ok=True)
+        (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
             # It would pass for the tombstones of a later session if its directory were chosen again.
             with suppress(OSError):
@@ -150,7 +150,7 @@ class Session:
     def _take_over_list(self) -> bool:
         """Take over the list of an earlier release; return whether it is damaged."""
         try:
-            self.tombstones.found |= disowned.read_list(self.directory)
+            self.tombstones.found |= legacy_tombstones.read_list(self.directory)
         except TierError as error:
             _logger.warning("%s: the list of overwritten objects is lost: %s", self.directory, error)
             self.lost_lists += 1

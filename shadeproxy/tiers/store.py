@@ -16,9 +16,8 @@ from typing import TypeVarTuple
 
 from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
-from shadeproxy.tiers.awaited import Awaited
-from shadeproxy.tiers.base import Dropped, Lender, Location, Place, RecordHeader
-from shadeproxy.tiers.directory import PROBE_NAME, Claim, check_medium, claim
+from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
+from shadeproxy.tiers.directory import PROBE_NAME, HeldDirectory, check_medium, claim
 from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
@@ -26,6 +25,7 @@ from shadeproxy.tiers.health import Health
 from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
+from shadeproxy.tiers.pending_segments import PendingSegments
 from shadeproxy.tiers.pins import Pins
 from shadeproxy.tiers.reading import read_header, read_whole
 from shadeproxy.tiers.record import (
@@ -93,10 +93,10 @@ class SegmentStore:
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
         self._pins = Pins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
-        self._awaited = Awaited(self._files, self._space, attempt=self._try, release=self.release)
+        self._awaited = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
-        self.claim: Claim | None = None
+        self.claim: HeldDirectory | None = None
         self._store_id = 0
         self._unmeasured_bytes = 0
         self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
@@ -156,7 +156,7 @@ class SegmentStore:
         self._store_id = held.store_id
         self._measure()
 
-    def _await_segments(self, held: Claim, setting: str) -> None:
+    def _await_segments(self, held: HeldDirectory, setting: str) -> None:
         try:
             self._awaited.open(held)
         except OSError as error:
@@ -247,11 +247,11 @@ class SegmentStore:
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
-    def lender(self, location: Location) -> Lender | None:
+    def lender(self, location: Location) -> SendableBlocks | None:
         if not self._lends:
             return None
         segment, offset, most_bytes = self._resolve(location)
-        return Lender(segment, *interior(offset, offset + most_bytes))
+        return SendableBlocks(segment, *interior(offset, offset + most_bytes))
 
     def release(self, location: Location) -> None:
         """Erase the record and free its room, now or after the last view."""

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.rules import Rule, Rules
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.base import Origin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.app.diagnosis import Facts, SilentJob, diagnose
+from shadeproxy.app.diagnosis import ProxyState, SilentJob, diagnose
 from shadeproxy.app.tier_diagnosis import TierFacts
 
 GIB = 1024**3
@@ -18,7 +18,7 @@ TIER = TierFacts(
     file_system_bytes=100 * GIB,
     free_bytes=50 * GIB,
 )
-WELL = Facts(
+WELL = ProxyState(
     status="ready",
     endpoint="http://origin",
     probe="S3 at http://origin answers; 2 buckets",

@@ -6,9 +6,9 @@ import pytest
 
 from shadeproxy.app.epochs import check_data_sets_by_epoch
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.knowledge.jobs import Job, Progress
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.hints.jobs import Job, Progress
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 
 NOW_S = 1000.0
 
@@ -32,7 +32,7 @@ def engine():
 
 @pytest.fixture
 def knowledge(engine):
-    knowledge, builder = Knowledge(), ManifestBuilder("train")
+    knowledge, builder = HintRegistry(), ManifestBuilder("train")
     for number in range(1500):
         builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
     builder.add(ObjectRef("labels", "all.csv"), None, None)  # the last one is always compared

@@ -7,8 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from shadeproxy.app import fitting
-from shadeproxy.app import live as live_module
-from shadeproxy.app.live import Live, Parts
+from shadeproxy.app import reload as reload_module
+from shadeproxy.app.reload import ConfigReloader, ReloadTargets
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.memory_limit import MemoryLimit
@@ -22,7 +22,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(settings: Settings) -> None:
-    live = Live(settings, SystemClock())
+    live = ConfigReloader(settings, SystemClock())
 
     def load() -> Settings:
         raise RuntimeError("could not determine home directory")
@@ -33,11 +33,11 @@ async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(setting
 
 
 @pytest.fixture
-def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Live:
+def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
     """Of a proxy that serves, as far as a reload goes."""
-    monkeypatch.setattr(live_module, "configure_logging", lambda **_how: None)
-    live = Live(settings, SystemClock())
-    live.parts = Parts(
+    monkeypatch.setattr(reload_module, "configure_logging", lambda **_how: None)
+    live = ConfigReloader(settings, SystemClock())
+    live.parts = ReloadTargets(
         authenticator=Mock(),
         rules=Mock(),
         providers={},

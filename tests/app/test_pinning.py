@@ -10,7 +10,7 @@ from shadeproxy.app.pinning import DurablePins
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.pins import MOST_PINS, PinnedPrefix, Pins
+from shadeproxy.engine.placement.pins import MOST_PINS, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.state.store import StateStore
 

@@ -11,7 +11,7 @@ from shadeproxy.app import proxy as module
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.core.workpool import raise_if_cancelled
-from shadeproxy.engine.knowledge import manifest
+from shadeproxy.hints import manifest
 
 BODY = bytes(range(256)) * (64 << 10)  # more than socket buffers hold
 

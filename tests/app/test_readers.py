@@ -10,11 +10,11 @@ import time
 import pytest
 
 from shadeproxy.app.channel import END, Opening
-from shadeproxy.app.reader import ReaderProcess
-from shadeproxy.app.readers import CRADLE
-from shadeproxy.app.terms import build_terms
+from shadeproxy.app.reloadable import build_terms
+from shadeproxy.app.worker import WorkerProcess
+from shadeproxy.app.workers import CRADLE
 from shadeproxy.config import Settings
-from shadeproxy.engine.columns import Share
+from shadeproxy.engine.index.columns import Share
 from shadeproxy_bench.machine import is_alive
 
 _OWNER = """
@@ -70,7 +70,7 @@ def reader(listener):
     opening = Opening(
         settings, build_terms(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
     )
-    yield ReaderProcess(opening)
+    yield WorkerProcess(opening)
     os.close(share.descriptor)
 
 

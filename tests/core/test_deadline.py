@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.deadline import Deadline, Pace, ReadBounds
+from shadeproxy.core.deadline import Deadline, LeastRate, ReadBounds
 from shadeproxy.core.errors import DeadlineExceeded
 
 BOUNDS = ReadBounds(first_byte_s=25.0, window_s=30.0, least_bytes_per_s=1024)
@@ -53,7 +53,7 @@ async def test_a_timeout_of_the_work_itself_is_no_deadline():
 
 
 def test_a_drip_ends_and_a_steady_body_does_not():
-    drip, steady = Pace(BOUNDS), Pace(BOUNDS)
+    drip, steady = LeastRate(BOUNDS), LeastRate(BOUNDS)
     waited_s = 0
     while drip.note(1.0, 10):
         waited_s += 1
@@ -62,7 +62,7 @@ def test_a_drip_ends_and_a_steady_body_does_not():
 
 
 def test_a_burst_buys_no_more_than_a_window():
-    pace = Pace(BOUNDS)
+    pace = LeastRate(BOUNDS)
     assert pace.note(0.0, 1 << 30)
     assert pace.left_s == 30
     assert not pace.note(30.0, 0)
@@ -71,6 +71,6 @@ def test_a_burst_buys_no_more_than_a_window():
 
 
 def test_without_a_rate_nothing_is_too_slow():
-    pace = Pace(BOUNDS._replace(least_bytes_per_s=0))
+    pace = LeastRate(BOUNDS._replace(least_bytes_per_s=0))
     assert pace.note(1e9, 0)
     assert pace.patience_s is None

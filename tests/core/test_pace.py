@@ -1,17 +1,17 @@
 import asyncio
 
-from shadeproxy.core.pace import Pace, set_done
+from shadeproxy.core.pace import TurnLimiter, set_done
 
 
 async def test_few_go_on_at_once():
-    pace = Pace(3)
+    pace = TurnLimiter(3)
     assert [pace.turn() for _ in range(3)] == [None] * 3
     await asyncio.sleep(0)
     assert pace.turn() is None
 
 
 async def test_many_go_on_a_few_in_each_turn_of_the_loop_and_in_order():
-    pace, order, turns = Pace(3), [], []
+    pace, order, turns = TurnLimiter(3), [], []
     turn = 0
 
     async def step(number):
@@ -29,7 +29,7 @@ async def test_many_go_on_a_few_in_each_turn_of_the_loop_and_in_order():
 
 
 async def test_calls_and_tasks_share_the_turns():
-    pace, called = Pace(2), []
+    pace, called = TurnLimiter(2), []
     pace.call(lambda: called.append("at once"))
     assert pace.turn() is None
     pace.call(lambda: called.append("later"))
@@ -40,7 +40,7 @@ async def test_calls_and_tasks_share_the_turns():
 
 
 async def test_who_gave_up_takes_nobody_elses_place_for_ever():
-    pace = Pace(1)
+    pace = TurnLimiter(1)
     assert pace.turn() is None
     first, second = pace.turn(), pace.turn()
     first.cancel()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadeproxy.core.turns import Turns
+from shadeproxy.core.fair_queue import FairQueue
 
 
 def served(turns):
@@ -10,7 +10,7 @@ def served(turns):
 
 
 def test_clients_take_turns_and_each_keeps_its_own_order():
-    turns = Turns()
+    turns = FairQueue()
     for client, waiter in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1"), ("b", "b2")]:
         turns.add(client, waiter)
     assert turns.first() == "a1"
@@ -19,7 +19,7 @@ def test_clients_take_turns_and_each_keeps_its_own_order():
 
 
 def test_who_comes_back_waits_one_round_and_not_for_all_that_others_asked():
-    turns = Turns()
+    turns = FairQueue()
     for number in range(200):
         turns.add("greedy", f"greedy {number}")
     order = []
@@ -30,7 +30,7 @@ def test_who_comes_back_waits_one_round_and_not_for_all_that_others_asked():
 
 
 def test_who_gives_up_is_out_and_leaves_the_rest_as_it_was():
-    turns = Turns()
+    turns = FairQueue()
     for client, waiter in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1")]:
         turns.add(client, waiter)
     turns.remove("b", "b1")
@@ -42,7 +42,7 @@ def test_who_gives_up_is_out_and_leaves_the_rest_as_it_was():
 
 
 def test_who_may_not_is_passed_over_and_keeps_his_place():
-    turns = Turns()
+    turns = FairQueue()
     for client in "abc":
         turns.add(client, f"{client}1")
     assert turns.take(lambda client: client != "a") == "b1"

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.app import proxy
-from shadeproxy.engine import cache, filling, recovery, residents, transfers
+from shadeproxy.engine.index import residents
+from shadeproxy.engine.read import fill
+from shadeproxy.engine.storage import page_cache, recovery, transfers
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.state.store import StateStore
-from shadeproxy.tiers import awaited, catalogue, directory, files, medium, segment, store, tombstones
+from shadeproxy.tiers import catalogue, directory, files, medium, pending_segments, segment, store, tombstones
 
 from .board import AWAITED, KEPT, PLACED, READY, Board, die
 
@@ -39,15 +41,15 @@ def tie(board: Board, seed: int) -> None:
         (proxy.Proxy, "_start", "starting"),
         (proxy.Proxy, "stop", "stopping"),
         (recovery.Recovery, "_work", "recovering"),
-        (filling.Filling, "_fill", "filling"),
+        (fill.PageFiller, "_fill", "filling"),
         (transfers.Transfers, "_finish_demotion", "demoting"),
     ):
         _phase_of_coroutine(board, owner, name, phase)
     for owner, name, phase in (
         (StateStore, "_open_database", "opening the state"),
         (store.SegmentStore, "open", "opening a tier"),
-        (awaited, "restore", "reading a segment"),
-        (awaited.Awaited, "disown", "disowning an object"),
+        (pending_segments, "restore", "reading a segment"),
+        (pending_segments.PendingSegments, "disown", "disowning an object"),
         (segment.Segment, "erase", "erasing a page"),
         (segment.Segment, "punch", "punching a hole"),
         (segment.Segment, "_outdate", "emptying a catalogue"),
@@ -170,13 +172,13 @@ def _watch_books(board: Board) -> None:
             return done
 
         setattr(residents.Residents, name, inside)
-    real_start = cache.PageCache.start_recovery
+    real_start = page_cache.PageCache.start_recovery
 
-    def start(self: cache.PageCache) -> None:
+    def start(self: page_cache.PageCache) -> None:
         board.cells[AWAITED] = self.awaited_segments
         real_start(self)
 
-    cache.PageCache.start_recovery = start
+    page_cache.PageCache.start_recovery = start
     real_end = recovery.Recovery._end
 
     def end(self: recovery.Recovery) -> None:

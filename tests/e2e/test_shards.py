@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.ways import Offers
+from shadeproxy_sdk.transport_state import Offers
 from tests.sdk.shards.conftest import mds_of, tar_of
 
 PAGE = 8192

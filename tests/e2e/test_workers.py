@@ -82,7 +82,7 @@ def listens(pid: int, port: int) -> bool:
     process, inodes = Path(f"/proc/{pid}"), listening(port)
     with suppress(OSError):
         # Until it runs a program of its own it has its owner's descriptors, who listens too.
-        if b"shadeproxy.app.reader" not in (process / "cmdline").read_bytes():
+        if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
             return False
         targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
         polls = [name for name, target in targets.items() if "eventpoll" in target]

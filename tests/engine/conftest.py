@@ -16,16 +16,16 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.cache import PageCache
-from shadeproxy.engine.columns import Share
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.upcoming import NextUses
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
-from shadeproxy.engine.pins import PinnedPrefix, Pins
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
-from shadeproxy.engine.transfers import Medium
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.upcoming import NextUses
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
@@ -123,7 +123,7 @@ async def make_bench(tmp_path: Path) -> AsyncIterator[MakeBench]:
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
         next_uses: NextUses | None = None,
-        knowledge: Knowledge | None = None,
+        knowledge: HintRegistry | None = None,
         recording: Recording | None = None,
         pinned: tuple[str, ...] = (),
         recover: bool = True,

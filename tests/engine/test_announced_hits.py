@@ -4,9 +4,9 @@ import numpy as np
 
 from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.simulate.announced import parse_announce
 from shadeproxy.simulate.replay import Replay
@@ -23,7 +23,7 @@ async def test_one_rank_of_four_with_all_epochs_announced(make_bench):
     builder = ManifestBuilder("data")
     for ref in refs:
         builder.add(ref, None, None)
-    knowledge = Knowledge(page_size=PAGE_BYTES)
+    knowledge = HintRegistry(page_size=PAGE_BYTES)
     knowledge.put_dataset(builder.finish())
     knowledge.put_job(Job("j", dataset="data"), 0.0)
     for epoch in range(EPOCHS):

@@ -9,8 +9,8 @@ import pytest
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 
 SIZE = 16_000

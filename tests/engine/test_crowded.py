@@ -6,9 +6,9 @@ import pytest
 
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.flight import PIECE_BYTES
+from shadeproxy.engine.read.flight import PIECE_BYTES
 from shadeproxy.origin.limit import LimitedOrigin
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 
 from .conftest import PAGE
@@ -40,7 +40,7 @@ async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
     for number in range(64):
         bench.origin.put("b", f"k{number}", bytes([number]) * page)
         # The reader has a piece before the page is whole, and so before it is stored.
-        gate = bench.origin.gate = Gate()
+        gate = bench.origin.gate = Barrier()
         context = bench.engine.open(ReadRequest(ObjectRef("b", f"k{number}")))
         reading = await context.__aenter__()
         body = reading.body(Span(0, page))

@@ -4,8 +4,8 @@ import numpy as np
 
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.drawing import DrawnVictims, draw_positions
-from shadeproxy.engine.residents import Residents
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.placement.eviction_pool import EvictionPool, draw_positions
 from shadeproxy.tiers.base import Location
 
 PAGE = 4096
@@ -31,7 +31,7 @@ def test_positions_are_different_and_every_one_is_as_likely():
 
 def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
     residents = filled(100)
-    drawn = DrawnVictims(residents, 0)
+    drawn = EvictionPool(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=100.0)
     assert drawn.worst(100.0) == 99
     assert drawn.worst(100.0) == 99  # nobody evicted it
@@ -46,7 +46,7 @@ def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
 
 def test_a_ranking_serves_so_many_newcomers_and_not_for_ever():
     residents = filled(100)
-    drawn = DrawnVictims(residents, 0)
+    drawn = EvictionPool(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
     assert [drawn.worst(0.0) is None for _ in range(17)] == [False] * 16 + [True]
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)

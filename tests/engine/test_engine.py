@@ -15,7 +15,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.memory import Gate
+from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -88,7 +88,7 @@ async def test_many_clients_of_one_cold_object_cost_one_read_per_page(make_bench
 async def test_a_leader_that_hangs_up_harms_nobody(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"z" * 2000)
-    bench.origin.gate = gate = Gate()
+    bench.origin.gate = gate = Barrier()
     leader = asyncio.create_task(bench.get("k"))
     await gate.reached.wait()
     follower = asyncio.create_task(bench.get("k"))
@@ -104,7 +104,7 @@ async def test_a_leader_that_hangs_up_harms_nobody(make_bench):
 async def test_the_last_client_to_hang_up_ends_the_read(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"z" * 2000)
-    bench.origin.gate = gate = Gate()
+    bench.origin.gate = gate = Barrier()
     readers = [asyncio.create_task(bench.get("k")) for _ in range(3)]
     await gate.reached.wait()
     for reader in readers:
@@ -146,7 +146,7 @@ async def test_a_write_through_the_proxy_is_seen_by_the_next_read(make_bench):
 async def test_a_read_that_began_before_a_write_is_not_kept_after_it(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"old" * 100)
-    bench.origin.gate = gate = Gate()
+    bench.origin.gate = gate = Barrier()
     reader = asyncio.create_task(bench.get("k"))
     await gate.reached.wait()
     async with bench.engine.writing([ObjectRef("b", "k")]):

@@ -15,7 +15,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
@@ -111,7 +111,7 @@ class TestOfABodyThatIsStillDoubtful:
         memory = MemoryOrigin(chunk_bytes=10_000)
         checksum = base64.b64encode(zlib.crc32(self.BODY).to_bytes(4, "big")).decode()
         memory.put("b", "k", self.BODY, headers=(("x-amz-checksum-crc32", checksum),))
-        memory.gate = Gate()
+        memory.gate = Barrier()
         faulty = FaultyOrigin(memory, script=[fault])
         bench = await make_bench(origin=VerifiedOrigin(faulty), page_size=1 << 20)
         first = asyncio.create_task(bench.get("k"))
@@ -219,7 +219,7 @@ async def test_a_length_beyond_the_first_page_is_believed_when_a_byte_of_it_come
 async def test_a_length_that_was_only_announced_is_not_told(make_bench):
     memory = MemoryOrigin()
     memory.put("b", "k", b"x" * 1000)
-    memory.gate = Gate()
+    memory.gate = Barrier()
     bench = await make_bench(origin=FaultyOrigin(memory, script=[Fault(short_by_bytes=-100)]))
     first = asyncio.create_task(bench.get("k"))
     await memory.gate.reached.wait()

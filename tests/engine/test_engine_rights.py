@@ -12,12 +12,12 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef, Source, Upstream
-from shadeproxy.engine import metadata
-from shadeproxy.engine.metadata import MetadataCache
-from shadeproxy.engine.places import ASKED
+from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.index import metadata
+from shadeproxy.engine.index.metadata import MetadataCache
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.engine.verdicts import Verdicts
-from shadeproxy.origin.memory import Gate
+from shadeproxy.engine.storage.record_reader import ASKED
+from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -178,7 +178,7 @@ async def test_what_is_known_of_objects_is_forgotten_in_slices():
 async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"z" * 2000)
-    bench.origin.gate = gate = Gate()
+    bench.origin.gate = gate = Barrier()
     reader = asyncio.create_task(bench.get("k"))
     await gate.reached.wait()
     closing = asyncio.create_task(bench.engine.aclose())

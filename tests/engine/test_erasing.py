@@ -10,7 +10,7 @@ from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine import erasing
+from shadeproxy.engine.storage import erasing
 from shadeproxy.tiers import tombstones
 from shadeproxy.tiers.tombstones import Tombstones
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled

@@ -7,7 +7,7 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef
-from shadeproxy.engine.flight import PIECE_BYTES, Flight, SingleFlight
+from shadeproxy.engine.read.flight import PIECE_BYTES, Flight, SingleFlight
 
 REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")
 META = ObjectMeta('"e"', 6)

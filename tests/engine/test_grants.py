@@ -5,8 +5,8 @@ import pytest
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
-from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.verdicts import Grant, Verdicts
+from shadeproxy.engine.base import Grant, ReadRequest
+from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.origin.memory import MemoryOrigin
 
 ALICE, MALLORY = Upstream("alice"), Upstream("mallory")

@@ -7,8 +7,8 @@ import pytest
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.hints.hashing import object_hash
 
 from .conftest import PAGE
 

@@ -7,8 +7,8 @@ import pytest
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine import listing
 from shadeproxy.engine.rules import Age
+from shadeproxy.engine.storage import listing
 
 from .conftest import PAGE
 

@@ -9,7 +9,7 @@ from shadeproxy.core.identity import group_name, object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Upstream
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.pins import PinnedPrefix
+from shadeproxy.engine.placement.pins import PinnedPrefix
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 

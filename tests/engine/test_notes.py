@@ -3,7 +3,7 @@
 import pytest
 
 from shadeproxy.core.types import JobContext, ObjectRef, Span
-from shadeproxy.engine import notes as notes_module
+from shadeproxy.engine.read import access_log as access_log_module
 
 REF = ObjectRef("b", "k")
 BODY = bytes(range(200))
@@ -45,7 +45,7 @@ async def test_each_read_counts_for_whom_it_was(bench):
 
 
 async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(bench, monkeypatch):
-    monkeypatch.setattr(notes_module, "_MOST_KINDS", 3)
+    monkeypatch.setattr(access_log_module, "_MOST_KINDS", 3)
     held = ticket(bench)
     for number in range(8):
         for job in (JobContext(f"j{number}"), JobContext("always")):
@@ -58,7 +58,7 @@ async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(
 
 
 async def test_kinds_that_were_replaced_are_not_kept_by_tickets_of_old(bench, monkeypatch):
-    monkeypatch.setattr(notes_module, "_MOST_KINDS", 3)
+    monkeypatch.setattr(access_log_module, "_MOST_KINDS", 3)
     held = ticket(bench)
     take(bench, held, JobContext("first"))
     replaced = held.noted.kinds

@@ -7,11 +7,11 @@ import pytest
 
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, JobContext, ObjectRef, Source
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.engine.access_records import USE, Kind
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.engine.uses import USE, Kind
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.simulate.announced import Announce
 from shadeproxy.simulate.workloads import importance, uniform
@@ -24,11 +24,11 @@ RATE_PER_S = 500.0
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 
 
-def known(jobs: int, lines=None, page_size=1 << 20) -> Knowledge:
+def known(jobs: int, lines=None, page_size=1 << 20) -> HintRegistry:
     builder = ManifestBuilder("data", page_size=page_size)
     for key, offset, length in lines or [(f"{n:05d}", None, None) for n in range(COUNT)]:
         builder.add(ObjectRef("b", key), offset, length)
-    knowledge = Knowledge(page_size=page_size)
+    knowledge = HintRegistry(page_size=page_size)
     knowledge.put_dataset(builder.finish())
     for number in range(jobs):
         knowledge.put_job(Job(f"job{number}", dataset="data"), 0.0)

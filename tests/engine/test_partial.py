@@ -11,7 +11,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 PAGE = 128 * 1024
@@ -173,7 +173,7 @@ async def test_readers_at_random_cost_what_they_ask_for(make_full):
 
 async def test_readers_of_one_part_and_of_parts_of_it_share_a_read(make_full):
     bench = await make_full()
-    bench.origin.gate = Gate()
+    bench.origin.gate = Barrier()
     first = asyncio.create_task(bench.get("k", range=quarter(5)))
     await bench.origin.gate.reached.wait()
     within = RangeSpec(5 * QUARTER + 10, 5 * QUARTER + 99)
@@ -188,7 +188,7 @@ async def test_readers_of_one_part_and_of_parts_of_it_share_a_read(make_full):
 
 async def test_readers_of_other_parts_at_the_same_time_share_one_read_of_the_page(make_full):
     bench = await make_full()
-    bench.origin.gate = Gate()
+    bench.origin.gate = Barrier()
     first = asyncio.create_task(bench.get("k", range=quarter(5)))
     await bench.origin.gate.reached.wait()
     others = [asyncio.create_task(bench.get("k", range=quarter(number))) for number in (4, 6, 7)]
@@ -204,7 +204,7 @@ async def test_readers_of_other_parts_at_the_same_time_share_one_read_of_the_pag
 
 async def test_who_hangs_up_ends_the_read_of_a_part(make_full):
     bench = await make_full()
-    bench.origin.gate = Gate()
+    bench.origin.gate = Barrier()
     async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=quarter(5))) as reading:
         await bench.origin.gate.reached.wait()
         async for _piece in reading.body(Span(5 * QUARTER, 5 * QUARTER + 10)):

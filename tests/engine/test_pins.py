@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from shadeproxy.core.types import ObjectRef, Source
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.pins import PINNED_SHARE, PinnedPrefix, Pins
+from shadeproxy.engine.placement.pins import PINNED_SHARE, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES
 

@@ -11,7 +11,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.memory import Gate
+from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -175,7 +175,7 @@ async def test_a_big_page_displaces_small_ones(make_bench, policy):
 async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
     bench = await make_bench(rules=IMMUTABLE)
     bench.origin.put("b", "k", b"old" * 500)
-    bench.origin.gate = gate = Gate()
+    bench.origin.gate = gate = Barrier()
     reader = asyncio.create_task(bench.get("k"))
     await gate.reached.wait()
     await bench.engine.purge("b", "k", dry_run=False)

@@ -5,7 +5,7 @@ import asyncio
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.origin.memory import Gate
+from shadeproxy.origin.memory import Barrier
 
 BODY = bytes(range(250)) * 16
 FIRST = RangeSpec(0, 99)
@@ -14,7 +14,7 @@ FIRST = RangeSpec(0, 99)
 async def held_at_its_middle(make_bench, **options):
     bench = await make_bench(**options)
     bench.origin.put("b", "k", BODY)
-    bench.origin.gate = Gate()
+    bench.origin.gate = Barrier()
     return bench
 
 

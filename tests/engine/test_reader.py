@@ -6,12 +6,12 @@ import pytest
 
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span, Upstream
-from shadeproxy.engine import columns
-from shadeproxy.engine import reader as module
+from shadeproxy.engine import worker_reads as module
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.columns import Share
-from shadeproxy.engine.reader import Reader, TierFiles
+from shadeproxy.engine.index import columns
+from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.worker_reads import TierFiles, WorkerReads
 
 from .conftest import PAGE
 
@@ -38,7 +38,7 @@ def beside(make_bench):
             for m in bench.cache.media
         ]
         bench.noted = []
-        reader = Reader(
+        reader = WorkerReads(
             Share(os.dup(share.descriptor)),
             tiers,
             rules=Rules(rules),

@@ -4,8 +4,8 @@ import asyncio
 
 from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Rule
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.telemetry.recording import Recording
 
 K, PASSED = ObjectRef("b", "k"), ObjectRef("b", "passed/x")

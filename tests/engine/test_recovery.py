@@ -12,13 +12,13 @@ import pytest
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef, Page, Source
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Freshness, Rule, Rules
-from shadeproxy.engine.transfers import Medium
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.tiers import awaited
+from shadeproxy.tiers import pending_segments
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy.tiers.tombstones import Tombstones
 
@@ -179,14 +179,14 @@ async def test_a_write_waits_for_what_the_recovery_erases(restarted, writer):
 
 
 async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, monkeypatch, tmp_path):
-    bench, real = await restarted(), awaited.restore
+    bench, real = await restarted(), pending_segments.restore
 
     def restore(segment, *arguments, **options):
         if segment.number == 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(segment, *arguments, **options)
 
-    monkeypatch.setattr(awaited, "restore", restore)
+    monkeypatch.setattr(pending_segments, "restore", restore)
     await bench.engine.stat(ReadRequest(ObjectRef("b", "dir0/4")))
     async with bench.engine.writing([ObjectRef("b", "")]):
         pass

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.engine import columns, members
-from shadeproxy.engine.index import PageIndex
-from shadeproxy.engine.residents import NO_TIER, Residents
+from shadeproxy.engine.index import columns, members
+from shadeproxy.engine.index.hash_table import PageTable
+from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW
 
@@ -18,7 +18,7 @@ PAGES = st.tuples(HASHES, st.integers(0, 3))
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), PAGES), max_size=120))
 def test_index_against_a_dict(steps):
-    index, model = PageIndex(), {}
+    index, model = PageTable(), {}
     hashes, numbers = np.zeros(len(steps) + 1, np.uint64), np.zeros(len(steps) + 1, np.uint32)
     index.bind(hashes.data, numbers.data)
     for slot, (step, page) in enumerate(steps):

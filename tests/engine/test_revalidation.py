@@ -12,7 +12,7 @@ from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginUnavail
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.revalidation import Listed, Revalidator
+from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 

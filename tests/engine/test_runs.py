@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadeproxy.engine.runs import cheapest_run
+from shadeproxy.engine.placement.free_runs import cheapest_run
 
 SEGMENT = 1000
 

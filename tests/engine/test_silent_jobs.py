@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.types import JobContext, ObjectRef, Source
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 
 DATA, STOCK, PLACES = 300, 60, 100
 PAGE, BODY, RECORD = 16_384, 7_900, 8_192
@@ -62,7 +62,7 @@ async def scene(make_bench):
     builder = ManifestBuilder("data")
     for n in range(DATA):
         builder.add(ObjectRef("b", f"d{n}"), None, None)
-    knowledge = Knowledge(page_size=PAGE)
+    knowledge = HintRegistry(page_size=PAGE)
     knowledge.put_dataset(builder.finish())
     knowledge.put_job(Job("j", dataset="data"), 0.0)
     bench = await make_bench(

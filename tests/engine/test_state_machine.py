@@ -16,14 +16,14 @@ from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
-from shadeproxy.engine import partial
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.cache import PageCache
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.pins import PinnedPrefix, Pins
+from shadeproxy.engine.placement import partial_reads
+from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
-from shadeproxy.engine.transfers import Medium
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES, get_policy
 from shadeproxy.telemetry.stats import Stats
@@ -94,7 +94,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.origin = Accounts(self.clock)
         self.pinned = set()
         # Pages are short here: parts of them would never be read alone.
-        self.least_saved_bytes, partial._LEAST_SAVED_BYTES = partial._LEAST_SAVED_BYTES, PAGE // 4
+        self.least_saved_bytes, partial_reads._LEAST_SAVED_BYTES = partial_reads._LEAST_SAVED_BYTES, PAGE // 4
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -341,7 +341,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.assert_quiescent()
 
     def teardown(self):
-        partial._LEAST_SAVED_BYTES = self.least_saved_bytes
+        partial_reads._LEAST_SAVED_BYTES = self.least_saved_bytes
         if hasattr(self, "engine"):
             self.run(self.engine.aclose())
             self.run(self.cache.recovered())

@@ -9,9 +9,9 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable, Unidentified
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, Intent, ObjectRef, Source, Span, Upstream
-from shadeproxy.engine.ahead import Need
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.read.prefetch_port import Need
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.base import PassOn
 from shadeproxy.origin.memory import MemoryOrigin
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shadeproxy.core.types import ObjectRef, Upstream
-from shadeproxy.engine.verdicts import Verdicts
+from shadeproxy.engine.freshness.verdicts import Verdicts
 
 ALICE, BOB = Upstream("alice"), Upstream("bob")
 REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")

@@ -18,13 +18,13 @@ import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, Right, S3Handler, S3Server
-from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED, Source
-from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.memory import MemoryOrigin
@@ -58,7 +58,7 @@ class WatchedLane(FastLane):
         super().__init__(*arguments, **named)
         self._answered = 0
 
-        class Watched(KnownHits):
+        class Watched(RequestCache):
             __slots__ = ()
 
             def answer(memory, raw: Any, out: Any) -> bool:  # noqa: N805 (``self`` is the lane)

@@ -7,7 +7,7 @@ import pytest
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import SHARED, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import ForwardRequest
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 
 REF = ObjectRef("b", "k")
 
@@ -42,7 +42,7 @@ async def test_denied_upstreams_are_refused_everywhere():
 async def test_a_gate_holds_bodies_at_their_middle():
     origin = MemoryOrigin(chunk_bytes=2)
     origin.put("b", "k", b"01234567")
-    origin.gate = Gate()
+    origin.gate = Barrier()
     received = bytearray()
 
     async def read():

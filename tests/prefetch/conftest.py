@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.knowledge.datasets import Sample
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.upcoming import Outlook
+from shadeproxy.hints.datasets import Sample
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.upcoming import Outlook
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from tests.engine.conftest import Bench, make_bench
 

@@ -9,9 +9,9 @@ from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
-from shadeproxy.engine.ahead import Need
-from shadeproxy.engine.knowledge.datasets import Sample
-from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.engine.read.prefetch_port import Need
+from shadeproxy.hints.datasets import Sample
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.prefetch.conftest import Order, until, whole

@@ -8,9 +8,9 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.types import Intent, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.knowledge.datasets import Sample
 from shadeproxy.engine.rules import Rule
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.hints.datasets import Sample
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.prefetch.conftest import Order, until, whole
 
@@ -55,7 +55,7 @@ async def test_jobs_share_by_next_use(make_fetching):
 
 async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
     fetching = await make_fetching()
-    bench, gate = fetching.bench, Gate()
+    bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 1)
     bench.origin.gate = gate
     fetching.orders.announce("j", Order(whole(1), [0]))
@@ -73,7 +73,7 @@ async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
 
 async def test_what_a_withdrawn_order_wanted_is_cancelled(make_fetching):
     fetching = await make_fetching(fetches=2)
-    bench, gate = fetching.bench, Gate()
+    bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 10)
     bench.origin.gate = gate
     fetching.orders.announce("j", Order(whole(10), list(range(10))))
@@ -90,7 +90,7 @@ async def test_what_a_withdrawn_order_wanted_is_cancelled(make_fetching):
 
 async def test_a_replaced_order_drops_what_was_queued(make_fetching):
     fetching = await make_fetching(fetches=2)
-    bench, gate = fetching.bench, Gate()
+    bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 40)
     bench.origin.gate = gate
     fetching.orders.announce("j", Order(whole(40), list(range(20))))
@@ -107,7 +107,7 @@ async def test_a_replaced_order_drops_what_was_queued(make_fetching):
 async def test_so_many_at_a_time_and_so_far_ahead(make_fetching):
     """Four pages' worth ahead, whatever is announced; three fetches at most."""
     fetching = await make_fetching(ahead_bytes=4 * PAGE, fetches=3)
-    bench, gate = fetching.bench, Gate()
+    bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 100, PAGE)
     bench.origin.gate = gate
     fetching.orders.announce("j", Order(whole(100), list(range(100))))
@@ -202,7 +202,7 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
 async def test_what_is_cancelled_at_the_end_makes_no_room_for_more(make_fetching):
     fetching = await make_fetching(fetches=4)
     fill(fetching.bench.origin, 20)
-    gate = fetching.bench.origin.gate = Gate()
+    gate = fetching.bench.origin.gate = Barrier()
     fetching.orders.announce("j", Order(whole(20), list(range(20))))
     await until(lambda: fetching.bench.origin.gets == 4)
     await fetching.prefetcher.aclose()

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.origin.memory import Gate
+from shadeproxy.origin.memory import Barrier
 from shadeproxy.prefetch.parts import Parts
 from tests.prefetch.conftest import Order, until, whole
 
@@ -102,7 +102,7 @@ async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
 
 async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(make_fetching):
     fetching = await make_fetching(whole_bytes=1 << 20)
-    bench, old, new = fetching.bench, Gate(), Gate()
+    bench, old, new = fetching.bench, Barrier(), Barrier()
     bench.origin.put("b", "big", BODY[: 3 * PAGE - 1])
     await bench.get("big", range=RangeSpec(0, 10))
     bench.origin.gate = old

@@ -7,10 +7,10 @@ import pytest
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, ObjectRef, Source
-from shadeproxy.engine.knowledge.hashing import object_hash
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.base import Origin
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.prefetch.warm import Warm
 from tests.prefetch.conftest import until
 
@@ -226,7 +226,7 @@ async def test_few_at_a_time_while_others_read(make_bench):
     origin = filled(100)
     origin.put("b", "asked", bytes(PAGE))
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
-    origin.gate = Gate()
+    origin.gate = Barrier()
     reading = asyncio.create_task(bench.get("asked"))
     await until(lambda: bench.engine.ahead.flying == 1)
     running = asyncio.create_task(warm(bench))
@@ -242,7 +242,7 @@ async def test_few_at_a_time_while_others_read(make_bench):
 async def test_memory_for_reads_is_left_to_others(make_bench):
     origin = filled(100)
     bench = await make_bench(origin=origin, budget_bytes=20 * PAGE, rules=IMMUTABLE)
-    origin.gate = Gate()
+    origin.gate = Barrier()
     running = asyncio.create_task(warm(bench))
     await until(lambda: bench.ledger.taken_bytes > 8 * PAGE)
     for _ in range(50):
@@ -256,7 +256,7 @@ async def test_memory_for_reads_is_left_to_others(make_bench):
 async def test_a_reader_joins_what_is_on_its_way(make_bench):
     origin = filled(1)
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
-    origin.gate = Gate()
+    origin.gate = Barrier()
     running = asyncio.create_task(warm(bench))
     await until(lambda: bench.engine.ahead.flying == 1)
     reading = asyncio.create_task(bench.get("d/0000"))
@@ -283,7 +283,7 @@ async def test_where_demand_is_quicker_it_comes_back(make_bench):
 async def test_cancelled_it_leaves_nothing_under_way(make_bench, steps):
     origin = filled(200)
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
-    origin.gate = Gate()
+    origin.gate = Barrier()
     work = warming(bench)
     running = asyncio.create_task(work.run())
     for _ in range(steps):

@@ -3,7 +3,7 @@
 import os
 import threading
 
-from shadeproxy_sdk.courier import Courier
+from shadeproxy_sdk.background_sender import BackgroundSender
 
 
 def test_a_forked_child_delivers_by_a_thread_of_its_own():
@@ -13,7 +13,7 @@ def test_a_forked_child_delivers_by_a_thread_of_its_own():
         delivered.append(os.getpid())
         return True
 
-    courier = Courier(deliver, interval_s=3600.0, name="test")
+    courier = BackgroundSender(deliver, interval_s=3600.0, name="test")
     courier.start()
     assert courier.running
     assert courier.flush(20)
@@ -29,14 +29,14 @@ def test_a_forked_child_delivers_by_a_thread_of_its_own():
 
 
 def test_after_its_end_it_starts_no_more():
-    courier = Courier(lambda: True, interval_s=3600.0, name="test")
+    courier = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
     courier.close(1)
     courier.start()
     assert not courier.running
 
 
 def test_who_asks_while_it_starts_makes_no_second_thread(monkeypatch):
-    courier = Courier(lambda: True, interval_s=3600.0, name="test")
+    courier = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
     started, start = [], threading.Thread.start
 
     def slow(thread):

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.gate import Gate, Gates, Passage
+from shadeproxy_sdk.circuit_breaker import BreakerDecision, CircuitBreaker, CircuitBreakers
 from shadeproxy_sdk.progress import Progress
 
 
@@ -18,51 +18,55 @@ class Clock:
 
 def test_gate_lets_one_probe_through_after_a_pause_that_grows():
     clock = Clock()
-    gate = Gate(1.0, max_pause_s=3.0, clock=clock)
-    assert gate.ask() is Passage.OPEN
-    gate.failed(Passage.OPEN, "refused")
+    gate = CircuitBreaker(1.0, max_pause_s=3.0, clock=clock)
+    assert gate.ask() is BreakerDecision.OPEN
+    gate.failed(BreakerDecision.OPEN, "refused")
     pauses = []
     for _ in range(4):
         asked_at = clock.now
-        while gate.ask() is Passage.SHUT:
+        while gate.ask() is BreakerDecision.SHUT:
             clock.now += 0.25
-        assert gate.ask() is Passage.SHUT
+        assert gate.ask() is BreakerDecision.SHUT
         pauses.append(clock.now - asked_at)
-        gate.failed(Passage.PROBE, "refused")
+        gate.failed(BreakerDecision.PROBE, "refused")
     assert pauses == [1.0, 2.0, 3.0, 3.0]
     assert gate.reason == "refused"
     clock.now += 3.0
-    assert gate.ask() is Passage.PROBE
+    assert gate.ask() is BreakerDecision.PROBE
     gate.succeeded()
-    assert gate.ask() is Passage.OPEN
+    assert gate.ask() is BreakerDecision.OPEN
 
 
 def test_requests_that_fail_together_shut_the_gate_once():
     clock = Clock()
-    gate = Gate(1.0, clock=clock)
-    gate.failed(Passage.OPEN, "")
+    gate = CircuitBreaker(1.0, clock=clock)
+    gate.failed(BreakerDecision.OPEN, "")
     clock.now = 0.9
-    gate.failed(Passage.OPEN, "")
+    gate.failed(BreakerDecision.OPEN, "")
     clock.now = 1.0
-    assert gate.ask() is Passage.PROBE
+    assert gate.ask() is BreakerDecision.PROBE
 
 
 def test_gates_of_many_names_are_shut_one_by_one_and_kept_while_they_are():
     clock = Clock()
-    gates = Gates(1.0, most=2, clock=clock)
-    gates.failed("a", Passage.OPEN, "refused")
-    assert [gates.ask(name) for name in "ab"] == [Passage.SHUT, Passage.OPEN]
+    gates = CircuitBreakers(1.0, most=2, clock=clock)
+    gates.failed("a", BreakerDecision.OPEN, "refused")
+    assert [gates.ask(name) for name in "ab"] == [BreakerDecision.SHUT, BreakerDecision.OPEN]
     clock.now = 1.0
-    assert [gates.ask("a") for _ in range(2)] == [Passage.PROBE, Passage.SHUT]
-    gates.failed("a", Passage.PROBE, "refused")
+    assert [gates.ask("a") for _ in range(2)] == [BreakerDecision.PROBE, BreakerDecision.SHUT]
+    gates.failed("a", BreakerDecision.PROBE, "refused")
     clock.now = 2.5  # the pause has grown
-    assert gates.ask("a") is Passage.SHUT
+    assert gates.ask("a") is BreakerDecision.SHUT
     gates.succeeded("a")
     gates.succeeded("b")
-    assert (gates.ask("a"), len(gates)) == (Passage.OPEN, 0)
+    assert (gates.ask("a"), len(gates)) == (BreakerDecision.OPEN, 0)
     for name in "abc":
-        gates.failed(name, Passage.OPEN, "refused")
-    assert [gates.ask(name) for name in "abc"] == [Passage.OPEN, Passage.SHUT, Passage.SHUT]
+        gates.failed(name, BreakerDecision.OPEN, "refused")
+    assert [gates.ask(name) for name in "abc"] == [
+        BreakerDecision.OPEN,
+        BreakerDecision.SHUT,
+        BreakerDecision.SHUT,
+    ]
     assert len(gates) == 2
 
 
@@ -121,7 +125,7 @@ def test_manifest_holds_what_it_was_given():
 
 def test_digest_is_the_proxys():
     from shadeproxy.core.types import ObjectRef
-    from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+    from shadeproxy.hints.manifest import ManifestBuilder
 
     builder = ManifestBuilder("m")
     for bucket, key, offset, length in ENTRIES:
@@ -136,13 +140,13 @@ def test_empty_manifest_says_what_to_check():
 
 def test_a_gate_can_be_hurried_by_who_has_nobody_else_to_ask():
     now = [0.0]
-    gate = Gate(1.0, max_pause_s=60.0, clock=lambda: now[0])
+    gate = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])
     gate.failed(gate.ask(), "refused")
     for _ in range(5):  # probes that fail make the pause long
         now[0] += 100
         gate.failed(gate.ask(), "refused")
     now[0] += 2
-    assert gate.ask() is Passage.SHUT
+    assert gate.ask() is BreakerDecision.SHUT
     gate.hurry(1.0)
     now[0] += 1
-    assert gate.ask() is Passage.PROBE
+    assert gate.ask() is BreakerDecision.PROBE

@@ -3,11 +3,11 @@ import math
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.trend import Trend
+from shadeproxy_sdk.importance_control import ImportanceControl
 
 
 def run(name, values):
-    trend = Trend()
+    trend = ImportanceControl()
     return [trend.validated(**{"accuracy": None, "loss": None, name: value}) for value in values]
 
 
@@ -33,4 +33,4 @@ def test_a_loss_of_zero_is_a_result():
 @pytest.mark.parametrize("both", [{"accuracy": None, "loss": None}, {"accuracy": 0.5, "loss": 0.5}])
 def test_exactly_one_result_is_taken(both):
     with pytest.raises(shade.ConfigError, match=r"either accuracy=\.\.\. or loss=\.\.\."):
-        Trend().validated(**both)
+        ImportanceControl().validated(**both)

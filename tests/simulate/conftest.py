@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.errors import TierFull
-from shadeproxy.engine.placement import Placement
-from shadeproxy.engine.residents import Residents
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.simulate.announced import NextUses, parse_announce
 from shadeproxy.simulate.replay import _normalised

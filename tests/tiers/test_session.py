@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from shadeproxy.core.identity import object_hash
-from shadeproxy.tiers import directory, disowned, session
+from shadeproxy.tiers import directory, legacy_tombstones, session
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
 ZERO = {0.0}
@@ -209,16 +209,16 @@ def test_the_list_of_an_earlier_release_that_was_killed_is_taken_over(bench, sam
     shutil.rmtree(place)
     (bench.path / session.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
     hashed = object_hash(sample(2, 1).header.page.ref)
-    raw = disowned._head(1) + disowned._slot(1, hashed ^ damaged)
+    raw = legacy_tombstones._head(1) + legacy_tombstones._slot(1, hashed ^ damaged)
     raw = raw[:-1] + bytes([raw[-1] ^ damaged])
-    (bench.path / disowned.NAME).write_bytes(raw.ljust(4096, b"\0"))
+    (bench.path / legacy_tombstones.NAME).write_bytes(raw.ljust(4096, b"\0"))
     store, recovered = bench.open(tombstones=place)
     if damaged:
         assert {one.header.validated_s for one in recovered} == ZERO
         assert store.dropped.lists == 1
     else:
         assert numbers(recovered) == {0, 1, 3}
-    assert not (bench.path / disowned.NAME).exists()
+    assert not (bench.path / legacy_tombstones.NAME).exists()
     # Its names are ours now.
     kill(store)
     assert numbers(bench.open(tombstones=place)[1]) == ({0, 1, 2, 3} if damaged else {0, 1, 3})

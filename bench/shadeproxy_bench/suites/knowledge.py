@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
-from shadeproxy.engine.placement import Placement
-from shadeproxy.engine.residents import Residents
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.default import default_policy
 from shadeproxy.tiers.base import Location, Tier
 from shadeproxy_bench.plan import Planned, Scale
@@ -36,12 +36,12 @@ def _ref(number: int) -> ObjectRef:
     return ObjectRef("bench", f"images/{number:08d}.jpg")
 
 
-def scored_job(samples: int) -> Knowledge:
+def scored_job(samples: int) -> HintRegistry:
     """A job on a dataset of so many whole objects, all of them scored; later samples matter more."""
     builder = ManifestBuilder("bench")
     for number in range(samples):
         builder.add(_ref(number), None, None)
-    knowledge = Knowledge()
+    knowledge = HintRegistry()
     knowledge.put_dataset(builder.finish())
     knowledge.put_job(Job(_JOB, dataset="bench"), _NOW_S)
     for first in range(0, samples, 100_000):
@@ -89,7 +89,7 @@ def take_order(*, samples: int, rounds: int) -> Measured:
     return Measured(found.ours, None, found.ours_spread, note=f"the loop is held {1e3 * max(held):.1f} ms")
 
 
-def _apply(knowledge: Knowledge, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+def _apply(knowledge: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
     knowledge.apply(_JOB, knowledge.check_by_ids(_JOB, ids, values), _NOW_S)
 
 

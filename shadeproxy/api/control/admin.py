@@ -30,8 +30,8 @@ from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import InvalidRequest, UnknownName
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.hints.hashing import object_hash
 
 _SCHEME = "s3://"
 _BUCKET = re.compile(BUCKET_PATTERN)

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator
 import structlog
 from aiohttp import web
 
-from shadeproxy.api.control.ahead import Ahead, Fetched, Outcome
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.frames import FrameWriter
+from shadeproxy.api.control.lookahead import BatchLookahead, Fetched, Outcome
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import ClientTooSlow, InvalidRequest, ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
-from shadeproxy.engine.knowledge.datasets import Sample
+from shadeproxy.hints.datasets import Sample
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -71,7 +71,7 @@ def _tell(failure: BaseException) -> None:
 async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
     reader = PieceReader(context, call.job)
     samples = await call.samples(context)
-    async with Ahead(reader, context.held, context.page_size) as ahead:
+    async with BatchLookahead(reader, context.held, context.page_size) as ahead:
         answer = _Answer(samples, reader, frames, ahead, context.page_size)
         await (answer.in_order() if call.order == "given" else answer.as_ready())
         await frames.end()
@@ -81,7 +81,12 @@ class _Answer:
     """One answer in progress. Pieces longer than ``page_size`` are streamed."""
 
     def __init__(
-        self, samples: list[Sample], reader: PieceReader, frames: FrameWriter, ahead: Ahead, page_size: int
+        self,
+        samples: list[Sample],
+        reader: PieceReader,
+        frames: FrameWriter,
+        ahead: BatchLookahead,
+        page_size: int,
     ) -> None:
         self._samples = samples
         self._reader = reader

@@ -13,7 +13,7 @@ from aiohttp import web
 from shadeproxy.api.control.decoding import Body, SampleId, decode
 from shadeproxy.api.control.errors import UnsupportedMediaType
 from shadeproxy.core.errors import BodyTooLarge
-from shadeproxy.engine.knowledge.jobs import DEFAULT_EXPIRES_S
+from shadeproxy.hints.jobs import DEFAULT_EXPIRES_S
 
 JSON = "application/json"
 SCORES = "application/vnd.shadeproxy.scores"

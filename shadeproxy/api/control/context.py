@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import Freshness
+from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.running import Operations, Work
-from shadeproxy.api.control.settling import Settling
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -163,12 +163,12 @@ class ControlContext:
     (u32) of resident pages, in any order. token: None leaves the calls open, which is safe only on loopback.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
     no token (a guard against DNS rebinding). engine, page_size: for batch and locate. upstreams: the
-    credentials of each namespace (engine/namespaces.py). reads_allowed: whether callers may read with them.
+    credentials of each namespace. reads_allowed: whether callers may read with them.
     held: budget of all calls for bytes fetched ahead of their turn in an answer.
     """
 
     version: str
-    knowledge: Knowledge
+    knowledge: HintRegistry
     stats: Stats
     clock: Clock
     pool: Executor
@@ -189,12 +189,12 @@ class ControlContext:
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
-    settling: Settling = field(init=False, repr=False)
+    settling: OrderBuilder = field(init=False, repr=False)
     operations: Operations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
-        self.settling = Settling(self.knowledge.orders, self.pool)
+        self.settling = OrderBuilder(self.knowledge.orders, self.pool)
         self.operations = Operations(self.clock)
 
     def begin_item(self) -> Deadline:

@@ -21,9 +21,9 @@ from shadeproxy.api.control.queries import read_query
 from shadeproxy.api.control.waiting import while_connected
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
-from shadeproxy.engine.knowledge.datasets import Dataset
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder, write_lines
-from shadeproxy.engine.knowledge.unpack import MAX_BYTES, ManifestReader
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.manifest import ManifestBuilder, write_lines
+from shadeproxy.hints.unpack import MAX_BYTES, ManifestReader
 
 _GZIP = frozenset({"gzip", "x-gzip"})
 QUERY = {"namespace": f"Of the buckets of a manifest. {FIELD}"}

@@ -29,9 +29,9 @@ from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
-from shadeproxy.engine.knowledge.datasets import Dataset
-from shadeproxy.engine.knowledge.jobs import Job, Progress, check_rank
-from shadeproxy.engine.knowledge.knowledge import Batch, Knowledge
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.jobs import Job, Progress, check_rank
+from shadeproxy.hints.registry import Batch, HintRegistry
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
@@ -148,7 +148,7 @@ def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
     )
 
 
-def _check_binary(knowledge: Knowledge, name: str, data: bytes) -> Batch:
+def _check_binary(knowledge: HintRegistry, name: str, data: bytes) -> Batch:
     if len(data) < _COUNT_BYTES:
         raise InvalidRequest(
             f"{len(data)} bytes hold no count",

@@ -20,9 +20,9 @@ from shadeproxy.api.control.frames import SOURCE_NUMBERS
 from shadeproxy.api.control.pieces import PieceReader, span_in
 from shadeproxy.api.control.reads import read_call
 from shadeproxy.core.errors import RangeNotSatisfiable
-from shadeproxy.engine.base import Located, Resident
-from shadeproxy.engine.knowledge.datasets import Dataset, Ids, Sample
-from shadeproxy.engine.sample_places import SOURCES, FoundSamples
+from shadeproxy.engine.base import FoundSamples, Located, PageHandle
+from shadeproxy.engine.read.sample_lookup import SOURCES
+from shadeproxy.hints.datasets import Dataset, Ids, Sample
 
 RECORD = np.dtype(
     [
@@ -141,7 +141,7 @@ class _Places:
                     engine.remember_sample(asked[0], int(asked[1][place]), ticket)
         return np.array(rows, RECORD)
 
-    def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> Resident | None:
+    def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         """Add the records of an item; return the page handle that located it, if one did."""
         before, ticket = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
@@ -153,7 +153,7 @@ class _Places:
         self._count += len(rows) - before
         return ticket
 
-    def _add_by_ticket(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> Resident | None:
+    def _add_by_ticket(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         engine = self._reader.context.engine
         ticket = engine.ticket(sample.ref, sample.offset, now_s)
         if ticket is None:

@@ -21,7 +21,7 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, decode_columns
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.engine.knowledge.announcements import Announcement
+from shadeproxy.hints.order.announcements import Announcement
 
 _ID_BYTES = 4
 _COLUMNS = {"ids": Column(list[int], np.int64)}

@@ -23,11 +23,11 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ENDLESS, SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.engine.base import Hit, ReadRequest, Resident
-from shadeproxy.engine.hot import COPY_BYTES
-from shadeproxy.engine.knowledge.datasets import Sample
-from shadeproxy.engine.namespaces import NOBODY
-from shadeproxy.engine.unidentified import PassedBody
+from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
+from shadeproxy.engine.freshness.namespaces import NOBODY
+from shadeproxy.engine.freshness.unidentified import PassedBody
+from shadeproxy.engine.storage.hot_pages import COPY_BYTES
+from shadeproxy.hints.datasets import Sample
 from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.limit import AT_CLIENTS_PACE
 
@@ -183,7 +183,7 @@ class PieceReader:
                 return
 
 
-def _kept(body: memoryview, ticket: Resident) -> memoryview:
+def _kept(body: memoryview, ticket: PageHandle) -> memoryview:
     """Return a body that may be kept. A short page's view is valid for this step only, so it is copied."""
     return body if ticket.stop - ticket.start > COPY_BYTES else memoryview(bytes(body))
 

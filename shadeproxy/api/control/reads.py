@@ -29,9 +29,9 @@ from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
 from shadeproxy.core.types import JobContext, ObjectRef
-from shadeproxy.engine.knowledge.datasets import Dataset, Sample
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.scoreboard import check_ids
+from shadeproxy.hints.datasets import Dataset, Sample
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.scoreboard import check_ids
 
 QUERY = {
     "dataset": "With binary ids: whose ids they are; left out, the dataset of the job",
@@ -162,7 +162,7 @@ async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBo
     return asked, asked.ids
 
 
-def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
+def _dataset(knowledge: HintRegistry, asked: ReadsBody) -> Dataset:
     name = asked.dataset
     if name is None and asked.job is not None:
         name = knowledge.jobs.get(asked.job).dataset
@@ -180,7 +180,7 @@ def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
     return dataset
 
 
-def _only_reader(knowledge: Knowledge, dataset: Dataset) -> str | None:
+def _only_reader(knowledge: HintRegistry, dataset: Dataset) -> str | None:
     """Return the only live job on the dataset, which must be the reader; None if there are several."""
     readers = [job.name for job in knowledge.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None

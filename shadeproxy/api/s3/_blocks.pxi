@@ -31,7 +31,7 @@ cdef struct Cut:
 cdef object find_plan(
     known, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
 ):
-    """Compiled ``KnownHits.plan``."""
+    """Compiled ``RequestCache.plan``."""
     cdef PyObject* found = PyDict_GetItemWithError(
         get(get(known, KNOWN, TEMPLATES), TEMPLATES_OF, BY_LENGTH), size
     )

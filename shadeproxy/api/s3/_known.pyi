@@ -3,12 +3,12 @@ from typing import Literal
 
 from shadeproxy.api.s3.connection import S3Protocol
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import JobContext, ObjectRef, Span
-from shadeproxy.engine.base import Loan, Resident
-from shadeproxy.engine.notes import Notes
+from shadeproxy.engine.base import PageHandle, SendfileSlice
+from shadeproxy.engine.read.access_log import AccessLog
 
 SOURCE: str
 """SHA-256 of the sources that it was compiled from; the build adds it."""
@@ -21,17 +21,17 @@ def data_received(protocol: S3Protocol, data: bytes) -> None: ...
 class CompiledHits:
     def __init__(
         self,
-        known: KnownHits,
-        notes: Notes,
-        tickets: Memo[tuple[ObjectRef, int], Resident],
+        known: RequestCache,
+        notes: AccessLog,
+        tickets: Memo[tuple[ObjectRef, int], PageHandle],
         *,
         otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
-        ticket: Callable[[ObjectRef, int, float], Resident | None],
-        take: Callable[[Resident, JobContext | None, float, Span | None], memoryview | None],
-        lend_across: Callable[[Resident, JobContext | None, float, Span], tuple[Loan, ...] | None],
+        ticket: Callable[[ObjectRef, int, float], PageHandle | None],
+        take: Callable[[PageHandle, JobContext | None, float, Span | None], memoryview | None],
+        lend_across: Callable[[PageHandle, JobContext | None, float, Span], tuple[SendfileSlice, ...] | None],
         numbers: Iterator[int],
         check_time: Callable[[str, float], None],
-        new_loan: type[Loan],
+        new_loan: type[SendfileSlice],
         new_span: type[Span],
         copy_bytes: int,
         lend_bytes: int,

@@ -1,5 +1,5 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
-"""``KnownHits.answer`` (known.py) compiled: the same decisions in a third of the time.
+"""``RequestCache.answer`` (known.py) compiled: the same decisions in a third of the time.
 
 It spans from the transport's callback to the kernel. Laws: this module makes only decisions of known.py, in
 the same order. Any request that is not, byte for byte, a plain GET of a known page by a known client goes on
@@ -63,11 +63,11 @@ cdef enum:
     # connection.py: the owner of a connection. sender.py: no descriptor was asked for yet.
     OURS = 0
     UNASKED = -1
-    # Offset of "first" in a USE (engine/uses.py); "size_bytes" follows it.
+    # Offset of "first" in a USE (engine/access_records.py); "size_bytes" follows it.
     USE_FIRST = 24
     # The end of a span that covers the whole page.
     WHOLE = -1
-    # Positions in named tuples: Known, PartHead, Plan, Noted, Lender.
+    # Positions in named tuples: CachedTarget, PartHead, Plan, AccessRecord, SendableBlocks.
     KNOWN_REF = 0
     KNOWN_PATH = 1
     KNOWN_RESIDENT = 2
@@ -108,11 +108,11 @@ def data_received(protocol, data):
 
 
 cdef class CompiledHits:
-    """Answers requests that ``known`` (KnownHits) knows; ``otherwise`` answers all others.
+    """Answers requests that ``known`` (RequestCache) knows; ``otherwise`` answers all others.
 
-    ``notes`` (engine/notes.py), ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow)
+    ``notes`` (engine/read/access_log.py), ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow)
     belong to the pages of the tickets in ``known``, which have ``page_bytes``. ``numbers``: of requests.
-    ``check_time``: as in signed.py. ``new_loan``: Loan. ``new_span``: Span. ``copy_bytes``: pages up to this
+    ``check_time``: as in signed.py. ``new_loan``: SendfileSlice. ``new_span``: Span. ``copy_bytes``: pages up to this
     size are copied. ``lend_bytes``: slices from this size on leave by sendfile. ``answered``: number of
     requests answered by this class.
     """
@@ -154,7 +154,7 @@ cdef class CompiledHits:
         cdef PyObject* found
         cdef bytes target
         cdef Cut cut
-        # Known blocks are known up to their end, so incomplete requests and several at once are not found.
+        # CachedTarget blocks are known up to their end, so incomplete requests and several at once are not found.
         if size < 5 or memcmp(text, b"GET /", 5) != 0 or memcmp(text + size - 4, b"\r\n\r\n", 4) != 0:
             return False
         space = <const char*>memchr(text + 4, c" ", size - 4)
@@ -183,7 +183,7 @@ cdef class CompiledHits:
     cdef bint find_part(
         self, out, tuple known, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
     ) except -1:
-        """Compiled ``KnownHits._answer_range``, for a range with both ends."""
+        """Compiled ``RequestCache._answer_range``, for a range with both ends."""
         cdef bytes rest, value
         cdef int64_t total, stop, first
         rest = PyBytes_FromStringAndSize(NULL, size - (cut.stop - cut.start))
@@ -220,14 +220,14 @@ cdef class CompiledHits:
         return find_plan(self.known, self.check_time, block, size, path, range_value, now_s)
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
-        """Compiled ``KnownHits.part_head``."""
+        """Compiled ``RequestCache.part_head``."""
         cdef PyObject* found = find_young(self.known, PARTS, target)
         if found != NULL and (<tuple><object>found)[PART_META] is meta:
             return <object>found
         return self.known.part_head(target, meta, range_value.decode())
 
     cdef bytes tail(self, source, double now_s):
-        """Return ``KnownHits.tail``, remembered for the last source."""
+        """Return ``RequestCache.tail``, remembered for the last source."""
         cdef int64_t second = <int64_t>now_s
         if source is not self.source or second != self.tail_second:
             self.source, self.source_tail, self.tail_second = source, self.known.tail(source, now_s), second
@@ -236,7 +236,7 @@ cdef class CompiledHits:
     cdef bint send(
         self, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
     ) except -1:
-        """Compiled ``KnownHits._send`` with its calls of engine/hits.py.
+        """Compiled ``RequestCache._send`` with its calls of engine/read/hits.py.
 
         Send the object's bytes ``[begin, end)``, which lie within the page. ``end`` WHOLE: all of the page.
         """
@@ -296,7 +296,7 @@ cdef class CompiledHits:
         return data
 
     cdef int note(self, resident, job, int64_t begin, int64_t end) except -1:
-        """Compiled ``Notes.add``: record the read in the access log."""
+        """Compiled ``AccessLog.add``: record the read in the access log."""
         cdef Py_ssize_t before
         cdef int64_t[2] part
         cdef bytearray rows
@@ -321,7 +321,7 @@ cdef class CompiledHits:
     cdef int lend(
         self, out, int descriptor, bytes head, resident, Py_ssize_t start, Py_ssize_t stop, const char* window
     ) except -1:
-        """Compiled engine/hits.py ``_loan`` and ``Sender.send``, as far as the client takes bytes at once. Bytes
+        """Compiled engine/read/hits.py ``_loan`` and ``Sender.send``, as far as the client takes bytes at once. Bytes
         that may not leave by sendfile are copied.
         """
         cdef Py_ssize_t sent, position = start

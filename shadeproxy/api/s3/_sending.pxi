@@ -5,12 +5,12 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int to, const void* data, size_t size, int flags)
 
 cdef enum:
-    # Size of a USE (engine/uses.py), which begins with "slot" and "stamp".
+    # Size of a USE (engine/access_records.py), which begins with "slot" and "stamp".
     USE_BYTES = 48
 
 
 cdef struct Piece:
-    # Like Loan (engine/base.py): bytes [start, stop) of a window; [first, last) may leave by sendfile.
+    # Like SendfileSlice (engine/base.py): bytes [start, stop) of a window; [first, last) may leave by sendfile.
     int file
     const char* window
     Py_ssize_t start
@@ -41,7 +41,7 @@ cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total)
 
 
 cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
-    """Fill ``piece`` like engine/hits.py ``_loan``; return its file, None if the resident has no lender."""
+    """Fill ``piece`` like engine/read/hits.py ``_loan``; return its file, None if the resident has no lender."""
     cdef Py_ssize_t first = stop, last = stop
     piece.file, piece.window, piece.start, piece.stop = -1, window, start, stop
     file, lender = None, get(resident, RESIDENT, LENDER)
@@ -158,7 +158,7 @@ cdef object loan_of(CompiledHits hits, resident, file, const Piece* piece):
 
 
 cdef int note_page(CompiledHits hits, resident) except -1:
-    """Compiled ``Notes.add_pages`` for one page."""
+    """Compiled ``AccessLog.add_pages`` for one page."""
     cdef bytearray rows = get(hits.notes, NOTES, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place
@@ -172,7 +172,7 @@ cdef int note_page(CompiledHits hits, resident) except -1:
 
 
 cdef int tell_soon(CompiledHits hits, bytearray rows, resident) except -1:
-    """Compiled end of ``Notes.add``: skip ``soon`` when the timer is already set early enough."""
+    """Compiled end of ``AccessLog.add``: skip ``soon`` when the timer is already set early enough."""
     notes = hits.notes
     if (
         get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)

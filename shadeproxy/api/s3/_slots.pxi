@@ -50,14 +50,14 @@ cdef tuple OWNERS = (
         "_close", "_paused", "_begun", "_active",
     )),
     ("Sender", ("transport", "descriptor", "_loan")),
-    ("Resident", (
+    ("PageHandle", (
         "start", "stop", "first", "slot", "stamp", "fresh_until_s", "lender", "lent", "window", "can_wait", "source",
         "noted",
     )),
-    ("KnownHits", ("targets", "plans", "parts", "templates")),
+    ("RequestCache", ("targets", "plans", "parts", "templates")),
     ("Memo", ("young",)),
     ("Templates", ("by_length",)),
-    ("Notes", ("rows", "timer", "kinds", "unread")),
+    ("AccessLog", ("rows", "timer", "kinds", "unread")),
 )
 
 

@@ -13,16 +13,16 @@ from aiohttp import web
 
 from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
 from shadeproxy.core.types import Span
-from shadeproxy.engine.base import Loan, ReadsNow, Resident
-from shadeproxy.engine.hits import Hits
-from shadeproxy.engine.hot import COPY_BYTES
-from shadeproxy.engine.notes import Notes
+from shadeproxy.engine.base import PageHandle, ReadsNow, SendfileSlice
+from shadeproxy.engine.read.access_log import AccessLog
+from shadeproxy.engine.read.hits import Hits
+from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 
 
 def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
@@ -44,14 +44,14 @@ else:
     # The module reads fields by position: compiled from other sources it would answer wrongly.
     COMPILED = is_made_of(SOURCE, [Path(__file__).with_name(name) for name in SOURCES])
     if COMPILED:
-        for _owner in (Sender, Resident, KnownHits, Memo, Templates, Notes):
+        for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
             learn_slots(_owner)
 
 Protocol = TypeVar("Protocol", bound=web.RequestHandler)
 
 
 def compiled_hits(
-    memory: KnownHits,
+    memory: RequestCache,
     engine: ReadsNow,
     own: Hits,
     *,
@@ -72,7 +72,7 @@ def compiled_hits(
         lend_across=engine.lend_across,
         numbers=NUMBERS,
         check_time=check_time,
-        new_loan=Loan,
+        new_loan=SendfileSlice,
         new_span=Span,
         copy_bytes=COPY_BYTES,
         lend_bytes=LEAST_BYTES,

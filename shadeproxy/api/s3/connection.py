@@ -14,7 +14,7 @@ from typing import cast
 from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
-from shadeproxy.api.s3.door import Door
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
@@ -31,7 +31,6 @@ MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 # aiohttp needs two steps of the loop from the end of an answer to the next request.
 _STEPS_TO_IDLE = 8
-
 
 # The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
 _OURS = 0
@@ -71,7 +70,13 @@ class S3Protocol(RefusingHandler):
     )
 
     def __init__(
-        self, server: web.Server, s3: S3Handler, fast: FastLane, *, keepalive_s: float, door: Door
+        self,
+        server: web.Server,
+        s3: S3Handler,
+        fast: FastLane,
+        *,
+        keepalive_s: float,
+        door: ConnectionLimiter,
     ) -> None:
         super().__init__(
             server,
@@ -97,8 +102,7 @@ class S3Protocol(RefusingHandler):
         self._left_bytes = 0
         """Body bytes still to come of aiohttp's request."""
         self._read_task: asyncio.Task[None] | None = None
-        self._waits = False
-        """Whether the first request of ``_held`` waits for its turn."""
+        self._waits = False  # True if the first request of ``_held`` waits for its turn
         self._drained: asyncio.Future[None] | None = None
         self._active = False
         """True if a request was answered since the keep-alive timer last ran."""
@@ -113,8 +117,7 @@ class S3Protocol(RefusingHandler):
         """True if further bytes are dropped, until the connection is closed."""
         self._head_bytes = 0
         """Bytes of an incomplete head that aiohttp holds."""
-        self._stopped = False
-        """True if the transport was told not to read, because too much is held."""
+        self._stopped = False  # True if the transport was told not to read, because too much is held
 
     # ------------------------------------------------------------------ what the transport calls
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.authorizer import EventLog, RequestAuthorizer
 from shadeproxy.api.s3.cross_site import refuse_cross_site_write
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, Call, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import Forwarder
-from shadeproxy.api.s3.gate import EventLog, Gate
 from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import read_request, serve_get, serve_head
@@ -24,7 +24,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError, Unidentified
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.pace import Pace
+from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
 from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath, ReadRequest
@@ -33,7 +33,7 @@ from shadeproxy.telemetry.log import mask_text
 TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
 
 
-class S3Handler(Gate):
+class S3Handler(RequestAuthorizer):
     """Callable for ``aiohttp.web.Server``; one for all connections."""
 
     def __init__(
@@ -66,7 +66,7 @@ class S3Handler(Gate):
         )
         self._engine = engine
         self._clock = clock
-        self.pace = Pace()
+        self.pace = TurnLimiter()
         """Shared by all connections: in one turn of the loop each client may send a request."""
         self._bounds = bounds
         self._posts = PostUploads(engine, authenticator)

@@ -3,7 +3,7 @@
 Laws: nothing is decided here. It remembers results of the functions of the general lane (``Gate.identify``,
 ``answer_read``, ``with_own``) under the exact bytes that led to them. Every signature is verified again
 (signed.py). An unknown request is left untouched: nothing is written or noted. ``_known.pyx`` is
-``KnownHits.answer`` compiled: change both together.
+``RequestCache.answer`` compiled: change both together.
 """
 
 from typing import NamedTuple, Protocol
@@ -21,8 +21,8 @@ from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import OWN, JobContext, ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.engine.base import NO_CONDITIONS, Loan, ReadsNow, Resident
-from shadeproxy.engine.hot import COPY_BYTES
+from shadeproxy.engine.base import NO_CONDITIONS, PageHandle, ReadsNow, SendfileSlice
+from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
@@ -39,7 +39,7 @@ class Writer(Protocol):
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
 
-    def send(self, head: bytes, *loans: Loan) -> None: ...
+    def send(self, head: bytes, *loans: SendfileSlice) -> None: ...
 
 
 class JobObserver(Protocol):
@@ -48,18 +48,18 @@ class JobObserver(Protocol):
     def on_job(self, job: JobContext) -> None: ...
 
 
-class Known(NamedTuple):
+class CachedTarget(NamedTuple):
     """An object under one request target. ``resident``: handle of its page, if it has one page only.
     ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
     """
 
     ref: ObjectRef
     canonical_path: bytes
-    resident: Resident | None
+    resident: PageHandle | None
     heads: tuple[bytes, bytes]
 
 
-class KnownHits:
+class RequestCache:
     """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class KnownHits:
     def forget(self) -> None:
         """Drop everything, because rights or the freshness of cached objects changed."""
         self.templates = Templates()
-        self.targets: Memo[bytes, Known] = Memo(_MOST_TARGETS)
+        self.targets: Memo[bytes, CachedTarget] = Memo(_MOST_TARGETS)
         self.plans: Memo[bytes, Plan] = Memo(_MOST_PLANS)
         self.parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
@@ -148,7 +148,7 @@ class KnownHits:
         if heads is not None or self.targets.get(target) is None:
             path = encode_path(request.wire_path).encode()
             resident = None if heads is None else ticket
-            self.targets.put(target, Known(ref, path, resident, heads or (b"", b"")))
+            self.targets.put(target, CachedTarget(ref, path, resident, heads or (b"", b"")))
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
         """Remember the header block of an identified request if it is a plain GET; return whether it is."""
@@ -176,7 +176,7 @@ class KnownHits:
 
     # ------------------------------------------------------------------ answers
 
-    def _answer(self, known: Known, target: bytes, block: bytes, out: Writer) -> bool:
+    def _answer(self, known: CachedTarget, target: bytes, block: bytes, out: Writer) -> bool:
         """Answer a GET of ``known`` by a known client; return False if nothing happened."""
         now_s = self.now_s()
         plan = self.plan(block, known.canonical_path, "", now_s)
@@ -193,7 +193,9 @@ class KnownHits:
         self.targets.drop(target)
         return False
 
-    def _answer_range(self, known: Known, target: bytes, block: bytes, range_value: str, out: Writer) -> bool:
+    def _answer_range(
+        self, known: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
+    ) -> bool:
         """Answer like ``_answer``, for a GET whose Range was cut out of ``block``."""
         now_s = self.now_s()
         plan = self.plan(block, known.canonical_path, range_value, now_s)
@@ -215,7 +217,7 @@ class KnownHits:
             self.touch(plan.job, now_s)
         return True
 
-    def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[Resident, Span] | None:
+    def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
         """Return the asked span of ``ref``, and the handle of the page that it begins in."""
         spec = parse_range(range_value)
         ticket = None if spec is None else self._engine.ticket(ref, spec.first or 0, now_s)
@@ -235,7 +237,7 @@ class KnownHits:
         self,
         out: Writer,
         head: bytes,
-        ticket: Resident,
+        ticket: PageHandle,
         job: JobContext | None,
         *,
         now_s: float,

@@ -1,17 +1,17 @@
 """The fast lane: answers hits in the connection's own protocol, without a task and without aiohttp.
 
 Laws: the lane decides nothing itself. It calls the functions of the general lane for parsing, rights and
-answers (``Gate.identify``, ``answer_for``, ``with_own``), and remembers known requests (known.py). A request
-that it cannot answer is left untouched: nothing is written or counted.
+answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and remembers known requests
+(known.py). A request that it cannot answer is left untouched: nothing is written or counted.
 """
 
 from typing import Literal, NamedTuple
 
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import Asked, Call, with_own
-from shadeproxy.api.s3.gate import Gate
 from shadeproxy.api.s3.head import HeadReader
-from shadeproxy.api.s3.known import JobObserver, KnownHits, Writer
+from shadeproxy.api.s3.known import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
@@ -19,12 +19,12 @@ from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, rend
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.pace import Pace
+from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
-from shadeproxy.engine.hits import Hits
+from shadeproxy.engine.read.hits import Hits
 
 Outcome = Asked | bool | Literal["later"] | None
 """True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
@@ -53,13 +53,13 @@ class FastLane:
     def __init__(
         self,
         engine: ReadsNow,
-        handler: Gate,
+        handler: RequestAuthorizer,
         *,
         clock: Clock,
         jobs: JobObserver,
         remembers: bool = True,
         own: Hits | None = None,
-        pace: Pace | None = None,
+        pace: TurnLimiter | None = None,
     ) -> None:
         self._engine = engine
         self._handler = handler
@@ -67,7 +67,7 @@ class FastLane:
         self._heads = HeadReader()
         self._remembers = remembers
         self._pace = pace
-        self._memory = KnownHits(engine, clock=clock, jobs=jobs)
+        self._memory = RequestCache(engine, clock=clock, jobs=jobs)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """The compiled form, called before ``answer``; None if there is none."""
 

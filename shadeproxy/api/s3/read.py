@@ -9,8 +9,7 @@ from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, want
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import ENDLESS, ObjectMeta
-from shadeproxy.engine.base import ReadPath, ReadRequest
-from shadeproxy.engine.verdicts import Grant
+from shadeproxy.engine.base import Grant, ReadPath, ReadRequest
 
 
 def read_request(call: Call) -> ReadRequest:

@@ -1,8 +1,8 @@
 """The fast lane's writer to a connection: through its transport, or straight from a file.
 
 Laws: bytes leave in the order given. The file is used only while nothing waits in the transport, and the
-transport only while nothing of a file waits (``busy``). Only the bytes of a file that a ``Loan`` allows leave
-by sendfile (tiers/lending.py); the rest is copied.
+transport only while nothing of a file waits (``busy``). Only the bytes of a file that a
+``SendfileSlice`` allows leave by sendfile (tiers/lending.py); the rest is copied.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 from shadeproxy.api.s3.response import reset_on_close
-from shadeproxy.engine.base import Loan
+from shadeproxy.engine.base import SendfileSlice
 
 LEAST_BYTES = 16 * 1024
 """Fewer bytes are copied: that takes one system call instead of two or three."""
@@ -41,7 +41,7 @@ class Copying:
         """Write like ``write``."""
         self._transport.writelines(pieces)
 
-    def send(self, head: bytes, *loans: Loan) -> None:
+    def send(self, head: bytes, *loans: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``loans``."""
         self._transport.writelines((head, *(loan.pin() for loan in loans)))
 
@@ -65,8 +65,8 @@ class Sender:
         self._direct: socket.socket | None = None
         self.descriptor = UNASKED
         """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
-        self._loan: Loan | None = None
-        self._rest: tuple[Loan, ...] = ()
+        self._loan: SendfileSlice | None = None
+        self._rest: tuple[SendfileSlice, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
         self._waiters: list[asyncio.Future[None]] = []
@@ -89,7 +89,7 @@ class Sender:
         """Write like ``write``."""
         self.transport.writelines(pieces)
 
-    def send(self, head: bytes, *loans: Loan) -> None:
+    def send(self, head: bytes, *loans: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
         loan, rest = loans[0], loans[1:]
         self.open()
@@ -107,7 +107,7 @@ class Sender:
             return
         self.go_on(lead[sent:], first, loan, *rest)
 
-    def go_on(self, lead: bytes, position: int, loan: Loan, *rest: Loan) -> None:
+    def go_on(self, lead: bytes, position: int, loan: SendfileSlice, *rest: SendfileSlice) -> None:
         """Send the rest of an answer that was begun; needs a ``descriptor``. The rest is ``lead`` (of the
         head and copied bytes), then ``loan`` from ``position`` of its file on, then ``rest``.
         """
@@ -160,7 +160,7 @@ class Sender:
 
     # ------------------------------------------------------------------ inside
 
-    def _send_on(self, direct: socket.socket, loan: Loan) -> None:
+    def _send_on(self, direct: socket.socket, loan: SendfileSlice) -> None:
         """Send a slice from its position on, as much as possible from the file, until it is sent or the
         client's buffers are full.
         """

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from shadeproxy.api.s3.compiled import compiled_protocol
 from shadeproxy.api.s3.connection import S3Protocol
-from shadeproxy.api.s3.door import Door
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.response import KEEPALIVE_S
@@ -17,7 +17,12 @@ class S3Server(web.Server):
     """Protocol factory for ``loop.create_server`` or ``web.ServerRunner``. Create it on the running loop."""
 
     def __init__(
-        self, s3: S3Handler, fast: FastLane, *, keepalive_s: float = KEEPALIVE_S, door: Door | None = None
+        self,
+        s3: S3Handler,
+        fast: FastLane,
+        *,
+        keepalive_s: float = KEEPALIVE_S,
+        door: ConnectionLimiter | None = None,
     ) -> None:
         """``door``: shared by the listeners of one process; None: everybody gets in."""
         # A client that goes away cancels its handler, and so leaves the engine and the origin.
@@ -25,7 +30,7 @@ class S3Server(web.Server):
         self._s3 = s3
         self._fast = fast
         self._keepalive_s = keepalive_s
-        self._door = door or Door(sys.maxsize, clock=SystemClock())
+        self._door = door or ConnectionLimiter(sys.maxsize, clock=SystemClock())
         self._protocol = S3Protocol if fast.hits is None else compiled_protocol(S3Protocol, fast.hits)
 
     def __call__(self) -> S3Protocol:

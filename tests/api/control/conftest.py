@@ -23,8 +23,8 @@ from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
 from shadeproxy.core.workpool import WorkPool
-from shadeproxy.engine.knowledge.hashing import object_hash
-from shadeproxy.engine.knowledge.knowledge import Knowledge
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Progress
 from shadeproxy.telemetry.stats import Stats
 
@@ -146,7 +146,7 @@ def context(backend, clock):
     with WorkPool(2, "control") as pool:
         yield ControlContext(
             version="9.9.9",
-            knowledge=Knowledge(),
+            knowledge=HintRegistry(),
             stats=Stats(),
             clock=clock,
             pool=pool,

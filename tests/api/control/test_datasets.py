@@ -9,7 +9,7 @@ import pytest
 from shadeproxy.api.control import datasets as calls
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
 from shadeproxy.core.workpool import raise_if_cancelled
-from shadeproxy.engine.knowledge import manifest
+from shadeproxy.hints import manifest
 
 LINES = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}

@@ -8,7 +8,7 @@ import pytest
 
 from shadeproxy.api.control import bodies, jobs
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.knowledge.hashing import object_hash
+from shadeproxy.hints.hashing import object_hash
 
 BINARY = {"Content-Type": "application/vnd.shadeproxy.scores"}
 

@@ -4,7 +4,7 @@ import pytest
 
 from shadeproxy.api.control.context import CachedObject, CachedPage, Pin, PinsNow
 from shadeproxy.core.types import ObjectMeta, ObjectRef
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.placement.pins import Prefix
 
 HINT = "leave namespace out for the proxy's own, or name one of team-a"
 UNKNOWN = f"no client of the configuration reads in a namespace 'team-b' | {HINT}"

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from shadeproxy.api.control.running import KEPT_S, MOST_ENDED, MOST_RUNNING
 from shadeproxy.core.errors import OriginAnswer, ShuttingDown
-from shadeproxy.engine.pins import Prefix
+from shadeproxy.engine.placement.pins import Prefix
 
 
 @pytest.fixture

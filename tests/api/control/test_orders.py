@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shadeproxy.api.control import orders
-from shadeproxy.engine.knowledge import announcements
-from shadeproxy.engine.knowledge.build import Build
+from shadeproxy.hints.order import announcements
+from shadeproxy.hints.order.build import Build
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 JSON = {"Content-Type": "application/json"}

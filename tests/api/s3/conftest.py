@@ -16,10 +16,10 @@ from shadeproxy.api.s3 import COMPILED, Authenticator, ClientKey, FastLane, S3Ha
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
-from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule
+from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore

@@ -8,14 +8,14 @@ import pytest
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.known import Known
+from shadeproxy.api.s3.known import CachedTarget
 from shadeproxy.api.s3.remembered import PartHead
 from shadeproxy.api.s3.sender import ENCRYPTED
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Span
-from shadeproxy.engine.uses import USE, Noted
-from shadeproxy.tiers.base import Lender
+from shadeproxy.engine.access_records import USE, AccessRecord
+from shadeproxy.tiers.base import SendableBlocks
 
 from .test_lane import request, talk
 from .test_lane_lending import tmpfs
@@ -281,13 +281,13 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
 
 def test_named_tuples_are_read_by_these_positions():
     """As the enum at the top of _known.pyx has them."""
-    assert Known._fields == ("ref", "canonical_path", "resident", "heads")
+    assert CachedTarget._fields == ("ref", "canonical_path", "resident", "heads")
     assert PartHead._fields == ("meta", "before", "between", "after")
     assert Span._fields == ("start", "stop")
     assert Plan._fields.index("job") == 0
     assert Plan._fields.index("checksums") == 2
     assert _Template._fields == ("fixed", "time", "signature", "invocation", "date", "signing", "plan")
-    assert Noted._fields == ("job", "kinds", "kind", "row")
+    assert AccessRecord._fields == ("job", "kinds", "kind", "row")
     assert (USE.fields["first"][1], USE.fields["size_bytes"][1]) == (24, 32)
     assert (USE.fields["slot"][1], USE.fields["stamp"][1], USE.itemsize) == (0, 8, 48)
-    assert Lender._fields == ("file", "start", "stop")
+    assert SendableBlocks._fields == ("file", "start", "stop")

@@ -7,13 +7,13 @@ import pytest
 
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.connection import S3Protocol
-from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import Span
-from shadeproxy.engine.base import Resident
-from shadeproxy.engine.notes import Notes
+from shadeproxy.engine.base import PageHandle
+from shadeproxy.engine.read.access_log import AccessLog
 
 from .test_compiled import Both, Sink, warm
 from .test_lane import request
@@ -133,7 +133,15 @@ def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
 
 @pytest.mark.parametrize(
     ("owner", "fields"),
-    [(S3Protocol, 13), (Sender, 3), (Resident, 12), (KnownHits, 4), (Memo, 1), (Templates, 1), (Notes, 4)],
+    [
+        (S3Protocol, 13),
+        (Sender, 3),
+        (PageHandle, 12),
+        (RequestCache, 4),
+        (Memo, 1),
+        (Templates, 1),
+        (AccessLog, 4),
+    ],
 )
 def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
     """A field that lost its slot would be looked up by name, which is slower and no fault anybody sees."""

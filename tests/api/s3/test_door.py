@@ -6,7 +6,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from shadeproxy.api.s3 import S3Server
-from shadeproxy.api.s3.door import Door
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.core.clock import SystemClock
 
 from .test_wire import split
@@ -16,7 +16,7 @@ GET = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @pytest.fixture
 async def door():
-    return Door(2, clock=SystemClock())
+    return ConnectionLimiter(2, clock=SystemClock())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from shadeproxy.api.s3 import FastLane, S3Server
-from shadeproxy.api.s3.known import KnownHits
+from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
@@ -35,7 +35,7 @@ class Watched(FastLane):
         super().__init__(*args, **kwargs)
         self._answered = self._known = 0
 
-        class Answering(KnownHits):
+        class Answering(RequestCache):
             __slots__ = ()
 
             def answer(remembered, raw, out):  # noqa: N805 (``self`` is the lane)

@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.uses import USE
+from shadeproxy.engine.access_records import USE
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.tiers.segment import Segment
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shadeproxy.engine.flight import Flight
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 
 from .test_door import until
 
@@ -48,7 +48,7 @@ async def test_a_page_that_was_sent_is_gone_while_the_next_is_waited_for(make_pr
     proxy = await make_proxy(origin=HoldingBack(), page_size=PAGE)
     proxy.origin.put("b", "k", b"x" * (PAGE + 100))
     # Held back at its middle: what is sent before the page is whole is no part of the tier's files.
-    gate = proxy.origin.gate = Gate()
+    gate = proxy.origin.gate = Barrier()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")

@@ -7,8 +7,8 @@ from botocore.exceptions import ClientError
 
 from shadeproxy.api.s3 import ClientKey, Right
 from shadeproxy.api.s3.auth.clients import Identity
+from shadeproxy.api.s3.authorizer import authorise
 from shadeproxy.api.s3.exchange import Call
-from shadeproxy.api.s3.gate import authorise
 from shadeproxy.api.s3.operations import resolve
 from shadeproxy.api.s3.request import parse_request
 from shadeproxy.core.errors import AccessDenied

@@ -12,7 +12,7 @@ import pytest
 from shadeproxy.api.s3 import CLIENT_CLOSED
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 
 
 def split(answer):
@@ -250,7 +250,7 @@ async def test_an_origin_that_is_down_is_a_503_with_retry_after(make_proxy, erro
 async def test_a_client_that_hangs_up_leaves_nothing_behind(make_proxy):
     proxy = await make_proxy()
     proxy.origin.put("b", "k", b"x" * 3000)
-    gate = proxy.origin.gate = Gate()
+    gate = proxy.origin.gate = Barrier()
     ended = proxy.seen.wait_for(1)
     _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(lines("GET /b/k HTTP/1.1", "Host: h"))

@@ -3,7 +3,7 @@
 import itertools
 import os
 
-from shadeproxy.api.s3.connection import S3Server
+from shadeproxy.api.s3.server import S3Server
 from shadeproxy.cli.main import run
 
 _TURNS = itertools.count(1)

@@ -10,7 +10,7 @@ import torch.utils.data
 
 import shadeproxy_sdk as shade
 from shadeproxy_sdk import copying, locate
-from shadeproxy_sdk.landing import Landing
+from shadeproxy_sdk.batch_buffer import BatchBuffer
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_nobody_writes_any_more_once_it_has_failed(client, monkeypatch):
 
     monkeypatch.setattr(locate, "copy", copy)
     with pytest.raises(KeyboardInterrupt):
-        copying.copy(located(1, 1), [0, 1], Landing([0, 1]), client.connections)
+        copying.copy(located(1, 1), [0, 1], BatchBuffer([0, 1]), client.connections)
     assert ended.is_set()
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from shadeproxy_sdk import locate
+from shadeproxy_sdk.batch_buffer import UNKNOWN
 from shadeproxy_sdk.errors import BadAnswer
-from shadeproxy_sdk.landing import UNKNOWN
 
 RECORD = struct.Struct("<IHHQQQQB7x64s")
 HEADER = bytes(range(64))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.landing import UNKNOWN, Landing, LengthGuess
+from shadeproxy_sdk.batch_buffer import UNKNOWN, BatchBuffer, LengthGuess
 from shadeproxy_sdk.segments import Segments
 
 
@@ -162,7 +162,7 @@ def test_guess_is_the_length_of_all():
 
 
 def test_a_sample_that_fits_no_slot_has_bytes_of_its_own():
-    landing = Landing([7, 8, 7])
+    landing = BatchBuffer([7, 8, 7])
     landing.put(0, b"abc")
     memory = memoryview(bytearray(9))
     landing.lay([3, 2, 3], lambda _: memory)
@@ -176,7 +176,7 @@ def test_a_sample_that_fits_no_slot_has_bytes_of_its_own():
 
 
 def test_twins_without_a_slot_share_no_memory():
-    landing = Landing([8, 8])
+    landing = BatchBuffer([8, 8])
     landing.views[0] = landing.room(0, 2)
     first, second = landing.finish()
     first[:] = b"ab"

@@ -19,13 +19,13 @@ from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
-from shadeproxy.engine.cache import Medium, PageCache
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.knowledge.jobs import Job
-from shadeproxy.engine.knowledge.knowledge import Knowledge
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
-from shadeproxy.engine.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule
+from shadeproxy.engine.storage.page_cache import Medium, PageCache
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
@@ -204,7 +204,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         )
         context = ControlContext(
             version="1",
-            knowledge=Knowledge(),
+            knowledge=HintRegistry(),
             stats=stats,
             clock=clock,
             pool=pool,

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import structlog
 
-from shadeproxy.api.control import ahead
 from shadeproxy.api.control import frames as frames_of_answers
+from shadeproxy.api.control import lookahead
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.limit import LimitedOrigin
-from shadeproxy.origin.memory import Gate, MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 from .conftest import PAGE, parse_frames
@@ -66,7 +66,7 @@ async def test_what_is_cold_is_begun_before_a_caller_is_waited_for(listener, mon
     warm, steps = names("warm", 300), []
     listener.put(cold=BODY, **dict.fromkeys(warm, BODY))
     await listener.warm(*warm)
-    for owner, step in ((ahead.Ahead, "start"), (frames_of_answers.FrameWriter, "flush")):
+    for owner, step in ((lookahead.BatchLookahead, "start"), (frames_of_answers.FrameWriter, "flush")):
         whole = getattr(owner, step)
         monkeypatch.setattr(owner, step, lambda *args, w=whole, s=step: steps.append(s) or w(*args))
     frames = await listener.frames(items("cold", *warm), order="ready")
@@ -76,16 +76,16 @@ async def test_what_is_cold_is_begun_before_a_caller_is_waited_for(listener, mon
 
 @pytest.mark.parametrize("order", ["given", "ready"])
 async def test_cold_items_are_fetched_side_by_side_but_not_all_at_once(listener, order):
-    cold = names("cold", 3 * ahead.FILLS)
+    cold = names("cold", 3 * lookahead.FILLS)
     listener.put(**dict.fromkeys(cold, BODY))
-    gate = listener.origin.gate = Gate()
+    gate = listener.origin.gate = Barrier()
     connection, head = await begin(listener, cold, order=order)
     await gate.reached.wait()
-    while listener.engine.readings < ahead.FILLS:
+    while listener.engine.readings < lookahead.FILLS:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     # In the given order the item whose turn it is comes beside what is fetched ahead.
-    assert listener.origin.gets == ahead.FILLS + (order == "given")
+    assert listener.origin.gets == lookahead.FILLS + (order == "given")
     gate.release()
     frames = await rest(connection, head)
     assert sorted(frame.index for frame in frames) == list(range(len(cold)))
@@ -150,7 +150,7 @@ async def test_a_slow_caller_holds_little(listen, order):
 async def test_a_caller_that_goes_away_ends_its_fetches(listener, order):
     cold = names("cold", 50)
     listener.put(**dict.fromkeys(cold, BODY))
-    gate = listener.origin.gate = Gate()
+    gate = listener.origin.gate = Barrier()
     connection, _ = await begin(listener, cold, order=order)
     await gate.reached.wait()
     await connection.close()
@@ -261,7 +261,7 @@ async def test_what_is_read_past_the_cache_leaves_reads_to_other_callers(listen)
     limited = LimitedOrigin(memory, max_open=4)
     listener = await listen(origin=limited, rules=(Rule(bucket="b", prefix="past", cache=False),))
     memory.put("b", "past", BODY * 20)
-    gate = memory.gate = Gate()
+    gate = memory.gate = Barrier()
     for _ in range(6):
         await begin(listener, ["past"])
     async with asyncio.timeout(20):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shadeproxy.core.types import SHARED, ObjectRef, Upstream
-from shadeproxy.engine.knowledge.manifest import ManifestBuilder
+from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.origin.memory import MemoryOrigin
 
 TEAM = Upstream("client:a")

@@ -1,0 +1,57 @@
+"""A snapshot of the scores when half of an epoch has been reported: the next epoch is drawn from it.
+
+Law: the moment is counted in reported samples, never in time, so the same reports give the same draw at any
+speed. Not thread-safe, no I/O.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.scoreboard import Scoreboard
+
+
+class ScoreSnapshot(NamedTuple):
+    """Scores of samples. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if there is no
+    value that all ranks share.
+    """
+
+    weights: NDArray[np.float32]
+    mean_loss: float | None
+
+    @classmethod
+    def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
+        """Parse the proxy's answer: the column's bytes, and the header field, which may be no number."""
+        try:
+            value = float(mean_loss or "nan")
+        except ValueError:
+            value = math.nan
+        return cls(np.frombuffer(column, dtype="<f4"), value if math.isfinite(value) else None)
+
+
+class EpochSnapshot:
+    """Counts the reports of the current epoch, and keeps a snapshot of the scores at its half."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._counted = self._half = 0
+        self._known: dict[int, ScoreSnapshot] = {}
+
+    def begin(self, epoch: int, start: int, length: int) -> None:
+        """Begin ``epoch`` at sample ``start`` of ``length``; a snapshot that was taken stays."""
+        self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
+        self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
+
+    def count(self, epoch: int, samples: int, board: Scoreboard) -> None:
+        """Count ``samples`` more of ``epoch``, which are on ``board``."""
+        if epoch != self._epoch:
+            return
+        self._counted += samples
+        if self._half <= self._counted and epoch not in self._known:
+            self._known[epoch] = ScoreSnapshot(board.weights.copy(), board.mean_loss())
+
+    def known(self, epoch: int) -> ScoreSnapshot | None:
+        """Return the snapshot at the half of ``epoch``; None if the half was not reached."""
+        return self._known.get(epoch)

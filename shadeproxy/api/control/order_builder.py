@@ -1,0 +1,52 @@
+"""Builds announced orders off the event loop: one build at a time for each job."""
+
+import asyncio
+from concurrent.futures import Executor
+
+import structlog
+
+from shadeproxy.hints.order.orders import Orders
+
+_log = structlog.get_logger(__name__)
+
+
+class OrderBuilder:
+    """Applies announced orders. Event loop only."""
+
+    def __init__(self, orders: Orders, pool: Executor) -> None:
+        self._orders = orders
+        self._pool = pool
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._seeking: set[asyncio.Task[None]] = set()
+        orders.on_lost = self._seek
+
+    async def settled(self, job: str) -> None:
+        """Wait until everything that ``job`` has announced so far is in use."""
+        task = self._tasks.get(job)
+        if task is None or task.done():
+            task = self._tasks[job] = asyncio.create_task(self._settle(job), name=f"order of {job}")
+        # Shielded: another caller may wait for the same task.
+        await asyncio.shield(task)
+        if self._tasks.get(job) is task:
+            del self._tasks[job]
+
+    def _seek(self, job: str) -> None:
+        task = asyncio.create_task(self._sought(job), name=f"search for {job}")
+        self._seeking.add(task)
+        task.add_done_callback(self._seeking.discard)
+
+    async def _sought(self, job: str) -> None:
+        try:
+            await self.settled(job)
+        except Exception:  # noqa: BLE001 - logged; the order goes on counting as it did
+            _log.exception("a job was not sought in its order", job=job)
+
+    async def _settle(self, job: str) -> None:
+        loop = asyncio.get_running_loop()
+        while (prepared := self._orders.begin(job)) is not None:
+            try:
+                built = await loop.run_in_executor(self._pool, prepared.build.run)
+            except BaseException:
+                self._orders.give_up(prepared)
+                raise
+            self._orders.finish(prepared, built)

@@ -1,0 +1,171 @@
+"""Parses, authenticates and authorises a request, alike in every lane and every process.
+
+Rule: the order of checks is fixed. The operation is looked at only after the signature was accepted, and the
+engine is called only after the client's rights were checked.
+"""
+
+from dataclasses import replace
+from typing import Protocol
+
+from shadeproxy.api.browsers import KnownHosts, shown_host
+from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
+from shadeproxy.api.s3.auth.clients import ANONYMOUS
+from shadeproxy.api.s3.canonical import canonical, settle_presigned
+from shadeproxy.api.s3.copysource import parse_copy_source
+from shadeproxy.api.s3.exchange import Call, Exchange, RequestObserver
+from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.request import S3Request, parse_request
+from shadeproxy.core.errors import AccessDenied, OriginIsProxy
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
+from shadeproxy.core.tracing import INSTANCE_FIELD
+from shadeproxy.core.types import Headers, Source
+from shadeproxy.engine.base import ReadsNow
+from shadeproxy.telemetry.log import mask_text
+
+_LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
+# Allowed to a client that may see some keys of a bucket: that the bucket exists, and where. Its other
+# settings (policy, ACL and so on) concern all keys.
+_OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
+
+
+class EventLog(Protocol):
+    """The part of a structlog logger that the handler uses."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+
+    def warning(self, event: str, **fields: object) -> object: ...
+
+    def exception(self, event: str, **fields: object) -> object: ...
+
+
+class RequestAuthorizer:
+    """Authorisation. ``base_domains``: lower-case names under which virtual-host addressing is served."""
+
+    def __init__(
+        self,
+        reads: ReadsNow,
+        authenticator: Authenticator,
+        *,
+        observer: RequestObserver,
+        log: EventLog,
+        base_domains: tuple[str, ...] = (),
+        verbose: bool = False,
+        instance: str = "",
+    ) -> None:
+        """Set it up. ``instance``: the proxy's own name in its requests to the origin, "" for none.
+
+        ``verbose``: log each hit for debugging; may change at any time.
+        """
+        self.verbose = verbose
+        self._instance = instance
+        self._reads = reads
+        self._authenticator = authenticator
+        self._observer = observer
+        self._log = log
+        self._base_domains = base_domains
+        # A listener that accepts anonymous requests is on a loopback address, which is among these.
+        self._hosts = KnownHosts(base_domains)
+
+    def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
+        """Return the authorised call and its client. Raises RequestError.
+
+        Every ``Call``, in whatever lane, is made here.
+        """
+        request = parse_request(method, target, headers, base_domains=self._base_domains)
+        return self._identify(request)
+
+    def reads_cache(self, call: Call) -> bool:
+        """Return whether the cache may answer this call; otherwise it is forwarded."""
+        request = call.request
+        return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
+
+    def report_hit(
+        self, call: Call, status: int, source: Source, bytes_sent: int, *, request_id: str
+    ) -> None:
+        """Report a read that was answered without ``serve_read``."""
+        request = call.request
+        self._observer.on_request(
+            operation=call.operation.name,
+            bucket=request.bucket,
+            status=status,
+            source=source,
+            bytes_sent=bytes_sent,
+            duration_s=0.0,
+            job=request.job,
+            request_id=request_id,
+        )
+        if self.verbose:
+            self._log.debug(
+                "s3_request",
+                request_id=request_id,
+                operation=call.operation.name,
+                method=request.method,
+                path=request.raw_path,
+                query=mask_text(request.query_string),
+                status=status,
+                source=str(source),
+                bytes_sent=bytes_sent,
+            )
+
+    def report_cut(self, why: str) -> None:
+        """Log a hit that was not finished although its client is still there."""
+        self._log.warning("answer cut", error=why)
+
+    def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
+        # Before the signature: the proxy's own key at the origin need not be a key of a client.
+        if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
+            raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
+        authenticated = self._authenticate(request)
+        if authenticated.identity == ANONYMOUS:
+            self._check_host(request)
+        request = settle_presigned(request)
+        operation = resolve(request)
+        if exchange is not None:
+            exchange.operation = operation.name
+        call = Call(canonical(request, operation), operation, authenticated.identity)
+        authorise(call)
+        return call, authenticated
+
+    def _authenticate(self, request: S3Request) -> Authenticated:
+        if request.method == "OPTIONS":
+            # Browsers send a preflight before they sign. For a presigned URL it carries a signature of
+            # another method. The URL's client still tells the bucket, where bucket names belong to accounts.
+            upstream = self._authenticator.upstream_named(request)
+            return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
+        return self._authenticator.authenticate(request)
+
+    def _check_host(self, request: S3Request) -> None:
+        """Refuse a page that points its own name at this machine. Raises AccessDenied.
+
+        A preflight is not signed: with clients configured, it may belong to a request that one of them signs.
+        """
+        if request.method == "OPTIONS" and self._authenticator.has_clients:
+            return
+        if not self._hosts.knows(request.host):
+            raise AccessDenied(
+                f"Without a client's signature this listener is not known as {shown_host(request.host)}",
+                hint="call it by localhost or a loopback address, add the name to s3.domains,"
+                " or sign as one of [[auth.clients]]",
+            )
+
+
+def authorise(call: Call) -> None:
+    """Raise AccessDenied unless the client may make this call.
+
+    The keys of a DeleteObjects are checked one by one after its body has been read.
+    """
+    request, operation, identity = call
+    permission, bucket = operation.permission, request.bucket
+    if request.key:
+        identity.check(permission, bucket, request.key)
+        if (source := request.fields.get("x-amz-copy-source")) is not None:
+            bucket, key, _ = parse_copy_source(source)
+            identity.check(Permission.READ, bucket, key)
+    elif operation.name in _LISTS_OF_PREFIX:
+        identity.check(permission, bucket, request.query.get("prefix", ""))
+    elif operation.name in _OF_EVERY_CLIENT or operation.touches is Touches.LISTED:
+        identity.check_bucket(permission, bucket)
+    else:
+        identity.check(permission, bucket, "")
+    if operation.reaches_others:
+        identity.check_everything(operation.name)

@@ -1,0 +1,76 @@
+"""``ConnectionLimiter``: limits the open client connections, and answers those above the limit.
+
+Law: clients never take the last descriptors. Without any, the process could not answer the probes of its
+supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one. It
+counts connections and knows no operation.
+"""
+
+import asyncio
+from typing import cast
+
+from shadeproxy.api.s3.errors import answer_error
+from shadeproxy.api.s3.exchange import with_own
+from shadeproxy.api.s3.response import connection_fields, render_head
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Overloaded, ShadeProxyError
+from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.types import Source
+
+_LINGER_S = 1.0
+_MOST_LINGERING = 32
+
+
+class ConnectionLimiter:
+    """``most``: the limit of connections, over all listeners that share this object. Single event loop."""
+
+    def __init__(self, most: int, *, clock: Clock) -> None:
+        self.most = most
+        self.inside = 0
+        self.refused = 0
+        """Number of refused connections."""
+        self._clock = clock
+        self._lingering = 0
+
+    def enter(self) -> bool:
+        """Count a connection if there is room; return whether there was. An accepted one must ``leave``."""
+        if self.inside >= self.most:
+            self.refused += 1
+            return False
+        self.inside += 1
+        return True
+
+    def leave(self) -> None:
+        """Count one connection less."""
+        self.inside -= 1
+
+    def turn_away(self, transport: asyncio.BaseTransport) -> None:
+        """Answer 503 SlowDown without reading anything, and close."""
+        too_many = f"all {self.most} connections that clients may have are open; retry later"
+        self.refuse(transport, Overloaded(too_many))
+
+    def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
+        """Answer a request that was not read with ``error``, and close. The caller drops further bytes."""
+        out = cast(asyncio.Transport, transport)
+        out.write(self._answer(error))
+        if self._lingering >= _MOST_LINGERING:
+            out.close()
+            return
+        # If it closed at once with a request unread, the kernel would reset it and the answer would be lost.
+        self._lingering += 1
+        asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
+
+    def _close(self, out: asyncio.Transport) -> None:
+        self._lingering -= 1
+        out.close()
+
+    def _answer(self, error: ShadeProxyError) -> bytes:
+        request_id = next_request_id()
+        refusal = answer_error(error, resource="/", request_id=request_id)
+        fields = [
+            *refusal.headers,
+            ("Content-Type", "application/xml"),
+            ("Content-Length", str(len(refusal.body))),
+        ]
+        own = with_own(fields, request_id=request_id, now_s=self._clock.now_s(), source=Source.BYPASS)
+        sent, _, _ = connection_fields(own, has_body=True, keep=False, http_11=True)
+        return render_head(refusal.status, sent) + refusal.body

@@ -1,0 +1,176 @@
+"""The settings of a running proxy. A reload applies every change that needs no restart, or none.
+
+Laws: everything that can fail happens before the first change. Applying is one step of the event loop, so no
+request is judged half by the old and half by the new settings. Memories based on the old settings are dropped
+in the same step. The reload ends when no process uses the old settings any more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.app.admin import Observer
+from shadeproxy.app.clients import build_upstreams, has_own_upstreams
+from shadeproxy.app.fitting import MemoryWatch
+from shadeproxy.app.granted import Grants
+from shadeproxy.app.origins import Providers, build_providers
+from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.reloadable import ReloadableSettings, build_terms, merge
+from shadeproxy.app.workers import Workers
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ConfigError, Conflict
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.rules import Rules
+from shadeproxy.telemetry.log import configure_logging
+
+_log = structlog.get_logger(__name__)
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadTargets:
+    """The parts whose settings can change. ``providers``: the dict with which the origin signs."""
+
+    authenticator: Authenticator
+    rules: Rules
+    providers: Providers
+    engine: Engine
+    handler: S3Handler
+    lane: FastLane
+    observer: Observer
+    context: ControlContext
+    pins: DurablePins
+    grants: Grants
+
+
+class _Prepared:
+    """New settings with everything that they refer to already read (blocking). Raises ConfigError."""
+
+    def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
+        self.wanted = load()
+        self.settings, self.needs_restart = merge(current, self.wanted)
+        self.terms: ReloadableSettings = build_terms(self.settings)
+        self.token = self.settings.control.resolve_token()
+        self.providers = build_providers(self.settings, clock)
+
+
+class ConfigReloader:
+    """The reloadable settings of one proxy, which sets ``parts`` on its start. One task calls ``reload``."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self.parts: ReloadTargets | None = None
+        self.readers: Workers | None = None
+        self.upstreams = build_upstreams(settings)
+        """The upstream with which the proxy reads in each namespace; changes with the settings."""
+        self.needs_restart: tuple[str, ...] = ()
+        """Changed settings that the last reload could not apply."""
+        self.reload_error = ""
+        """The error of the last reload, or ""."""
+        self.memory = MemoryWatch()
+        self._clock = clock
+
+    async def reload(self, load: Callable[[], Settings]) -> None:
+        """Apply the settings that ``load`` returns. On an error, log it and change nothing."""
+        try:
+            new = await asyncio.to_thread(_Prepared, self.settings, load, self._clock)
+        except ConfigError as error:
+            self.reload_error = str(error)
+            _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
+            return
+        except Exception as error:  # noqa: BLE001 - logged; the next reload must find somebody who does it
+            self.reload_error = f"internal error: {error!r}"
+            _log.error("configuration not reloaded", error=self.reload_error, hint="nothing changed")
+            return
+        self._apply(new)
+        if self.readers is not None:
+            await self.readers.adopt(new.terms)
+        self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
+        if new.needs_restart:
+            _log.warning("needs a restart", settings=new.needs_restart)
+        await asyncio.to_thread(self._look_at_memory, new)
+        _log.info("configuration reloaded")
+
+    def _look_at_memory(self, new: _Prepared) -> None:
+        """Check the memory limits. A shortage is logged and undoes nothing."""
+        try:
+            self.memory.reloaded(self.settings, new.wanted)
+        except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
+            _log.error("memory could not be looked at", error=repr(error))
+
+    @property
+    def log_level(self) -> str:
+        return self.settings.telemetry.log_level
+
+    async def set_log_level(self, level: Level) -> None:
+        """Set the level until the next reload or restart. Raises Conflict."""
+        telemetry = self.settings.telemetry.model_copy(update={"log_level": level})
+        try:
+            settings, _ = merge(self.settings, self.settings.model_copy(update={"telemetry": telemetry}))
+        except ConfigError:
+            raise Conflict(
+                "the hits of other processes are not logged, so s3.workers > 1 does not go with debug",
+                hint='ask for "info", or start with s3.workers = 1',
+            ) from None
+        self._log_as(settings)
+        if self.readers is not None:
+            await self.readers.adopt(self.readers.terms._replace(log_level=level))
+        _log.info("log level changed", log_level=level)
+
+    def _apply(self, new: _Prepared) -> None:
+        parts, settings = self.parts, new.settings
+        assert parts is not None, "a proxy that serves has its parts"
+        parts.authenticator.adopt(new.terms.clients, anonymous=new.terms.anonymous)
+        # First of all, whatever fails below: what is remembered is of the clients before.
+        parts.engine.forget_rights(make_verdicts(settings))
+        parts.lane.forget(remembers=remembers(settings))
+        parts.rules.adopt(new.terms.rules)
+        parts.pins.rules_changed()
+        parts.providers.clear()
+        parts.providers.update(new.providers)
+        self.upstreams.clear()
+        self.upstreams.update(build_upstreams(settings))
+        parts.grants.note(settings)
+        parts.context.token = new.token
+        parts.context.reads_allowed = reads_allowed(settings)
+        self._log_as(settings)
+
+    def _log_as(self, settings: Settings) -> None:
+        """Apply the logging of ``settings`` and keep them; the lane drops its memory."""
+        self.settings = settings
+        telemetry, parts = settings.telemetry, self.parts
+        assert parts is not None, "a proxy that serves has its parts"
+        configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
+        parts.handler.verbose = is_verbose(settings)
+        parts.observer.access_log = telemetry.access_log
+        parts.lane.forget(remembers=remembers(settings))
+
+
+def is_verbose(settings: Settings) -> bool:
+    """Return whether each request is logged for debugging."""
+    return settings.telemetry.log_level == "debug"
+
+
+def remembers(settings: Settings) -> bool:
+    """Return whether the lane may remember requests: remembered ones are not reported one by one."""
+    return not (settings.telemetry.access_log or is_verbose(settings))
+
+
+def make_verdicts(settings: Settings) -> Verdicts | None:
+    """Return a store of verdicts if clients have origin credentials of their own, else None."""
+    return Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None
+
+
+def reads_allowed(settings: Settings) -> bool:
+    """Return whether callers of the control listener may read with the proxy's rights."""
+    return settings.auth.anonymous or bool(settings.control.token)

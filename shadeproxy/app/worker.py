@@ -1,0 +1,177 @@
+"""A worker: a process that serves requests, started by ``readers.py`` alone.
+
+It answers hits and relays everything else to the coordinator. If the coordinator is gone it ends at once,
+because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells it
+when to end.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import structlog
+import uvloop
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.relay import ReaderProtocol, dial
+from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.app.bus_errors import explain_bus_errors
+from shadeproxy.app.channel import (
+    CONFIRMED,
+    END,
+    Channel,
+    Opening,
+    pack_reads,
+    unpack_opening,
+    unpack_terms,
+)
+from shadeproxy.app.limits import collect_less, raise_descriptor_limit
+from shadeproxy.app.reloadable import ReloadableSettings
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.types import JobContext
+from shadeproxy.engine.access_records import Kind, Uses
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.worker_reads import WorkerReads
+from shadeproxy.telemetry.log import configure_logging
+
+_FLUSH_S = 0.05
+_BACKLOG = 1024
+
+
+class WorkerProcess:
+    """Serves by ``opening`` until the coordinator ends it or is gone."""
+
+    def __init__(self, opening: Opening) -> None:
+        settings, clock = opening.settings, SystemClock()
+        self._opening = opening
+        self._channel: Channel | None = None
+        self._server: asyncio.Server | None = None
+        self._over = asyncio.Event()
+        self._connections: set[ReaderProtocol] = set()
+        self._rules = Rules(opening.terms.rules)
+        self._authenticator = Authenticator(
+            opening.terms.clients, anonymous=opening.terms.anonymous, clock=clock
+        )
+        self._reader = WorkerReads(
+            Share(opening.share),
+            opening.tiers,
+            rules=self._rules,
+            clock=clock,
+            page_size=settings.cache.page_size,
+            noted=self._tell,
+        )
+        gate = RequestAuthorizer(
+            self._reader,
+            self._authenticator,
+            observer=_Nobody(),
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+        )
+        self._fast = FastLane(self._reader, gate, clock=clock, jobs=_Nobody())
+
+    async def run(self, end: socket.socket) -> None:
+        """Accept connections until the coordinator ends it, then let the open ones finish."""
+        self._channel = await Channel.open(end, self._hear, self._die)
+        listener = socket.socket(fileno=self._opening.listener)
+        if self._over.is_set():
+            listener.close()
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol, sock=listener, backlog=_BACKLOG
+            )
+            if self._over.is_set():
+                self._end()
+        while not self._over.is_set() or self._connections:
+            await asyncio.sleep(_FLUSH_S)
+            self._reader.flush()
+        self._reader.flush()
+        self._channel.leave()
+
+    def _protocol(self) -> ReaderProtocol:
+        connection = ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
+        if self._over.is_set():
+            # Accepted in the same turn of the loop in which the server was closed.
+            connection.end()
+        return connection
+
+    async def _connect(self, owner: asyncio.Protocol, peer: str) -> None:
+        await dial(self._opening.relay, owner, peer)
+
+    def _hear(self, frame: bytes) -> None:
+        if frame != END:
+            self._adopt(unpack_terms(frame))
+            return
+        self._over.set()
+        self._end()
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.end()
+
+    def _adopt(self, terms: ReloadableSettings) -> None:
+        self._authenticator.adopt(terms.clients, anonymous=terms.anonymous)
+        self._rules.adopt(terms.rules)
+        self._reader.forget()
+        self._fast.forget(remembers=True)
+        configure_logging(level=terms.log_level, json=terms.log_json)
+        assert self._channel is not None, "what was heard came through it"
+        self._channel.say(CONFIRMED)
+
+    def _die(self) -> NoReturn:
+        try:
+            for connection in list(self._connections):
+                connection.cut()
+        finally:
+            os._exit(1)
+
+    def _tell(self, uses: Uses, kinds: list[Kind]) -> None:
+        assert self._channel is not None, "nothing is read before the channel is open"
+        try:
+            self._channel.say(pack_reads(uses, kinds))
+        except UnicodeEncodeError:
+            return  # a job's name is not valid text: those 50 ms are not counted
+
+
+class _Nobody:
+    """An observer that ignores everything: the coordinator counts hits from the worker's access log."""
+
+    def on_job(self, job: JobContext) -> None: ...
+
+    def on_request(self, **facts: object) -> None: ...
+
+
+def main() -> None:
+    """Serve. The argument is the descriptor of the channel."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    opening = unpack_opening(_first_frame(end))
+    configure_logging(level=opening.terms.log_level, json=opening.terms.log_json)
+    raise_descriptor_limit()
+    explain_bus_errors()
+    collect_less()
+    uvloop.run(_serve(opening, end))
+
+
+async def _serve(opening: Opening, end: socket.socket) -> None:
+    await WorkerProcess(opening).run(end)
+
+
+def _first_frame(end: socket.socket) -> bytes:
+    length = int.from_bytes(_exactly(end, 4), "little")
+    return _exactly(end, length)
+
+
+def _exactly(end: socket.socket, length: int) -> bytes:
+    data = end.recv(length, socket.MSG_WAITALL)
+    if len(data) < length:
+        sys.exit(1)  # the coordinator is gone already
+    return data

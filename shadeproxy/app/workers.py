@@ -1,0 +1,198 @@
+"""The workers of a proxy: started, watched, restarted, ended in order.
+
+Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
+coordinator cannot start there before the last worker is gone. A dying worker loses only its connections and
+the counts of its last 50 ms.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from shadeproxy.api.s3.server import S3Server
+from shadeproxy.app.channel import (
+    CONFIRMED,
+    END,
+    Channel,
+    Opening,
+    nothing,
+    pack_opening,
+    pack_terms,
+    unpack_reads,
+)
+from shadeproxy.app.reloadable import ReloadableSettings
+from shadeproxy.config import Settings
+from shadeproxy.engine.access_records import Kind, Uses
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.engine.worker_reads import TierFiles
+from shadeproxy.tiers.store import SegmentStore
+
+_log = structlog.get_logger(__name__)
+CRADLE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: prctl(2)
+if os.getppid() != int(sys.argv[2]):
+    os._exit(1)
+from shadeproxy.app.worker import main
+main()
+"""
+"""The program of a worker. While it imports it does not yet hear its channel, and only this signal tells it
+that the coordinator died; otherwise clients would wait on a listener that is not served. Later it ignores the
+signal.
+"""
+_RESTART_S = 1.0
+_BACKLOG = 1024
+# Relayed connections are gone by then.
+_RELAY_END_S = 0.1
+_CONFIRM_S = 5.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Link:
+    """A worker. A future in ``unconfirmed`` is done when the worker uses its settings, or ends."""
+
+    channel: Channel
+    process: asyncio.subprocess.Process
+    unconfirmed: deque[asyncio.Future[None]]
+
+
+class Workers:
+    """All workers but the coordinator. They accept from ``listener`` too; ``noted`` gets their reads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        terms: ReloadableSettings,
+        media: Sequence[Medium],
+        *,
+        share: Share,
+        listener: socket.socket,
+        noted: Callable[[Uses, list[Kind]], None],
+    ) -> None:
+        self._count = settings.s3.workers - 1
+        # An abstract socket: it is in no file system and ends with the process.
+        relay = f"\0shadeproxy-{secrets.token_hex(16)}"
+        claims, tiers = [], []
+        for medium in media:
+            assert isinstance(medium.tier, SegmentStore)
+            assert medium.tier.claim is not None, "tiers are opened before readers"
+            claim = medium.tier.claim
+            claims.append(claim.descriptor)
+            tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
+        self._opening = Opening(settings, terms, tuple(tiers), share.descriptor, listener.fileno(), relay)
+        self._inherited = (share.descriptor, listener.fileno(), *claims)
+        self._noted = noted
+        self._relay: web.ServerRunner | None = None
+        self._stopping = False
+        self._links: set[_Link] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, relay: S3Server) -> None:
+        """Start the workers, which serve within about a second. ``relay`` serves requests they pass on."""
+        self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
+        await self._relay.setup()
+        link = socket.socket(socket.AF_UNIX)
+        link.bind(self._opening.relay)
+        await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
+        self._tasks = [asyncio.create_task(self._keep(), name="reader") for _ in range(self._count)]
+
+    @property
+    def terms(self) -> ReloadableSettings:
+        """The reloadable settings that workers use."""
+        return self._opening.terms
+
+    async def adopt(self, terms: ReloadableSettings) -> None:
+        """Send new settings and return when no worker uses others. A worker that does not confirm in time is
+        killed and replaced.
+        """
+        self._opening = self._opening._replace(terms=terms)
+        asked: dict[asyncio.Future[None], _Link] = {}
+        for link in self._links:
+            future = asyncio.get_running_loop().create_future()
+            link.unconfirmed.append(future)
+            asked[future] = link
+            if not link.channel.say(pack_terms(terms)):
+                _kill(link.process)
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
+            for future in late:
+                _log.warning("a reader process does not answer and is ended")
+                _kill(asked[future].process)
+            await asyncio.gather(*asked)
+
+    async def stop(self, limit_s: float) -> None:
+        """Let the workers finish, and kill those that still run after ``limit_s``."""
+        self._stopping = True
+        for link in self._links:
+            link.channel.say(END)
+        # Idle relayed connections are closed here; without pre_shutdown, shutdown would wait for them.
+        server = None if self._relay is None else self._relay.server
+        if server is not None:
+            server.pre_shutdown()
+        ending = None if server is None else asyncio.create_task(server.shutdown(limit_s))
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+            for link in self._links if late else ():
+                _kill(link.process)
+            await asyncio.gather(*self._tasks)
+        if ending is not None:
+            await ending
+        if self._relay is not None:
+            await self._relay.cleanup()
+
+    async def _keep(self) -> None:
+        while not self._stopping:
+            code = await self._run()
+            if not self._stopping:
+                _log.warning("a reader process ended; another one is started", code=code)
+                await asyncio.sleep(_RESTART_S)
+
+    async def _run(self) -> int:
+        ours, theirs = socket.socketpair()
+        unconfirmed = deque[asyncio.Future[None]]()
+
+        def hear(frame: bytes) -> None:
+            if frame == CONFIRMED:
+                unconfirmed.popleft().set_result(None)
+            else:
+                self._noted(*unpack_reads(frame))
+
+        with theirs:
+            channel = await Channel.open(ours, hear, nothing)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                CRADLE,
+                str(theirs.fileno()),
+                str(os.getpid()),
+                pass_fds=(theirs.fileno(), *self._inherited),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        link = _Link(channel, process, unconfirmed)
+        self._links.add(link)
+        channel.say(pack_opening(self._opening))
+        if self._stopping:
+            channel.say(END)
+        try:
+            return await process.wait()
+        finally:
+            self._links.discard(link)
+            channel.close()
+            for future in unconfirmed:
+                future.set_result(None)
+            unconfirmed.clear()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it may have ended without our knowing yet
+        process.kill()

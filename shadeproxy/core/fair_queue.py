@@ -1,0 +1,78 @@
+"""``FairQueue``: a fair queue, round robin over clients, for a scarce resource.
+
+Law: a client's own waiters are served in the order in which they came, and clients take turns. So a client
+that opens 200 connections delays only itself (docs/adr/0011). ``CLIENT`` identifies the client. Nothing here
+knows what the resource is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Waiter = TypeVar("Waiter")
+
+
+class FairQueue(Generic[Waiter]):
+    """A queue of ``(client, waiter)``. Each entry occurs once."""
+
+    def __init__(self) -> None:
+        # In the order of the next turns: a dict keeps the order of insertion.
+        self._queues: dict[str, deque[Waiter]] = {}
+        self.count = 0
+        """Number of waiters."""
+
+    def add(self, client: str, waiter: Waiter) -> None:
+        """Append the waiter to its client's queue. A client without waiters joins the end of the rotation."""
+        self._queues.setdefault(client, deque()).append(waiter)
+        self.count += 1
+
+    def first(self) -> Waiter:
+        """Return the waiter that ``take`` would return. Raises StopIteration when the queue is empty."""
+        return next(iter(self._queues.values()))[0]
+
+    def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
+        """Remove and return the next waiter; its client moves to the end. None if there is none.
+
+        ``may``: clients for which it returns False keep their place and are skipped.
+        """
+        client = next(filter(may, self._queues), None)
+        if client is None:
+            return None
+        queue = self._queues[client]
+        waiter = queue.popleft()
+        del self._queues[client]
+        if queue:
+            self._queues[client] = queue
+        self.count -= 1
+        return waiter
+
+    def remove(self, client: str, waiter: Waiter) -> None:
+        """Remove a waiter. Raises KeyError if its client has none, ValueError if this one is missing."""
+        queue = self._queues[client]
+        queue.remove(waiter)
+        if not queue:
+            del self._queues[client]
+        self.count -= 1
+
+
+async def granted(
+    future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
+) -> bool:
+    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``. After a timeout or a
+    cancellation ``withdraw`` takes the waiter off its queue. If it was cancelled in the same turn of the loop
+    in which it was granted, ``give`` gives the grant back instead.
+    """
+    try:
+        # Not wait_for: in the turn of the grant it may time out or swallow a cancellation.
+        await asyncio.wait({future}, timeout=limit_s)
+    except asyncio.CancelledError:
+        if future.done():
+            give()
+        else:
+            withdraw()
+        raise
+    if not future.done():
+        withdraw()
+        return False
+    return True

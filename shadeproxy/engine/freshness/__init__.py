@@ -1,0 +1,1 @@
+"""Freshness: which version of an object is current, and which clients may read it."""

@@ -1,0 +1,373 @@
+"""Checks of cached versions against the origin: one check per object at a time, many by one listing.
+
+A reader that needs the current version waits for ``check``. A reader that may be answered from the cache
+calls ``check_soon``; a background task then checks the gathered objects, by one HEAD each when few, or by
+listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A listing
+confirms every cached object in it, so the next reads find them checked. ``check_listed`` lists a whole
+prefix, as at the beginning of a job's epoch.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from itertools import groupby
+
+import structlog
+
+from shadeproxy.core.deadline import DEADLINE
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
+from shadeproxy.core.pace import TurnLimiter
+from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.engine.base import Grant
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.origin.base import Origin
+
+_log = structlog.get_logger(__name__)
+_LIST_FROM = 8  # stale keys of one prefix from which a listing is cheaper than HEADs
+_AFTER_REFUSAL = 1000  # keys checked by HEAD before a listing is tried again
+_GIVES_UP_AFTER = 3  # HEADs that failed one after another: the origin is in trouble
+_MOST_PREFIXES = 1024
+_MOST_SWEEPS = 16
+_BEAR_OUT = 3  # HEADs that must agree with a listing before it drops other objects
+_AT_ONCE = 64  # entries compared before other tasks get their turn: half a millisecond
+_PACE_S = 0.1  # between the listings of a whole prefix: no reader waits for them
+_GATHER_S = 0.05
+_MAX_PENDING = 100_000
+
+
+class Listed(Enum):
+    """The state of a cached object, by a listing."""
+
+    CURRENT = auto()
+    FRESH = auto()  # current, and no check was due yet
+    OTHER = auto()  # another version is cached
+    UNKNOWN = auto()  # nothing of it is cached, or it is being written
+
+
+_Check = tuple[ObjectRef, Upstream, Grant]
+
+_IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
+
+
+class Revalidator:
+    """Checks versions. ``settle(ref, meta)`` is called with metadata of the origin, None for "gone".
+
+    ``unidentified(ref)`` is called for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
+    object of a listing asked for at that time, ``outdated(ref)`` for a cached object of another version.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        settle: Callable[[ObjectRef, ObjectMeta | None], None],
+        confirm: Callable[[ObjectRef, ListEntry, float], Listed],
+        outdated: Callable[[ObjectRef], None],
+        unidentified: Callable[[ObjectRef], None],
+        now_s: Callable[[], float],
+        upstreams: Upstreams = ONLY_OWN,
+    ) -> None:
+        self._origin = origin
+        self._settle = settle
+        self._confirm = confirm
+        self._outdated = outdated
+        self._unidentified = unidentified
+        self._now_s = now_s
+        self._upstreams = upstreams
+        self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
+        self._pace = TurnLimiter()
+        """Pace of all waiting readers: an object that is checked on each read may have thousands."""
+        self._pending: dict[ObjectRef, Upstream] = {}  # value: the credentials of a reader of the object
+        # A prefix is the reference of its bucket, with the prefix for a key.
+        self._asked_alone: Counter[ObjectRef] = Counter()
+        self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
+        self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing has
+        self._failed_in_a_row = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._sweeps: dict[ObjectRef, asyncio.Task[None]] = {}
+
+    @property
+    def idle(self) -> bool:
+        worker_done = self._worker is None or self._worker.done()
+        return worker_done and not (self._checks or self._pending or self._sweeps)
+
+    async def check(
+        self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
+    ) -> ObjectMeta:
+        """Return current metadata, by HEAD or by a GET of one byte, which proves the right to bytes too.
+        Concurrent callers share one request. Raises what ``head`` raises, and DeadlineExceeded when the
+        caller's own time is up.
+        """
+        deadline, check = DEADLINE.get(), (ref, upstream, grant)
+        while True:
+            task = self._checks.get(check)
+            joined = task is not None
+            if task is None:
+                task = self._start(check)
+            # Do not await the task itself: a caller that hangs up, or is late, must not fail the others.
+            done = self._pace.finished(task)
+            try:
+                await (done if deadline is None else deadline.bound(done))
+                return task.result()
+            except DeadlineExceeded:
+                if (turn := self._pace.turn()) is not None:
+                    await turn
+                # A reader that joined late has time for a request of its own.
+                if not joined or deadline is None or deadline.left_s <= 0:
+                    raise
+
+    def _start(self, check: _Check) -> asyncio.Task[ObjectMeta]:
+        ref, _, grant = check
+        task = asyncio.create_task(self._ask(check), name=f"{grant.name} {ref}")
+        self._checks[check] = task
+        task.add_done_callback(lambda done: self._checked(check, done))
+        return task
+
+    def void(self, ref: ObjectRef) -> None:
+        """Drop running checks of ``ref`` (no key: its bucket), because a write touched it."""
+        touched = [check for check in self._checks if _touches(ref, check[0])]
+        for check in touched:
+            del self._checks[check]
+
+    def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
+        """Check in the background; the cached version answers meanwhile."""
+        if len(self._pending) < _MAX_PENDING:
+            self._pending[ref] = upstream
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work(), name="revalidate")
+
+    def check_listed(self, prefix: ObjectRef, most_pages: int) -> None:
+        """Check the cached objects of a prefix in the background, by at most ``most_pages`` listings."""
+        if prefix in self._sweeps or len(self._sweeps) >= _MOST_SWEEPS:
+            return
+        task = asyncio.create_task(self._sweep(prefix, most_pages), name=f"list {prefix}")
+        self._sweeps[prefix] = task
+        task.add_done_callback(lambda _: self._sweeps.pop(prefix, None))
+
+    async def aclose(self) -> None:
+        running = (self._worker, *self._checks.values(), *self._sweeps.values())
+        tasks = [task for task in running if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pending.clear()
+
+    async def _ask(self, check: _Check) -> ObjectMeta:
+        ref, upstream, grant = check
+        task = asyncio.current_task()
+        DEADLINE.set(None)  # the check has its own bound: others may join it
+        try:
+            if grant is Grant.GET:
+                meta = await probe_get(self._origin, ref, upstream)
+            else:
+                meta = await self._origin.head(ref, upstream=upstream)
+        except OriginAnswer as answer:
+            if answer.status == 404 and self._checks.get(check) is task:
+                self._settle(ref, None)
+            raise
+        except Unidentified:
+            if self._checks.get(check) is task:
+                self._unidentified(ref)
+            raise
+        if self._checks.get(check) is task:
+            self._settle(ref, meta)
+        return meta
+
+    def _checked(self, key: _Check, task: asyncio.Task[ObjectMeta]) -> None:
+        if self._checks.get(key) is task:
+            del self._checks[key]
+        if not task.cancelled():
+            task.exception()  # retrieve the error: every waiter may have hung up
+
+    async def _work(self) -> None:
+        DEADLINE.set(None)
+        await asyncio.sleep(_GATHER_S)
+        while self._pending:
+            bucket = next(iter(self._pending)).beside("")
+            keys = sorted((ref.key for ref in self._pending if _touches(bucket, ref)), key=str.encode)
+            self._failed_in_a_row = 0
+            try:
+                for prefix, together in groupby(keys, key=prefix_of):
+                    await self._check_together(bucket.beside(prefix), list(together))
+            except OriginError as error:
+                # Cached versions stay as readable as their rule allows; the next read asks again.
+                _log.warning(
+                    "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
+                )
+                for key in keys:
+                    self._pending.pop(bucket.beside(key), None)
+
+    async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
+        """Check stale keys of one prefix. Raises OriginError when the origin fails again and again."""
+        while keys:
+            upstream = self._pending.get(prefix.beside(keys[0]))
+            upstream = upstream or upstream_in(self._upstreams, prefix.namespace)
+            if self._is_listed(upstream, prefix, len(keys)):
+                keys = await self._list(upstream, prefix, keys)
+            else:
+                await self._ask_each(prefix, keys)
+                return
+
+    def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
+        """Return whether to try a listing, for ``count`` stale keys and those checked alone lately."""
+        if len(self._asked_alone) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
+            for remembered in (self._asked_alone, self._refused, self._long):
+                remembered.clear()
+        if self._refused[upstream, prefix] > 0:
+            self._refused[upstream, prefix] -= count
+            return False
+        if self._asked_alone[prefix] + count >= _LIST_FROM:
+            return True
+        self._asked_alone[prefix] += count
+        return False
+
+    async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
+        """Send one HEAD each. Raises OriginError when several fail one after another."""
+        for key in keys:
+            ref = bucket.beside(key)
+            try:
+                # If a reader checked it meanwhile, no reader's credentials are left.
+                upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
+                await self.check(ref, upstream)
+            except OriginAnswer as answer:
+                _log.debug("revalidation answered", ref=str(ref), status=answer.status)
+            except Unidentified:
+                pass  # also an answer: the cached pages are dropped
+            except OriginError:
+                # An object that fails alone must not keep the others from being checked.
+                self._failed_in_a_row += 1
+                if self._failed_in_a_row >= _GIVES_UP_AFTER:
+                    raise
+                continue
+            self._failed_in_a_row = 0
+
+    async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
+        """Check by one listing, of the whole prefix or from the first key on, and by HEAD for keys that it
+        does not confirm. Return the sorted keys beyond its reach.
+        """
+        first = keys[0]
+        start_after = _just_before(first) if prefix in self._long else ""
+        asked_s = self._now_s()
+        try:
+            page = await self._origin.list_objects(
+                prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
+            )
+        except OriginError as error:
+            # Readers need not have the right to list, or the origin cannot list so large a prefix.
+            _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
+            self._refused[upstream, prefix] = _AFTER_REFUSAL
+            return keys
+        listed = {entry.key: entry for entry in page.entries}
+        reach = page.entries[-1].key.encode() if page.entries and page.truncated else None
+        if reach is not None and not start_after:
+            self._long.add(prefix)
+            if reach < first.encode():
+                return keys  # next time the listing starts from the first key
+        doubtful, beyond = [], []
+        for key in keys:
+            if reach is not None and key.encode() > reach and key != first:
+                beyond.append(key)
+                continue
+            entry, ref = listed.pop(key, None), prefix.beside(key)
+            if entry is not None and self._confirm(ref, entry, asked_s) in _IS_CURRENT:
+                self._pending.pop(ref, None)
+            else:
+                doubtful.append(key)
+        # Compare before the HEADs, which may take long: the listing describes this moment.
+        others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
+        await self._ask_each(prefix, doubtful)
+        # Where listings confirm few other objects, single keys are checked by HEAD again.
+        self._asked_alone[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
+        return beyond
+
+    async def _compare(
+        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked_s: float
+    ) -> int:
+        """Compare cached objects that no reader waits for with a listing, and drop those of another
+        version. Return the number that needed the check.
+        """
+        news, changed = 0, []
+        for number, entry in enumerate(entries, 1):
+            ref = bucket.beside(entry.key)
+            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry, asked_s)
+            news += shown is Listed.CURRENT
+            if shown is Listed.OTHER:
+                changed.append((ref, entry))
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        if changed:
+            # Some servers list other ETags than they send with objects: check a few by HEAD.
+            some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
+            for ref, _ in some:
+                self._pending.setdefault(ref, upstream)
+            await self._ask_each(bucket, [entry.key for _, entry in some])
+            if all(self._confirm(ref, entry, asked_s) in _IS_CURRENT for ref, entry in some):
+                for ref, entry in changed:
+                    if self._confirm(ref, entry, asked_s) is Listed.OTHER:
+                        self._outdated(ref)
+        return news + len(changed)
+
+    async def _sweep(self, prefix: ObjectRef, most_pages: int) -> None:
+        start_after = ""
+        DEADLINE.set(None)
+        try:
+            upstream = upstream_in(self._upstreams, prefix.namespace)
+            for _ in range(most_pages):
+                asked_s = self._now_s()
+                page = await self._origin.list_objects(
+                    prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
+                )
+                await self._compare(upstream, prefix, page.entries, asked_s)
+                if not (page.truncated and page.entries):
+                    return
+                start_after = page.entries[-1].key
+                await asyncio.sleep(_PACE_S)
+        except OriginError as error:
+            _log.warning(
+                "revalidation failed", prefix=str(prefix), namespace=prefix.namespace, error=str(error)
+            )
+
+
+async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
+    """Return metadata of an object after the origin sent ``upstream`` a byte. Raises OriginError,
+    Unidentified for an answer that names no version.
+
+    An empty object has no byte. The origin answers 416 only after it has checked the rights, so a 416 counts
+    if a HEAD confirms that the object is empty.
+    """
+    first = bytearray(1)
+    try:
+        async with origin.open(ref, span=Span(0, 1), upstream=upstream) as read:
+            if read.pass_on is not None:
+                raise Unidentified(ref)
+            # An origin may answer 200 for an empty object.
+            await read.read_into(memoryview(first)[: read.span.length], lambda _count: None)
+            return read.meta
+    except OriginAnswer as answer:
+        if answer.status != 416:
+            raise
+        meta = await origin.head(ref, upstream=upstream)
+        if meta.size:
+            raise
+        return meta
+
+
+def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
+    """Return whether ``touched`` is the object ``ref``, or its bucket."""
+    return (
+        touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
+    )
+
+
+def prefix_of(key: str) -> str:
+    """Return the directory of a key, its slash included."""
+    return key[: key.rfind("/") + 1]
+
+
+def _just_before(key: str) -> str:
+    """Return a string just before ``key``, with hardly a key between: ``start_after`` is exclusive."""
+    last = ord(key[-1]) - 1
+    if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
+        return key[:-1]
+    return key[:-1] + chr(last) + "\uffef"

@@ -1,0 +1,101 @@
+"""Verdicts of the origin for each client: a hit is authorised like a miss.
+
+A verdict is the right granted: GET (the origin sent bytes, which includes HEAD) or HEAD alone, which an
+origin may grant to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket policy on
+s3:GetObject).
+
+Needed only when clients have origin credentials of their own: the origin must have let a reader of a cached
+object through, by the reader's own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also those that
+the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
+"""
+
+from collections import OrderedDict
+
+from shadeproxy.core.types import OWN, ObjectRef, Upstream
+from shadeproxy.engine.base import Grant
+
+_BUCKET_SLOTS = 1 << 10
+_OBJECT_SLOTS = 1 << 16
+
+_Verdict = tuple[float, float, int]
+"""Unix times until which HEAD and GET are granted, and the generation of the bucket."""
+
+AuthEpoch = tuple[object, int, int]
+"""Auth epoch: the ``Verdicts``, and the generations of bucket and object when the origin was asked."""
+
+
+class Verdicts:
+    """Bounded memory of rights of ``upstream`` to ``ref``; the object allowed longest ago leaves."""
+
+    def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
+        self._ttl_s = ttl_s
+        # An epoch of other ``Verdicts`` before these counts for nothing here.
+        self._self = object()
+        self._capacity = capacity
+        self._count = 0
+        self._allowed: OrderedDict[ObjectRef, dict[Upstream, _Verdict]] = OrderedDict()
+        # Fixed tables by hash: names that share a slot only forget each other, which costs one more question.
+        self._buckets = [0] * _BUCKET_SLOTS
+        self._objects = [0] * _OBJECT_SLOTS
+
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self, ref: ObjectRef) -> AuthEpoch:
+        """Return the auth epoch. Take it before the origin is asked, and pass it to ``allow``."""
+        return self._self, self._buckets[_bucket_slot(ref)], self._objects[_object_slot(ref)]
+
+    def allow(
+        self,
+        upstream: Upstream,
+        ref: ObjectRef,
+        now_s: float,
+        ticket: AuthEpoch | None = None,
+        *,
+        grant: Grant = Grant.GET,
+    ) -> None:
+        """Record a granted right, unless the object or its bucket was forgotten since ``ticket``."""
+        current = self.begin(ref)
+        if ticket is not None and ticket != current:
+            return
+        verdicts = self._allowed.setdefault(ref, {})
+        before = verdicts.get(upstream)
+        self._count += before is None
+        until_s = now_s + self._ttl_s
+        if grant is Grant.GET:
+            verdicts[upstream] = (until_s, until_s, current[1])
+        else:
+            # A HEAD keeps the right to GET that was granted earlier, in the same generation of the bucket.
+            kept = before[1] if before is not None and before[2] == current[1] else 0.0
+            verdicts[upstream] = (until_s, kept, current[1])
+        self._allowed.move_to_end(ref)
+        while self._count > self._capacity:
+            _, evicted = self._allowed.popitem(last=False)
+            self._count -= len(evicted)
+
+    def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float, grant: Grant = Grant.GET) -> bool:
+        """Return whether ``upstream`` was granted that much of ``ref``, not too long ago."""
+        verdict = self._allowed.get(ref, {}).get(upstream)
+        if verdict is None:
+            return False
+        head_until_s, get_until_s, generation = verdict
+        until_s = get_until_s if grant is Grant.GET else head_until_s
+        return until_s > now_s and generation == self._buckets[_bucket_slot(ref)]
+
+    def forget(self, bucket: str, key: str | None = None, namespace: str = OWN) -> None:
+        """Drop verdicts on one object, or on a whole bucket."""
+        ref = ObjectRef(bucket, key or "", namespace)
+        if key is None:
+            # The bucket's verdicts stay until they are pushed out, but count for nothing.
+            self._buckets[_bucket_slot(ref)] += 1
+            return
+        self._objects[_object_slot(ref)] += 1
+        self._count -= len(self._allowed.pop(ref, {}))
+
+
+def _bucket_slot(ref: ObjectRef) -> int:
+    return hash((ref.bucket, ref.namespace)) % _BUCKET_SLOTS
+
+
+def _object_slot(ref: ObjectRef) -> int:
+    return hash(ref) % _OBJECT_SLOTS

@@ -1,0 +1,291 @@
+"""Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
+
+Laws: nothing here reads bodies; a check counts only if no write touched the object since the origin was
+asked; metadata that its freshness rule makes unusable is checked before it is used.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.dates import parse_http_date
+from shadeproxy.core.types import OWN, ListEntry, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.engine.base import Grant, ReadRequest
+from shadeproxy.engine.freshness.namespaces import Upstreams
+from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
+from shadeproxy.engine.freshness.unidentified import UnidentifiedObjects
+from shadeproxy.engine.freshness.verdicts import AuthEpoch, Verdicts
+from shadeproxy.engine.index.metadata import KnownMetadata, MetadataCache, same_version
+from shadeproxy.engine.rules import Age, Freshness, Rules
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.stats import Stats
+
+_MOST_TOUCHED = 4096
+
+
+class Versions:
+    """Versions of objects. ``outdated(ref)`` is called when the origin has another than the cached one."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        cache: PageCache,
+        *,
+        rules: Rules,
+        clock: Clock,
+        verdicts: Verdicts | None,
+        outdated: Callable[[ObjectRef], None],
+        stats: Stats,
+        upstreams: Upstreams,
+    ) -> None:
+        """``upstreams``: see namespaces.py."""
+        self._cache = cache
+        self._passed = UnidentifiedObjects(stats, clock)
+        self._rules = rules
+        self._clock = clock
+        self._verdicts = verdicts
+        self._outdated = outdated
+        self._metadata = MetadataCache()
+        self._revalidator = Revalidator(
+            origin,
+            settle=self._settle,
+            confirm=self._confirm,
+            outdated=outdated,
+            unidentified=self.unidentified,
+            now_s=clock.now_s,
+            upstreams=upstreams,
+        )
+        self._touched_s: dict[ObjectRef, float] = {}
+        self._writing: Counter[ObjectRef] = Counter()
+
+    # ------------------------------------------------------------------ questions
+
+    async def known(self, ref: ObjectRef) -> KnownMetadata | None:
+        """Return an object's metadata, from memory or from the record of its first page."""
+        known = self._metadata.get(ref)
+        if known is None and (recalled := await self._cache.recall(ref)) is not None:
+            # A newer answer may have come while the record was read.
+            known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
+        return known
+
+    def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
+        """Return metadata as ``known``, however old; None when that would have to wait."""
+        known = self._metadata.get(ref)
+        if known is not None:
+            return known.meta
+        recalled = self._cache.recall_now(ref)
+        return None if recalled is None else self._metadata.learn(ref, *recalled).meta
+
+    def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+        """Return metadata that may answer every client, and until when (Unix time); None where the origin
+        must be asked for each client's rights.
+        """
+        if self._verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
+            return None
+        known = self._metadata.get(ref)
+        assert known is not None, "what is usable is known"
+        until_s = self._rules.of(ref).fresh_until_s(known.validated_s)
+        return None if until_s <= self._clock.now_s() else (known.meta, until_s)
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        """Return metadata that may answer this client without a question to the origin, else None."""
+        ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
+        if request.force_check or (
+            verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant)
+        ):
+            return None
+        known = self._metadata.get(ref)
+        if known is None:
+            recalled = self._cache.recall_now(ref)
+            if recalled is None:
+                return None
+            known = self._metadata.learn(ref, *recalled)
+        age = self._rules.of(ref).age(known.validated_s, now_s)
+        if age is Age.UNUSABLE:
+            return None
+        if age is Age.STALE:
+            self._revalidator.check_soon(ref, request.upstream)
+        return known.meta
+
+    def may_keep(self, ref: ObjectRef) -> bool:
+        """Return whether the origin's recent answers on ``ref`` named the version they sent."""
+        return ref not in self._passed
+
+    async def usable(self, request: ReadRequest) -> ObjectMeta | None:
+        """Return metadata that may answer now, or None when there is none. Raises what ``check`` raises."""
+        known = await self.known(request.ref)
+        if known is None:
+            return None
+        age = self._rules.of(request.ref).age(known.validated_s, self._clock.now_s())
+        if request.force_check or age is Age.UNUSABLE:
+            return await self.check(request.ref, request.upstream)
+        if age is Age.STALE:
+            self._revalidator.check_soon(request.ref, request.upstream)
+        return known.meta
+
+    async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
+        """Ask the origin, with the rights of ``upstream``, for what ``grant`` names. Raises OriginError."""
+        ticket = self.verdict_ticket(ref)
+        meta = await self._revalidator.check(ref, upstream, grant)
+        self.allow(upstream, ref, ticket, grant)
+        return meta
+
+    def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
+        """Check cached objects below ``prefix`` by listings, unless the rule is to check never or always."""
+        place = ObjectRef(bucket, prefix, namespace)
+        if self._rules.of(place).freshness is Freshness.TTL:
+            self._revalidator.check_listed(place, most_pages)
+
+    async def authorise(self, request: ReadRequest) -> None:
+        """Authorise a hit like a miss: by the origin, with this client's own credentials, for the right
+        that it needs: bytes by a GET, metadata by a HEAD.
+        """
+        verdicts = self._verdicts
+        if verdicts is None:
+            return
+        if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s(), request.grant):
+            await self.check(request.ref, request.upstream, request.grant)
+
+    def verdict_ticket(self, ref: ObjectRef) -> AuthEpoch | None:
+        """Return the auth epoch; take it before asking the origin: a later write then voids the verdict."""
+        return None if self._verdicts is None else self._verdicts.begin(ref)
+
+    def allow(
+        self, upstream: Upstream, ref: ObjectRef, ticket: AuthEpoch | None, grant: Grant = Grant.GET
+    ) -> None:
+        """Record that the origin let ``upstream`` read ``ref``. Without an auth epoch it is ignored."""
+        if self._verdicts is not None and ticket is not None:
+            self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
+
+    def forget_rights(self, verdicts: Verdicts | None) -> None:
+        """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
+
+        Without verdicts the origin no longer decides for each client. Cached objects were granted to other
+        clients than the present ones, so each is checked with the proxy's own credentials before it answers.
+        """
+        if self._verdicts is not None and verdicts is None:
+            self._metadata.clear()
+            self._cache.distrust_all()
+        self._verdicts = verdicts
+
+    # ------------------------------------------------------------------ news
+
+    def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
+        """Record the origin's answer. Return the richer metadata of that version."""
+        return self._metadata.learn(ref, meta, self._clock.now_s()).meta
+
+    def unidentified(self, ref: ObjectRef) -> None:
+        """Drop all that is cached of an object, because the origin's answer names no version."""
+        self._passed.note(ref)
+        if not self.being_written(ref):
+            self._outdated(ref)
+
+    def holds_other(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
+        """Return whether another version than ``meta`` is known or cached."""
+        known = self._metadata.get(ref)
+        if known is not None and not same_version(known.meta, meta):
+            return True
+        return self._cache.holds_other_version(ref, meta.etag)
+
+    def forget(self, ref: ObjectRef) -> None:
+        self._metadata.forget(ref)
+
+    async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
+        await self._metadata.forget_prefix(bucket, prefix, namespace)
+
+    def touch(self, ref: ObjectRef) -> None:
+        """Forget an object, or a bucket's rights and existence (no key), because a write touches it."""
+        self._revalidator.void(ref)
+        self._note_touched(ref)
+        self._passed.forget(ref)
+        if self._verdicts is not None:
+            self._verdicts.forget(ref.bucket, ref.key or None, ref.namespace)
+        if ref.key:
+            self._metadata.forget(ref)
+        else:
+            self._metadata.forget_bucket(ref.bucket, ref.namespace)
+
+    def _note_touched(self, ref: ObjectRef) -> None:
+        """Note the time of a write: earlier listings say nothing about the object."""
+        now_s = self._clock.now_s()
+        if len(self._touched_s) >= _MOST_TOUCHED:
+            # The whole bucket stands for dropped objects: more of it is then checked by HEAD.
+            buckets = {one.beside("") for one in self._touched_s}
+            self._touched_s = dict.fromkeys(buckets, now_s)
+        self._touched_s[ref] = now_s
+
+    # ------------------------------------------------------------------ writes under way
+
+    def begin_write(self, refs: Iterable[ObjectRef]) -> None:
+        self._writing.update(refs)
+
+    def end_write(self, refs: Iterable[ObjectRef]) -> None:
+        self._writing.subtract(refs)
+        self._writing += Counter()  # keeps positive counts only
+
+    def being_written(self, ref: ObjectRef) -> bool:
+        writing = self._writing
+        return bool(writing) and (ref in writing or ref.beside("") in writing)
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def idle(self) -> bool:
+        return self._revalidator.idle and not self._writing
+
+    async def aclose(self) -> None:
+        await self._revalidator.aclose()
+
+    # ------------------------------------------------------------------ results of checks
+
+    def _settle(self, ref: ObjectRef, meta: ObjectMeta | None) -> None:
+        """Take in a check's metadata, or "gone": keep, replace or forget the cached version."""
+        if self.being_written(ref):
+            return
+        if meta is None or self.holds_other(ref, meta):
+            self._outdated(ref)
+        if meta is not None:
+            self._metadata.learn(ref, meta, self._clock.now_s(), complete=True)
+            self._cache.confirm(ref, self._clock.now_s())
+
+    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
+        """Compare the cached version with a listing that was asked for at ``asked_s``."""
+        known = self._metadata.get(ref)
+        # Do not learn recalled metadata: a long listing would push everything else out.
+        found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
+        if found is None:
+            return Listed.UNKNOWN
+        meta, validated_s = found
+        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
+        if self.being_written(ref) or touched_s >= asked_s:
+            return Listed.UNKNOWN
+        if (
+            self._cache.holds_other_version(ref, entry.etag)
+            or meta.etag != entry.etag
+            or not _same_time(meta, entry)
+        ):
+            return Listed.OTHER
+        if validated_s < asked_s:
+            if known is not None:
+                self._metadata.learn(ref, meta, asked_s)
+            self._cache.confirm(ref, asked_s)
+        age = self._rules.of(ref).age(validated_s, self._clock.now_s())
+        return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
+
+
+def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
+    """Return whether header and listing name one time of modification; True if either names none.
+
+    Replacing headers in place keeps the ETag and changes this. A listing may have milliseconds.
+    """
+    header = meta.header("Last-Modified")
+    if not header or not entry.last_modified:
+        return True
+    try:
+        listed = datetime.fromisoformat(entry.last_modified).timestamp()
+    except ValueError:
+        return False
+    modified = parse_http_date(header)
+    return modified is not None and abs(modified.timestamp() - listed) < 1

@@ -1,0 +1,140 @@
+"""Memory of the table of resident pages: private, or shared with worker processes that read hits themselves.
+
+Laws: one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before* its
+bytes are touched, and a stamp is one aligned store of 8 bytes. A process that reads a stamp, then a location,
+then copies the bytes, and then finds the stamp unchanged has copied the page. So a table that is torn, stale
+or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees and others do not.
+"""
+
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.engine.index.hash_table import page_hash
+
+NO_TIER = -1
+# The fields for finding and ranking a page, in one cache line: reading 1,024 random pages of a million
+# fetches one line for each instead of seven.
+PAGE = np.dtype(
+    [
+        ("object_hash", np.uint64),
+        ("etag", np.uint64),
+        ("number", np.uint32),
+        ("group", np.int32),
+        ("location", np.int64),
+        ("record_bytes", np.int64),
+        ("last_use", np.float64),
+        ("admitted", np.float64),
+        ("uses", np.float32),
+    ],
+    align=True,
+)
+PAGE_ROW = struct.Struct("@QQIiqqddf4x")
+"""A row of PAGE, written by one call."""
+REST = np.dtype(
+    [
+        ("body_bytes", np.int64),
+        ("validated_s", np.float64),
+        ("generation", np.int64),  # plus one for every page that the slot holds
+        # A slot's stamp changes whenever its page comes, moves, leaves or is marked stale.
+        ("stamp", np.int64),
+        ("position", np.int32),  # in its tier's members
+        ("unverified", np.bool_),  # body hash not checked since recovery
+        ("pinned", np.bool_),  # never evicted for other pages
+    ],
+    align=True,
+)
+REST_HEAD = struct.Struct("@qdq")
+"""The first three fields of a row of REST."""
+# Memory that was never written is not resident: room for two million pages costs nothing until they come.
+# Moving a million rows to a longer column would block the event loop for 30 ms.
+COLUMN_CAPACITY = 1 << 21
+# Shared columns cannot move: a table that outgrows them is no longer shared.
+SHARED_CAPACITY = 1 << 23
+_WAYS = 8
+# 16 MiB, all of it resident sooner or later: pages are spread over it by their hash.
+_BUCKETS = 1 << 19
+_RETIRED = -1
+_WHERE = np.dtype(np.int32)
+
+
+class Columns(NamedTuple):
+    """The columns of the table of resident pages, by slot."""
+
+    pages: NDArray[np.void]
+    rest: NDArray[np.void]
+    tier: NDArray[np.int8]
+
+
+def private_columns() -> Columns:
+    """Return columns in this process's memory."""
+    tier = np.full(COLUMN_CAPACITY, NO_TIER, np.int8)
+    return Columns(np.zeros(COLUMN_CAPACITY, PAGE), np.zeros(COLUMN_CAPACITY, REST), tier)
+
+
+class Share:
+    """Columns in an unnamed file, and a hash table of the slots that workers may read.
+
+    A bucket holds eight slots. A page without room in its bucket is not shown, so the coordinator reads it.
+    """
+
+    def __init__(self, descriptor: int, *, writable: bool = False) -> None:
+        """Map, read-only, the table behind another process's descriptor. The writer's own is ``writable``."""
+        sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, np.dtype(np.int8))]
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
+        if writable:
+            os.ftruncate(descriptor, length)
+        memory = mmap.mmap(descriptor, length, prot=access)
+        starts = np.cumsum([0, *sizes]).tolist()
+        self.descriptor = descriptor
+        self.columns = Columns(
+            np.frombuffer(memory, PAGE, SHARED_CAPACITY, starts[0]),
+            np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
+            np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[2]),
+        )
+        # Store slot + 1, so that memory never written means "none".
+        self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[3]).data
+
+    @classmethod
+    def create(cls) -> "Share":
+        """Return a new table for the process that writes. Raises OSError."""
+        return cls(os.memfd_create("shadeproxy-residents", os.MFD_CLOEXEC), writable=True)
+
+    def show(self, slot: int, object_hash: int, number: int) -> None:
+        """Let workers find the page of a slot."""
+        shown, free = self._shown, -1
+        first = _bucket(object_hash, number)
+        for place in range(first, first + _WAYS):
+            if shown[place] == slot + 1:
+                return
+            if not shown[place] and free < 0:
+                free = place
+        if free >= 0:
+            shown[free] = slot + 1
+
+    def hide(self, slot: int, object_hash: int, number: int) -> None:
+        """Undo ``show``; do nothing when the slot is not shown."""
+        first = _bucket(object_hash, number)
+        for place in range(first, first + _WAYS):
+            if self._shown[place] == slot + 1:
+                self._shown[place] = 0
+
+    def candidates(self, object_hash: int, number: int) -> list[int]:
+        """Return slots that may hold a page."""
+        first = _bucket(object_hash, number)
+        return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
+
+    def retire(self) -> None:
+        """Mark the shared columns as invalid for good: the table has moved to longer ones."""
+        self.columns.rest["stamp"][:] = _RETIRED
+        self.columns.tier[:] = NO_TIER
+        np.frombuffer(self._shown, _WHERE)[:] = 0
+
+
+def _bucket(object_hash: int, number: int) -> int:
+    return page_hash(object_hash, number) % _BUCKETS * _WAYS

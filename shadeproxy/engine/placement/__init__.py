@@ -1,0 +1,1 @@
+"""Placement: which pages get a place, and which leave for them. No I/O."""

@@ -1,0 +1,18 @@
+"""Admission candidates: pages that are in no tier, to ask if they would win a place. Columns only."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+RECORD_BYTES = 512
+"""Approximate size of a record without its body."""
+
+
+class AdmissionCandidates(NamedTuple):
+    """Pages that are in no tier, columns of shape (n,)."""
+
+    object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
+    record_bytes: NDArray[np.int64]
+    pinned: NDArray[np.bool_]

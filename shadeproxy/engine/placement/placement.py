@@ -1,0 +1,400 @@
+"""Placement: the policy applied to the resident table decides on places and evictions.
+
+Laws: plain defs, no I/O beyond the accounting of a tier's ``reserve``; a page is a victim only if a newcomer
+really beats it, and only for the sake of that newcomer; a pinned page is never a victim, and beats every page
+that is not pinned. The page cache carries the decisions out (demoting, dropping, writing).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import TierFull
+from shadeproxy.engine.index.residents import Residents, Slots, page_hash
+from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
+from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
+from shadeproxy.engine.placement.free_runs import cheapest_run
+from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
+from shadeproxy.engine.placement.pins import PINNED_SHARE
+from shadeproxy.hints.upcoming import NextUses
+from shadeproxy.policy.base import Column, PageColumns, Policy
+from shadeproxy.policy.keeping import keeping_ahead
+from shadeproxy.policy.parts import PartReads
+from shadeproxy.policy.select import admission_bar, choose_victims
+from shadeproxy.policy.staging import StagingShare
+from shadeproxy.tiers.base import Location, Tier
+from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
+
+_RESERVE_TRIES = 64
+_MOST_SAMPLED = 65_536
+_DEMOTIONS = 32
+_LONG = 8
+_TRIES_BEFORE_RUNS = 16
+_SEGMENTS = 8
+_MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need places too
+_ROUNDING = 4096  # the tier may need this much more, to begin on a block
+_SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
+
+Evict = Callable[[int, str], None]
+"""Make a slot leave its tier, for a stated reason."""
+
+
+class Placement:
+    """Decides on places in ``tiers`` (fastest first) for the slots of ``residents``."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        tiers: Sequence[Tier],
+        *,
+        policy: Policy,
+        weights: WeightSource,
+        next_uses: NextUses,
+        rng: np.random.Generator,
+    ) -> None:
+        self.tick = 0.0
+        self._residents = residents
+        self._tiers = tiers
+        self._policy = keeping_ahead(policy)
+        self.facts = PageFeatures(residents, weights, next_uses, rng)
+        self._rng = rng
+        self._staging = StagingShare(policy.staging_share)
+        self.parts = PartReads()
+        self._drawn = [EvictionPool(residents, index) for index in range(len(tiers))]
+        self._beats_all = replace(policy, admits_always=True)  # for staged and pinned pages
+
+    # ------------------------------------------------------------------ reads
+
+    def note_use(self, slot: int) -> None:
+        """Note a demand read of a resident page."""
+        self.tick += 1
+        distance = self._residents.use(slot, self.tick)
+        self.facts.observe(int(self._residents.group[slot]), self.tick, distance)
+        if self._residents.is_staged(slot):
+            self._note_staged_uses([slot])
+
+    def note_uses(self, slots: Slots) -> None:
+        """Note demand reads of resident pages, oldest first; a page may have been read several times."""
+        ticks = self.tick + np.arange(1.0, len(slots) + 1)
+        self.tick += len(slots)
+        distances = self._residents.use_many(slots, ticks)
+        self.facts.observe_many(self._residents.group[slots], ticks, distances)
+        self._note_staged_uses(self._residents.staged_in(slots).tolist())
+
+    def deserving(self, slots: Slots) -> Slots:
+        """Return the pages of a lower tier that may win a place in the first one, the most wanted first.
+
+        A guess by the keys of a sample, for callers that cannot try them all: ``find_place`` decides.
+        """
+        first = self._tiers[0]
+        if first.used_bytes + int(self._residents.record_bytes[slots].max(initial=0)) <= first.capacity_bytes:
+            return slots
+        members = self._sample(0, 1)
+        bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
+        keys = self._policy.key(self._columns(slots))
+        keys = np.where(self._residents.pinned[slots], -np.inf, keys)
+        order = np.argsort(keys, kind="stable")
+        deserving: Slots = slots[order][keys[order] < bar]
+        return deserving
+
+    def note_miss(self, object_hash: int, number: int, group: int) -> bool:
+        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
+        self.tick += 1
+        self.facts.observe(group, self.tick, np.nan)
+        page = page_hash(object_hash, number)
+        staged = self._staging.on_miss(page, self._tiers[0].capacity_bytes, self.tick)
+        if staged:
+            self.parts.on_again(page)
+        return staged
+
+    # ------------------------------------------------------------------ decisions
+
+    def admits(self, object_hash: int, number: int, size_bytes: int, *, pinned: bool) -> bool:
+        """Return whether a record would win a place now. A guess: ``find_place`` decides."""
+        if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
+            return True
+        newcomer = AdmissionCandidates(
+            np.array([object_hash], dtype=np.uint64),
+            np.array([number], dtype=np.uint32),
+            np.array([size_bytes], dtype=np.int64),
+            np.array([pinned], dtype=np.bool_),
+        )
+        bar = float(self._policy.key(self.facts.of_newcomers(newcomer, self.tick))[0])
+        return any(
+            self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
+            for index in range(len(self._tiers))
+        )
+
+    def winners(
+        self, newcomers: AdmissionCandidates, pending_bytes: int, *, earned: bool = False
+    ) -> NDArray[np.bool_]:
+        """Return which pages would win a place now, in this order, over all tiers together: bool[n].
+
+        ``pending_bytes`` come before them. ``earned``: even if the policy admits every page, only pages that
+        find free room win. A guess by a sample, and nothing changes: ``find_place`` decides.
+        """
+        sizes = newcomers.record_bytes.astype(np.float64)
+        needed = pending_bytes + np.cumsum(sizes)
+        beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + RECORD_BYTES)
+        held: NDArray[np.bool_] = newcomers.pinned & (
+            np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
+        )
+        if not len(sizes):
+            return held
+        if self._policy.admits_always:
+            rounded = beyond + RECORD_BYTES * np.arange(1, len(sizes) + 1) + _SPARE_BYTES
+            fits = rounded <= 0 if earned else (beyond <= 0) | (needed <= self._unread_room_bytes())
+            return held | fits
+        if beyond[-1] <= 0:
+            return np.ones(len(sizes), dtype=np.bool_)
+        residents, freed = self._worst_first()
+        ranks = np.searchsorted(freed, np.maximum(beyond, 0))
+        worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
+        keys = self._policy.key(self.facts.of_newcomers(newcomers, self.tick))
+        wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
+        return wins
+
+    def free_bytes(self, least_bytes: float = 0) -> int:
+        """Return the free room, without staging, of tiers that have ``least_bytes`` or more of it."""
+        free = 0
+        for index in range(len(self._tiers)):
+            room = self._room_bytes(index)
+            free += room if room >= least_bytes else 0
+        return free
+
+    @property
+    def staging_bytes(self) -> int:
+        """The staging share: room run by recency, for pages that win no place."""
+        return self._staging_bytes(0)
+
+    @property
+    def pinnable_bytes(self) -> int:
+        """Bytes of further pages that may be pinned, over all tiers together."""
+        return sum(max(self.pin_room_bytes(index), 0) for index in range(len(self._tiers)))
+
+    def pin_room_bytes(self, index: int) -> int:
+        """Return the bytes of further pages that may be pinned in tier ``index``."""
+        held_bytes = self._residents.members[index].pinned_bytes
+        return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
+
+    def pin(self, slot: int) -> bool:
+        """Pin a page of a tier. Return False where pinned pages hold their maximum already."""
+        index = int(self._residents.tier[slot])
+        if int(self._residents.record_bytes[slot]) > self.pin_room_bytes(index):
+            return False
+        self._residents.pin(slot, pinned=True)
+        self._drawn[index].forget()
+        return True
+
+    def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
+        """Reserve a location in tier ``index``, if the page beats residents by the policy; else None."""
+        tier, members = self._tiers[index], self._residents.members[index]
+        size = self._residents.sizes[slot]
+        if self._residents.holds[slot] and size > self.pin_room_bytes(index):
+            return None
+        room, used_bytes = self._staging_bytes(index), tier.used_bytes
+        if index == 0 and room < size and members.staged:
+            self._release_staged()
+        # A share that cannot hold even this page reserves nothing: it would lie idle for ever.
+        held_back = max(room if size <= room else 0, members.staged_bytes)
+        free = tier.capacity_bytes - held_back - (used_bytes - members.staged_bytes)
+        # Holes of victims drawn at random are of no use to a page much longer than they are.
+        long = size * (members.count + members.pinned or 1) > _LONG * used_bytes
+        if free < size:
+            if index == 0:
+                self._staging.on_crowded(size, tier.capacity_bytes)
+            # A share that has just grown takes its places when pages need them, not at once.
+            if not long and not self._displace(slot, index, size - max(free, 0), evict):
+                return None
+        for attempt in range(_RESERVE_TRIES):
+            try:
+                return tier.reserve(size)
+            except TierFull:
+                # Blocks shared with live neighbours were not freed, or no hole is long enough.
+                in_one_piece = long or attempt >= _TRIES_BEFORE_RUNS
+                displace = self._displace_run if in_one_piece else self._displace
+                if not displace(slot, index, size, evict):
+                    return None
+        return None
+
+    def find_staging_place(self, slot: int, evict: Evict) -> Location | None:
+        """Reserve a location in the first tier's staging share. It evicts the least recent staged pages,
+        or ordinary residents in the share's room (as the share may have been zero before).
+        """
+        room, members = self._staging_bytes(0), self._residents.members[0]
+        size = self._residents.sizes[slot]
+        if size > room:
+            return None
+        while members.staged and members.staged_bytes + size > room:
+            self._drop_oldest_staged(evict)
+        for _ in range(_RESERVE_TRIES):
+            try:
+                location = self._tiers[0].reserve(size)
+            except TierFull:
+                if not self._displace(slot, 0, size, evict, policy=self._beats_all):
+                    return None
+            else:
+                return location
+        return None
+
+    def note_bypass(self, slot: int) -> None:
+        """Note that a page was served without being stored."""
+        self.pass_by(self._hash_of(slot), self._residents.sizes[slot])
+
+    def pass_by(self, page: int, size_bytes: int) -> None:
+        """Note a bypass as ``note_bypass`` does, for a page without a slot, by its hash."""
+        self._staging.on_bypass(page, size_bytes)
+
+    # ------------------------------------------------------------------ inside
+
+    def _displace(
+        self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
+    ) -> bool:
+        policy = policy or self._policy_for(slot)
+        if self._residents.members[index].count > SAMPLE:
+            worst = self._drawn[index].worst(self.tick) or self._draw(index)
+            if not self._outranks(policy, slot, worst):
+                return False
+            if self._residents.sizes[worst] >= need_bytes:
+                evict(worst, "policy")
+                return True
+        members = self._sample(index, need_bytes)
+        newcomer = np.array([slot], dtype=np.int64)
+        chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
+        if chosen is None:
+            # A share that has grown may exceed what pinned pages leave: then staged pages are evicted.
+            return policy is self._beats_all and self._drop_staged(index, need_bytes, evict)
+        _evict_all(members[chosen], evict)
+        return True
+
+    def _drop_staged(self, index: int, need_bytes: int, evict: Evict) -> bool:
+        """Evict staged pages, least recent first. Return False if none is staged."""
+        members, before_bytes = self._residents.members[index], self._residents.members[index].staged_bytes
+        while members.staged and before_bytes - members.staged_bytes < need_bytes:
+            self._drop_oldest_staged(evict)
+        return members.staged_bytes < before_bytes
+
+    def _policy_for(self, slot: int) -> Policy:
+        return self._beats_all if self._residents.holds[slot] else self._policy
+
+    def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
+        # Compare both as of now: time has brought the victim nearer to its next use.
+        keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
+        return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
+
+    def _draw(self, index: int) -> int:
+        """Rank a new sample of a tier of more than ``SAMPLE`` members. Return its worst page."""
+        members = self._residents.members[index].slots
+        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
+        self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
+        worst = self._drawn[index].worst(self.tick)
+        assert worst is not None, "a page that was just drawn is as it was"
+        return worst
+
+    def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
+        """Evict neighbours whose places make one piece of ``size``, if the newcomer beats them all."""
+        table = self._residents
+        members = self._neighbours(index)
+        starts, stops = byte_spans(table.location[members])
+        order = np.argsort(starts)
+        members, starts, stops = members[order], starts[order], stops[order]
+        # Staged and pinned pages have no key here, and stay.
+        kept = np.isin(members, list(table.members[index].staged), invert=True) & ~table.pinned[members]
+        beaten = kept & self._beaten(slot, members)
+        run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
+        if run is None:
+            return False
+        _evict_all(members[run], evict)
+        return True
+
+    def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
+        bar = admission_bar(self._policy_for(slot), self._columns(np.array([slot], dtype=np.int64)))
+        beaten: NDArray[np.bool_] = self._policy.key(self._columns(members)) > bar
+        return beaten
+
+    def _neighbours(self, index: int) -> Slots:
+        """Return all pages of a tier; of a big one, those of a few segments drawn at random."""
+        members = self._residents.members[index]
+        staged = np.fromiter(members.staged, np.int64, len(members.staged))
+        slots = np.concatenate([members.slots, staged, self._residents.pinned_in(index)])
+        if len(slots) <= _MOST_SAMPLED:
+            return slots
+        segments = byte_spans(self._residents.location[slots])[0] // SEGMENT_SPAN_BYTES
+        return slots[np.isin(segments, self._rng.choice(segments, _SEGMENTS))]
+
+    def _sample(self, index: int, need_bytes: int) -> Slots:
+        """Return random members: 1,024, or enough to hold twice the bytes needed."""
+        members = self._residents.members[index].slots
+        if len(members) <= SAMPLE:
+            return members
+        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
+        drawn_bytes = int(self._residents.record_bytes[drawn].sum())
+        if drawn_bytes >= 2 * need_bytes:
+            return drawn
+        wanted = min(len(drawn) * 2 * need_bytes // max(drawn_bytes, 1) + 1, _MOST_SAMPLED)
+        return members[draw_positions(self._rng, len(members), wanted)]
+
+    def _columns(self, slots: Slots) -> PageColumns:
+        return self.facts.of(slots, self.tick)
+
+    def _worst_first(self) -> tuple[Column, Column]:
+        """Return keys of residents, falling, and for each the bytes of all residents up to it."""
+        keys: list[Column] = []
+        sizes: list[Column] = []
+        for index, members in enumerate(self._residents.members):
+            drawn = self._sample(index, 0)
+            keys.append(self._policy.key(self._columns(drawn)))
+            stands_for = members.count / max(len(drawn), 1)
+            sizes.append(self._residents.record_bytes[drawn].astype(np.float64) * stands_for)
+        all_keys = np.concatenate(keys)
+        order = np.argsort(-all_keys, kind="stable")
+        return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
+
+    def _room_bytes(self, index: int) -> int:
+        tier, staged_bytes = self._tiers[index], self._residents.members[index].staged_bytes
+        held_back = max(self._staging_bytes(index), staged_bytes)
+        return max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+
+    def _worst_key(self, index: int) -> float:
+        """Return the worst key of a tier, or of a sample of it if it is big."""
+        if self._residents.members[index].count > SAMPLE:
+            slots = np.array([self._drawn[index].worst(self.tick) or self._draw(index)], dtype=np.int64)
+        else:
+            slots = self._residents.members[index].slots
+        return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
+
+    def _note_staged_uses(self, slots: list[int]) -> None:
+        self._staging.on_staged_hit(len(slots))
+        for slot in slots if self.parts.awaits else ():
+            self.parts.on_again(self._hash_of(slot))
+
+    def _unread_room_bytes(self) -> int:
+        """Return the room for prefetched pages, beside those that wait for their first read."""
+        capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
+        return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
+
+    def _staging_bytes(self, index: int) -> int:
+        return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0
+
+    def _release_staged(self) -> None:
+        """Turn staged pages into ordinary residents: the share is too small to stage any."""
+        for slot in list(self._residents.members[0].staged):
+            self._residents.unstage(slot)
+
+    def _drop_oldest_staged(self, evict: Evict) -> None:
+        oldest = next(iter(self._residents.members[0].staged))
+        size = int(self._residents.record_bytes[oldest])
+        held_bytes = self._residents.members[0].staged_bytes
+        self._staging.on_bypass(self._hash_of(oldest), size, held_bytes=held_bytes)
+        evict(oldest, "staging")
+
+    def _hash_of(self, slot: int) -> int:
+        return page_hash(int(self._residents.object_hash[slot]), int(self._residents.number[slot]))
+
+
+def _evict_all(victims: Slots, evict: Evict) -> None:
+    """Evict the victims. Each demotion ranks the tier below, so only the first few are demoted."""
+    for number, victim in enumerate(victims.tolist()):
+        evict(victim, "policy" if number < _DEMOTIONS else "crowded out")

@@ -1,0 +1,252 @@
+"""Port through which the package prefetch fetches pages before they are asked for.
+
+Laws: a page is fetched by the same flights as for a demand read, with the credentials that the proxy reads
+its namespace with and Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is
+reported, never raised; prefetch alone decides which pages are worth fetching.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.freshness.namespaces import NOBODY, ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.placement.candidates import AdmissionCandidates
+from shadeproxy.engine.read.fill import PageFiller
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.telemetry.stats import Stats
+
+_SHARE = 0.5  # share of the memory for pages on their way; the rest is left to demand reads
+
+
+class Need(NamedTuple):
+    """A page that is neither resident nor on its way. ``size_bytes`` None: not known."""
+
+    ref: ObjectRef
+    object_hash: int
+    number: int
+    size_bytes: int | None
+
+
+class Fetched(NamedTuple):
+    """The result of a fetch. ``meta`` None: it failed before the origin sent metadata."""
+
+    meta: ObjectMeta | None
+    size_bytes: int
+    stored: bool
+    error: BaseException | None = None
+
+
+class PrefetchPort:
+    """Prefetch port for pages of ``page_size`` bytes."""
+
+    def __init__(
+        self,
+        cache: PageCache,
+        filling: PageFiller,
+        *,
+        versions: Versions,
+        cacheable: Callable[[ObjectRef], bool],
+        ledger: Ledger,
+        stats: Stats,
+        page_size: int,
+        upstreams: Upstreams = ONLY_OWN,
+    ) -> None:
+        """``upstreams``: see namespaces.py."""
+        self.page_size = page_size
+        self._upstreams = upstreams
+        self._cache = cache
+        self._filling = filling
+        self._versions = versions
+        self.cacheable = cacheable
+        """Return whether pages of an object may be stored now."""
+        self._ledger = ledger
+        self._stats = stats
+        self._begun: set[Flight] = set()
+
+    # ------------------------------------------------------------------ listeners
+
+    def on_part(self, listener: Callable[[ObjectRef, ObjectMeta, Span], None]) -> None:
+        """Call ``listener`` for each demand read of a part of a multi-page object that was no hit."""
+        self._filling.on_part = listener
+
+    def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
+        """Call ``listener`` for each page that a reader wants and that is not resident."""
+        self._filling.on_wanted = listener
+
+    def on_late(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when a reader asks for a page that is still being prefetched."""
+        self._filling.on_late = listener
+
+    def on_first_use(self, listener: Callable[[int, int], None]) -> None:
+        """Call ``listener`` with object hash and number of each prefetched page at its first read."""
+        table = self._cache.residents
+
+        def note(slot: int) -> None:
+            listener(int(table.object_hash[slot]), int(table.number[slot]))
+
+        self._cache.transfers.on_first_use = note
+
+    # ------------------------------------------------------------------ questions
+
+    def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
+        """Yield the pages of ``span`` (None: of the whole object), with None for those that need no fetch.
+
+        Take no more than there is time for: objects may have thousands of pages. Without a known size, only
+        the first page is yielded.
+        """
+        if not self.cacheable(ref):
+            return iter(())
+        hashed = object_hash(ref)
+        if span is not None:
+            return self._lacking(ref, hashed, pages_of(span, self.page_size), None)
+        table = self._cache.residents
+        first = table.occupant(hashed, 0)
+        if first is not None and int(table.body_bytes[first]) < self.page_size:
+            return iter(())
+        meta = self._versions.known_now(ref)
+        numbers = range(1) if meta is None else pages_of(Span(0, meta.size), self.page_size)
+        return self._lacking(ref, hashed, numbers, meta)
+
+    def lacks(self, need: Need) -> bool:
+        """Return whether that page is still neither resident nor on its way, and the object has it, as far as
+        is known.
+        """
+        meta = self._versions.known_now(need.ref)
+        if need.number and meta is not None and need.number * self.page_size >= meta.size:
+            return False
+        occupant = self._cache.residents.occupant(need.object_hash, need.number)
+        return occupant is None and self._filling.flights.find(need.ref, need.number) is None
+
+    def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
+        """Return those of the pages ``numbers`` of a version that would have to be fetched."""
+        if not self.cacheable(ref):
+            return []
+        return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
+
+    def winners(
+        self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
+    ) -> NDArray[np.bool_]:
+        """Return which pages would win a place if they came in this order after ``pending_bytes``.
+
+        ``guess_bytes``: the length to assume where it is not known. ``earned``: see ``Placement.winners``.
+        """
+        sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
+        newcomers = AdmissionCandidates(
+            np.array([need.object_hash for need in needs], dtype=np.uint64),
+            np.array([need.number for need in needs], dtype=np.uint32),
+            np.array(sizes, dtype=np.int64),
+            np.array([self._cache.pins.covers(need.ref) for need in needs], dtype=np.bool_),
+        )
+        return self._cache.placement.winners(newcomers, pending_bytes, earned=earned)
+
+    def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
+        """Return whether a page of another version is resident or being written."""
+        return self._cache.holds_other_version(ref, etag)
+
+    async def check(self, ref: ObjectRef) -> None:
+        """Ask the origin for its version, and drop cached pages of others. Raises OriginError."""
+        await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
+
+    def wins(self, need: Need) -> bool:
+        """Return whether a page would win a place."""
+        return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of all tiers together."""
+        return sum(medium.tier.capacity_bytes for medium in self._cache.media)
+
+    @property
+    def free_bytes(self) -> int:
+        """Room that displaces no page."""
+        return self._cache.placement.free_bytes()
+
+    @property
+    def staging_bytes(self) -> int:
+        """Room for pages that are read soon but win no place."""
+        return self._cache.placement.staging_bytes
+
+    @property
+    def flying(self) -> int:
+        """Number of pages on their way, for readers or for prefetch."""
+        return len(self._filling.flights)
+
+    async def recovered(self) -> None:
+        """Return once recovery has read all segments."""
+        await self._cache.recovered()
+
+    def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
+        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: of begun fetches,
+        which take their memory only when they run.
+        """
+        ledger = self._ledger
+        taken_bytes = max(ledger.taken_bytes, pending_bytes)
+        return not ledger.waiting and taken_bytes + size_bytes <= ledger.capacity_bytes * _SHARE
+
+    # ------------------------------------------------------------------ fetches
+
+    def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
+        """Fetch a page that is missing. ``ended`` is called once, unless ``give_up`` comes before."""
+        meta = self._versions.known_now(need.ref)
+        upstream = self._upstreams.get(need.ref.namespace, NOBODY)
+        flight, coalesced = self._filling.join(
+            need.ref, need.number, upstream=upstream, intent=Intent.PREFETCH, meta=meta
+        )
+        assert not coalesced, "who asks knows what is on its way"
+        assert flight.task is not None, "just started"
+        self._begun.add(flight)
+        flight.task.add_done_callback(lambda _task: self._end(flight, ended))
+        return flight
+
+    def keep(self, need: Need) -> None:
+        """Count a stored page as warmed: it was asked for by name, so it says nothing about guesses."""
+        slot = self._cache.residents.occupant(need.object_hash, need.number)
+        if slot in self._cache.residents.unread:
+            self._cache.residents.unread.discard(slot)
+            self._stats.record_prefetch("warmed")
+
+    def give_up(self, flight: Flight) -> None:
+        """Leave a flight: its read ends if no reader joined it."""
+        if flight in self._begun:
+            self._leave(flight, "wasted")
+
+    def note_fault(self) -> None:
+        """Count an error in the code that decides what to fetch."""
+        self._stats.record_prefetch("fault")
+
+    # ------------------------------------------------------------------ inside
+
+    def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
+        if flight not in self._begun:
+            return
+        # Read the results first: leaving the flight clears its error.
+        fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
+        self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
+        ended(fetched)
+
+    def _leave(self, flight: Flight, outcome: str) -> None:
+        """Leave a flight. ``outcome`` is counted, unless a reader joined it or its page was stored."""
+        self._begun.discard(flight)
+        if flight.intent is Intent.PREFETCH and not flight.stored:
+            self._stats.record_prefetch(outcome)
+        self._filling.leave(flight)
+
+    def _lacking(
+        self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None
+    ) -> Iterator[Need | None]:
+        table, flights = self._cache.residents, self._filling.flights
+        for number in numbers:
+            if table.occupant(hashed, number) is None and flights.find(ref, number) is None:
+                size = None if meta is None else page_span(number, self.page_size, meta.size).length
+                yield Need(ref, hashed, number, size)
+            else:
+                yield None

@@ -1,0 +1,395 @@
+"""One opened object of one version, and the bytes of any span of it.
+
+Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; every joined flight is left,
+whatever happens; a read is counted once, when its bytes are requested.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Protocol
+
+from shadeproxy.core.deadline import DEADLINE
+from shadeproxy.core.errors import (
+    BodyDamaged,
+    DeadlineExceeded,
+    ObjectChanged,
+    OriginAnswer,
+    ShadeProxyError,
+    TierError,
+    Unidentified,
+)
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
+from shadeproxy.engine.base import ReadRequest, span_needed
+from shadeproxy.engine.freshness.unidentified import PassedBody, serves
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.origin.base import OriginRead
+
+_FIRST_AHEAD_PAGES = 2
+_MOST_AHEAD_PAGES = 16
+"""64 MiB of 4-MiB pages: a link of 10 Gbit/s carries them in 50 ms."""
+
+
+class Fills(Protocol):
+    """Access of a reading to flights (the engine provides it)."""
+
+    def join(
+        self,
+        ref: ObjectRef,
+        number: int,
+        *,
+        upstream: Upstream,
+        intent: Intent,
+        meta: ObjectMeta | None,
+        part: Span | None,
+    ) -> tuple[Flight, bool]: ...
+
+    def join_ahead(
+        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
+    ) -> Flight | None: ...
+
+    def leave(self, flight: Flight, *, served: bool = False) -> None: ...
+
+    @property
+    def crowded(self) -> bool:
+        """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
+        ...
+
+    @property
+    def on_part(self) -> Callable[[ObjectRef, ObjectMeta, Span], None]: ...
+
+
+Count = Callable[[ReadRequest, Source, int], None]
+"""Count one demand GET: the request, its source, bytes of body."""
+
+
+class EngineReading:
+    """Implements engine/base.py ``Reading``."""
+
+    def __init__(
+        self, request: ReadRequest, *, cache: PageCache, fills: Fills, count: Count, page_size: int
+    ) -> None:
+        self.request = request
+        self._cache = cache
+        self._fills = fills
+        self._count_read = count
+        self._page_size = page_size
+        self._meta: ObjectMeta | None = None
+        self._span: Span | None = None  # the wanted span of the object, once it is known
+        self._source = Source.RAM
+        self._joined: dict[int, Flight] = {}
+        self._ahead: set[int] = set()  # pages that were joined before they were wanted
+        self._ahead_pages = _FIRST_AHEAD_PAGES
+        self._counted = False
+        self._loaded: tuple[int, memoryview] | None = None
+        self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
+        """Deadline of the next byte."""
+        self._passed: OriginRead | None = None
+
+    @property
+    def meta(self) -> ObjectMeta:
+        assert self._meta is not None, "opened before use"
+        return self._meta
+
+    @property
+    def source(self) -> Source:
+        return self._source
+
+    async def open_unknown(self, number: int) -> None:
+        """Learn the metadata from the flight of the page that the client wants first."""
+        self._start(number)
+        try:
+            self._meta = (await self._flight(number)).meta
+        except Unidentified:
+            self._passed = read = self._claimed(number)
+            if read is None:
+                raise
+            self._meta, self._source = read.meta, Source.BYPASS
+
+    def _claimed(self, number: int) -> OriginRead | None:
+        """Take the origin's answer from a flight that can store nothing, if it is all that this reader
+        wants; it lasts until the flight is left.
+        """
+        flight = self._joined.get(number)
+        read = None if flight is None else flight.passed
+        if flight is None or read is None or flight.upstream != self.request.upstream:
+            return None
+        assert read.pass_on is not None, "else it were kept"
+        if not serves(read, self.request.range, span_needed(self.request, read.meta)):
+            return None
+        flight.passed = None
+        return read if read.pass_on.claim() else None
+
+    async def open_known(self, meta: ObjectMeta, span: Span) -> None:
+        """Find the source of ``span``, whose metadata is known, and start its first missing page."""
+        self._meta = meta
+        self._span = span
+        self._source = Source.RAM
+        numbers = pages_of(span, self._page_size)
+        for number in numbers:
+            slot = self._cache.find(Page(self.request.ref, meta.etag, number))
+            source = None if slot is None else self._cache.source(slot)
+            # The first page is read now: if it proves damaged, the answer's header says "origin" too.
+            if source is None or (number == numbers.start and not await self._load_first(number)):
+                self._start(number)
+                await self._flight(number)
+                return
+            if source is Source.DISK:
+                self._source = source
+
+    def body(self, span: Span) -> AsyncIterator[memoryview]:
+        """See ``Reading.body``."""
+        self._span = span
+        if self._passed is not None:
+            return PassedBody(self._passed, span, self._count_passed)
+        return Body(self, span, self._page_size)
+
+    async def page(self, number: int, stop: int) -> "memoryview | Flight":
+        """Return a page of the answer: its bytes, or the flight that fetches them, which ``done`` leaves.
+
+        ``stop``: end of the answer's page numbers; missing pages up to there are read ahead.
+        """
+        flight = self._joined.get(number)
+        view = await self._resident(number) if flight is None else None
+        if view is not None:
+            return view
+        if flight is not None and number in self._ahead and not flight.ended:
+            # The reader is faster than the pages read ahead: more of them at a time fill the pipe.
+            self._ahead_pages = min(2 * self._ahead_pages, _MOST_AHEAD_PAGES)
+        self._ahead.discard(number)
+        self._read_ahead(number, stop)
+        return await self._flight(number)
+
+    def done(self, number: int, *, served: bool = False) -> None:
+        """Leave the flight of a page, whether all of it was read or not; idempotent."""
+        # Nothing to leave when the context was left before the body was closed.
+        flight = self._joined.pop(number, None)
+        if flight is not None:
+            self._fills.leave(flight, served=served)
+
+    @property
+    def crowded(self) -> bool:
+        """True if pieces must be copied, see ``Fills.crowded``."""
+        return self._fills.crowded
+
+    def reset(self) -> None:
+        """Forget everything: the version that was opened is gone."""
+        self.close()
+        self._meta = self._span = None
+        self._loaded = None
+
+    def close(self) -> None:
+        """Leave every flight; idempotent."""
+        for number in list(self._joined):
+            self.done(number)
+
+    def _start(self, number: int) -> None:
+        """Start the page that the client wants first."""
+        _, coalesced = self._join(number)
+        self._source = Source.COALESCED if coalesced else Source.ORIGIN
+
+    async def _flight(self, number: int) -> Flight:
+        """Return the opened flight of a page. Try once more when it failed by another client's rights,
+        because another reader had asked for an older version, as a prefetch, which gives up early, or when
+        its body proved damaged before any of it was passed on.
+        """
+        flight = self._joined.get(number)
+        if flight is not None and flight.part is not None and not flight.covers(self._part(number)):
+            self.done(number)
+            flight = None
+        if flight is None:
+            flight, coalesced = self._join(number)
+        else:
+            coalesced = True
+        # A damaged whole body is sent without its end. But a damaged part would look complete, and so would
+        # the answer that there is no such part.
+        part_only = self.request.range is not None
+        try:
+            meta = await flight.opened(self.deadline, proven=part_only)
+        except ShadeProxyError as error:
+            damaged = isinstance(error, BodyDamaged) and flight.doubtful
+            if not damaged and not (coalesced and self._is_others(flight, error)):
+                raise
+            self.done(number)
+            flight, _ = self._join(number)
+            meta = await flight.opened(self.deadline, proven=part_only)
+        if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
+            raise ObjectChanged(f"{self.request.ref} changed while it was read")
+        return flight
+
+    def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
+        """Return whether a failure may be due to the reader that started the flight."""
+        if self.deadline is not None and self.deadline.left_s <= 0:
+            return False
+        if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
+            return True
+        return isinstance(error, ObjectChanged | DeadlineExceeded) or flight.prefetched
+
+    async def _load_first(self, number: int) -> bool:
+        view = await self._load(number)
+        if view is not None:
+            self._loaded = (number, view)
+        return view is not None
+
+    async def _resident(self, number: int) -> memoryview | None:
+        """Return the body of a page that is in a tier, and note its demand read."""
+        view = None
+        if self._loaded is not None and self._loaded[0] == number:
+            view = self._loaded[1]
+        self._loaded = None
+        if view is None:
+            view = await self._load(number)
+        if view is not None and self.request.intent is Intent.DEMAND:
+            self._cache.use(Page(self.request.ref, self.meta.etag, number), view)
+        return view
+
+    async def _load(self, number: int) -> memoryview | None:
+        slot = self._cache.find(Page(self.request.ref, self.meta.etag, number))
+        if slot is None:
+            return None
+        try:
+            return await self._cache.view(slot)
+        except TierError:
+            return None  # counted and dropped by the cache: a lower layer's failure is a miss
+
+    def _read_ahead(self, number: int, stop: int) -> None:
+        for ahead in range(number + 1, min(number + 1 + self._ahead_pages, stop)):
+            page = Page(self.request.ref, self.meta.etag, ahead)
+            if ahead in self._joined or self._cache.find(page) is not None:
+                continue
+            flight = self._fills.join_ahead(
+                self.request.ref, ahead, self.request.upstream, self.meta, self._part(ahead)
+            )
+            if flight is None:
+                return
+            self._joined[ahead] = flight
+            self._ahead.add(ahead)
+
+    def _join(self, number: int) -> tuple[Flight, bool]:
+        request = self.request
+        flight, coalesced = self._fills.join(
+            request.ref,
+            number,
+            upstream=request.upstream,
+            intent=request.intent,
+            meta=self._meta,
+            part=self._part(number),
+        )
+        self._joined[number] = flight
+        return flight, coalesced
+
+    def _part(self, number: int) -> Span | None:
+        """Return the wanted span within a page; None: all of it, or not known yet."""
+        if self._span is None or self._meta is None:
+            return None
+        page = page_span(number, self._page_size, self._meta.size)
+        start, stop = max(self._span.start, page.start), min(self._span.stop, page.stop)
+        return None if (start, stop) == page else Span(start - page.start, stop - page.start)
+
+    def _count_passed(self, size_bytes: int) -> None:
+        if self.request.intent is Intent.DEMAND:
+            self._count_read(self.request, self._source, size_bytes)
+
+    def count(self, span: Span) -> None:
+        """Count the demand read of ``span``, once."""
+        if self._counted or self.request.intent is not Intent.DEMAND:
+            return
+        self._counted = True
+        length = span.length
+        self._count_read(self.request, self._source, length)
+        if length < self.meta.size > self._page_size:
+            self._fills.on_part(self.request.ref, self.meta, span)
+
+
+class Body:
+    """The pieces of one span. An iterator of its own: the loop tracks every async generator."""
+
+    def __init__(self, reading: EngineReading, span: Span, page_size: int) -> None:
+        self._reading = reading
+        self._span = span
+        self._page_size = page_size
+        self._numbers = pages_of(span, page_size)
+        self._number = self._numbers.start
+        self._flight: Flight | None = None
+        self._position = 0
+        self._stop = 0
+        self._started = False
+        self._begun = False  # a piece of the current page has come
+
+    def __aiter__(self) -> "Body":
+        return self
+
+    async def __anext__(self) -> memoryview:
+        if not self._started:
+            self._started = True
+            self._reading.count(self._span)
+        if self._number >= self._numbers.stop:
+            raise StopAsyncIteration
+        try:
+            if self._flight is None:
+                page = await self._open_page()
+                if isinstance(page, memoryview):
+                    self._number += 1
+                    self._begun = True
+                    return page[self._position : self._stop]
+                self._flight = page
+            # Once a piece has come, the rate of its flight is what counts.
+            deadline = None if self._begun else self._reading.deadline
+            piece = await self._flight.piece(self._position, self._stop, deadline)
+            self._begun = True
+        except BaseException:
+            await self.aclose()
+            raise
+        if self._reading.crowded:
+            piece = memoryview(bytes(piece))
+        self._position += len(piece)
+        if self._position == self._stop:
+            self._flight = None
+            self._reading.done(self._number, served=True)
+            self._number += 1
+        return piece
+
+    async def aclose(self) -> None:
+        """Leave the flight that was being read; idempotent."""
+        if self._flight is not None:
+            self._flight = None
+            self._reading.done(self._number)
+        self._number = self._numbers.stop
+
+    async def _open_page(self) -> memoryview | Flight:
+        number, span = self._number, self._span
+        if self._begun and self._reading.deadline is not None:
+            # The answer has begun: its next part has the same time again.
+            self._reading.deadline = self._reading.deadline.renewed()
+        self._begun = False
+        within = page_span(number, self._page_size, self._reading.meta.size)
+        self._position = max(span.start, within.start) - within.start
+        self._stop = min(span.stop, within.stop) - within.start
+        try:
+            return await self._reading.page(number, self._numbers.stop)
+        except BaseException:
+            self._reading.done(number)
+            raise
+
+
+class Opening:
+    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
+
+    def __init__(
+        self,
+        reading: EngineReading,
+        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
+        leave: Callable[[EngineReading], None],
+    ) -> None:
+        self._reading = reading
+        self._enter = enter
+        self._leave = leave
+
+    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
+        return self._enter(self._reading)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(self._reading)

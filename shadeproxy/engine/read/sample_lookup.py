@@ -1,0 +1,105 @@
+"""Places of samples of datasets, many at a time: columns repeat the answers of page handles.
+
+Laws: plain defs, no I/O. Nothing is found or checked here: a page handle (hits.py) did that, and an entry is
+valid exactly as long as its handle, by the same stamp and the same time. Entries are bounded, and forgetting
+one costs a page handle.
+"""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import Source
+from shadeproxy.engine.access_records import USE
+from shadeproxy.engine.base import FoundSamples, PageHandle
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.hints.datasets import WHOLE, Dataset, Ids
+from shadeproxy.tiers.base import Place
+from shadeproxy.tiers.record import HEADER_BYTES
+
+SOURCES = tuple(Source)
+
+# By sample: 16 bytes. Half the stamp will do: no page moves four billion times between two reads.
+_SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", np.uint32)])
+# By slot. Memory that was never written is not resident, as with the columns of the table itself.
+_PLACE = np.dtype(
+    [
+        ("header_offset", np.int64),
+        ("body_offset", np.int64),
+        ("body_bytes", np.uint32),
+        ("file", np.uint16),
+        ("source", np.uint8),
+        ("pad", np.uint8),
+        ("header", f"V{HEADER_BYTES}"),
+    ]
+)
+_MOST_FILES = 1 << 16
+_MOST_SAMPLES = 1 << 24
+"""For all datasets together, 256 MiB; a larger dataset is not remembered."""
+
+
+class SampleLookup:
+    """Places of samples in pages of ``residents``, ``page_size`` bytes each."""
+
+    def __init__(self, residents: Residents, page_size: int) -> None:
+        self._residents = residents
+        self._page_size = page_size
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all places."""
+        self._seen: OrderedDict[str, NDArray[np.void]] = OrderedDict()
+        self._places = np.zeros(len(self._residents.stamp), _PLACE)
+        self._files: dict[Path, int] = {}
+
+    def remember(self, dataset: Dataset, sample_id: int, ticket: PageHandle, place: Place) -> None:
+        """Remember ``place`` for the sample, which lies wholly in the page of handle ``ticket``."""
+        if dataset.count > _MOST_SAMPLES:
+            return
+        if len(self._files) == _MOST_FILES or len(self._places) < len(self._residents.stamp):
+            self.forget()
+        seen = self._seen.get(dataset.digest)
+        if seen is None:
+            seen = self._seen[dataset.digest] = np.zeros(dataset.count, _SEEN)
+            while sum(map(len, self._seen.values())) > _MOST_SAMPLES:
+                self._seen.popitem(last=False)
+        file = self._files.setdefault(place.path, len(self._files))
+        source = SOURCES.index(ticket.source)
+        self._places[ticket.slot] = (
+            place.header_offset, place.body_offset, place.body_bytes, file, source, 0, place.header
+        )  # fmt: skip
+        seen[sample_id] = (ticket.fresh_until_s, ticket.slot, ticket.stamp & 0xFFFFFFFF)
+
+    def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
+        """Return those of ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time), or None."""
+        known = self._seen.get(dataset.digest)
+        if known is None:
+            return None
+        self._seen.move_to_end(dataset.digest)
+        seen = known[ids]
+        stamps = self._residents.stamp[seen["slot"]]
+        here = (stamps.astype(np.uint32) == seen["stamp"]) & (now_s < seen["fresh_until_s"])
+        slots = seen["slot"][here].astype(np.int64)
+        places = self._places[slots]
+        first, length = np.zeros(len(slots), np.int64), places["body_bytes"].astype(np.int64)
+        if dataset.offset is not None and dataset.length is not None:
+            told = dataset.length[ids[here]]
+            length = np.where(told == WHOLE, length, told)
+            first = np.where(told == WHOLE, 0, dataset.offset[ids[here]])
+        uses = np.zeros(len(slots), USE)
+        uses["slot"], uses["stamp"], uses["reads"] = slots, stamps[here], 1
+        uses["object_hash"] = self._residents.object_hash[slots]
+        uses["first"], uses["size_bytes"] = first, length
+        return FoundSamples(
+            here,
+            list(self._files),
+            places["file"],
+            places["header_offset"],
+            places["header"],
+            places["body_offset"] + first % self._page_size,
+            length,
+            places["source"],
+            uses,
+        )

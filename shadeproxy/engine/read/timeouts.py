@@ -1,0 +1,87 @@
+"""Timeouts of flights: one timer for all of them, instead of one for every read.
+
+Laws: a reader whose deadline has passed leaves with DeadlineExceeded, without harm to the flight or its other
+readers; a flight without a first byte and without a waiting reader (a prefetch, a read ahead) gets the same
+time; a body that comes too slowly fails, on any transport and after any number of tries. Without flights
+there is no timer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import Deadline, LeastRate, ReadBounds
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.engine.read.flight import Flight, SingleFlight
+
+_LOOKS = 20  # within the shortest bound
+_MOST_TICK_S = 1.0
+_LEAST_TICK_S = 0.01
+
+
+class _Progress:
+    """The progress of a flight at the last look."""
+
+    __slots__ = ("deadline", "filled", "pace")
+
+    def __init__(self, deadline: Deadline, pace: LeastRate) -> None:
+        self.deadline = deadline
+        self.pace = pace
+        self.filled = 0
+
+
+class OverdueFlights:
+    """Looks at the flights of ``flights()`` while there are any."""
+
+    def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
+        self._flights = flights
+        self._clock = clock
+        self._bounds = bounds
+        shortest_s = min(bounds.first_byte_s, bounds.window_s)
+        self._tick_s = min(_MOST_TICK_S, max(_LEAST_TICK_S, shortest_s / _LOOKS))
+        self._seen: WeakKeyDictionary[Flight, _Progress] = WeakKeyDictionary()
+        self._looked_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Start the timer, because a flight has started."""
+        if self._timer is None:
+            self._looked_s = self._clock.monotonic_s()
+            self._start()
+
+    def _start(self) -> None:
+        # A weak reference: the loop must not keep a closed engine, with its mappings, until the next look.
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
+
+    def look(self) -> None:
+        """End late waits and slow flights, and look again as long as there are flights."""
+        self._timer = None
+        flights = self._flights()
+        now_s = self._clock.monotonic_s()
+        waited_s, self._looked_s = now_s - self._looked_s, now_s
+        for flight in flights.all():
+            if not flight.ended:
+                flight.refuse_late()
+                self._look_at(flights, flight, waited_s)
+        if len(flights):
+            self._start()
+
+    def _look_at(self, flights: SingleFlight, flight: Flight, waited_s: float) -> None:
+        seen = self._seen.get(flight)
+        if seen is None:
+            seen = _Progress(Deadline(self._clock, self._bounds), LeastRate(self._bounds))
+            self._seen[flight] = seen
+        if not flight.filled:
+            # A waiting reader has a deadline of its own, and the tries of a fill are counted.
+            if seen.deadline.left_s <= 0 and not flight.waited_for:
+                flights.fail(flight, seen.deadline.exceeded())
+            return
+        arrived, seen.filled = flight.filled - seen.filled, flight.filled
+        if not seen.pace.note(waited_s, arrived):
+            flights.fail(flight, BodyCutShort(f"the origin sends {flight.ref} too slowly"))
+
+
+def _look(overdue: "ReferenceType[OverdueFlights]") -> None:
+    if (there := overdue()) is not None:
+        there.look()

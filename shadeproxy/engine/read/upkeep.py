@@ -1,0 +1,52 @@
+"""Inspecting and purging of cached objects, for people: never part of a read."""
+
+import asyncio
+
+import numpy as np
+
+from shadeproxy.core.errors import WriteRefused
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.index.metadata import KnownMetadata
+from shadeproxy.engine.read.flight import SingleFlight
+from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.storage.page_cache import PageCache
+
+Purged = tuple[int, int, int]
+"""Objects, pages and bytes that were dropped."""
+
+Inspected = tuple[KnownMetadata, Age, list[tuple[int, str, int, bool]]]
+"""An object's metadata, its age by the rules, and its pages as ``PageCache.pages`` returns them."""
+
+
+async def purge(
+    cache: PageCache, flights: SingleFlight, versions: Versions, place: ObjectRef, *, dry_run: bool
+) -> Purged:
+    """Drop all cached pages under ``place``, whose key is a prefix. Return objects, pages, bytes.
+
+    A dry run only counts. Raises WriteRefused when no medium noted an owed erasure: it could come back.
+    """
+    bucket, prefix, namespace = place
+    found = await cache.find_under(bucket, prefix, namespace)
+    table = cache.residents
+    hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
+    counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
+    if not dry_run:
+        # Flights first: else their pages would be stored after the purge.
+        flights.invalidate(lambda ref: ref.is_under(bucket, prefix, namespace))
+        await versions.forget_prefix(bucket, prefix, namespace)
+        await cache.drop_under(bucket, prefix, "purged", namespace)
+        await cache.erasing.keep_purged()
+        if refused := cache.erasing.any_unmarked():
+            raise WriteRefused(refused)
+    return counted
+
+
+async def inspect(
+    cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
+) -> Inspected | None:
+    """Return the object's metadata, age and pages; None: nothing is known of it."""
+    known = await versions.known(ref) or await cache.listing.known(ref)
+    if known is None:
+        return None
+    return known, rules.of(ref).age(known.validated_s, now_s), cache.pages(ref, known.meta.etag)

@@ -1,0 +1,127 @@
+"""Erasure of dropped pages on the media: waiting for it, retrying it, and refusing writes without it."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.storage.transfers import Medium, Transfers, run_io
+from shadeproxy.hints.hashing import object_hash
+
+_log = structlog.get_logger(__name__)
+_SETTLE_S = 30.0
+"""About the time after which the kernel writes by itself: flushing earlier writes pages evicted soon."""
+_RETRY_S, _MOST_RETRY_S = 1.0, 60.0
+
+
+class Erasing:
+    """Erases dropped pages from all ``media``. Event loop only."""
+
+    def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
+        self._media = media
+        self._transfers = transfers
+        self._done = [0] * len(media)  # by medium: how many releases are known to be carried out
+        self._task: asyncio.Task[None] | None = None
+        # One at a time for each medium: waiting for another flush must not occupy a thread.
+        self._settling = [asyncio.Lock() for _ in media]
+
+    def note(self) -> None:
+        """Count an erasure that belongs to no slot, so that ``over`` waits for it too."""
+        self._transfers.released = [count + 1 for count in self._transfers.released]
+
+    async def over(self) -> None:
+        """Return once all dropped pages are erased from media with a writer thread, or owed.
+
+        Returns at once if nothing was dropped since the last call. It waits twice, because a page that was
+        dropped while it was being written is released after its write.
+        """
+        for index, medium in enumerate(self._media):
+            released = self._transfers.released[index]
+            if medium.write is not None and released != self._done[index]:
+                await medium.write(_nothing)
+                await medium.write(_nothing)
+                self._done[index] = max(self._done[index], released)
+
+    def unmarked(self, refs: Iterable[ObjectRef]) -> str:
+        """Return why an old version of one of these could come back after a restart; "" when none can."""
+        hashes = [object_hash(ref) for ref in refs if ref.key]
+        reasons = (medium.tier.erasures.unmarked(hashes) for medium in self._media)
+        return next((reason for reason in reasons if reason), "")
+
+    def any_unmarked(self) -> str:
+        """Return the reason of ``unmarked`` for any object that was dropped so far, or ""."""
+        reasons = (medium.tier.erasures.any_unmarked for medium in self._media)
+        return next((reason for reason in reasons if reason), "")
+
+    # ------------------------------------------------------------------ in the background
+
+    def start(self, clock: Clock) -> None:
+        """Settle at intervals from now on."""
+        self._task = asyncio.create_task(self._work(clock), name="erasures")
+
+    async def aclose(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def settle(self) -> bool:
+        """Retry owed erasures and flush tombstones to the media. Return whether nothing is left."""
+        left = False
+        for index, medium in enumerate(self._media):
+            if medium.tier.erasures.unsettled:
+                left |= not await self._settle(index)
+        return not left
+
+    async def keep_purged(self) -> None:
+        """Make a purge last: records without a slot, evicted or in a segment that cannot be read, may be
+        under its prefix. Flush their erasures to the media, or put the tier in doubt.
+        """
+        for index, medium in enumerate(self._media):
+            if medium.tier.awaited_segments or not await self._settle(index):
+                await run_io(medium.load, medium.tier.erasures.doubt)
+
+    async def _settle(self, index: int) -> bool:
+        async with self._settling[index]:
+            return await self._settle_alone(self._media[index])
+
+    async def _settle_alone(self, medium: Medium) -> bool:
+        erasures = medium.tier.erasures
+        turned = erasures.turn()
+        await self.over()
+        await run_io(medium.write, erasures.retry)
+        if medium.tier.awaited_segments:
+            # Tombstones stay until recovery has found the last record they name.
+            return not erasures.owed
+        settled = False
+
+        def settle() -> None:
+            nonlocal settled
+            settled = erasures.settle(turned)
+
+        await run_io(medium.load, settle)
+        return settled
+
+    @property
+    def _owed(self) -> bool:
+        return any(medium.tier.erasures.owes for medium in self._media)
+
+    async def _work(self, clock: Clock) -> None:
+        waited_s, backoff_s = 0.0, _RETRY_S
+        while True:
+            await clock.sleep(_RETRY_S)
+            waited_s += _RETRY_S
+            crowded = not self._owed and any(medium.tier.erasures.crowded for medium in self._media)
+            if waited_s < (backoff_s if self._owed else _SETTLE_S) and not crowded:
+                continue
+            waited_s = 0.0
+            try:
+                await self.settle()
+            except Exception:  # noqa: BLE001 - logged; the task must outlive a bug elsewhere
+                _log.exception("erasures were not settled")
+            backoff_s = min(2 * backoff_s, _MOST_RETRY_S) if self._owed else _RETRY_S
+
+
+def _nothing() -> None:
+    """Do nothing: running it proves that all work queued before has run."""

@@ -1,0 +1,99 @@
+"""Resident pages that can be touched at once: verified, and for a medium that can fault, in the page cache.
+
+Laws: plain defs, nothing is counted, nothing changes; None means "not now", and ``PageCache.view`` then finds
+out why.
+"""
+
+from collections.abc import Sequence
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.engine.base import PageHandle
+from shadeproxy.engine.index.residents import NO_TIER, Residents
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.tiers.base import Location, Place, RecordHeader
+
+COPY_BYTES = 16 * 1024
+"""Up to this size, copying a body costs less than pinning or sending it by sendfile."""
+
+
+class HotPages:
+    """The readable pages of ``residents``, for callers that cannot wait."""
+
+    def __init__(self, residents: Residents, media: Sequence[Medium]) -> None:
+        self._residents = residents
+        self._media = media
+
+    def is_ready(self, slot: int) -> bool:
+        """Return whether ``view`` would answer."""
+        return self._at(slot) is not None
+
+    def view(self, slot: int) -> memoryview | None:
+        """Return the body, pinned while the view or a slice of it lives."""
+        medium, location = self._at(slot), self._location(slot)
+        try:
+            return None if medium is None else medium.tier.pin(location)
+        except TierError:
+            return None
+
+    def place(self, slot: int) -> Place | None:
+        """Return the page's place for other processes on this host."""
+        medium, location = self._at(slot), self._location(slot)
+        try:
+            return None if medium is None else medium.tier.locate(location)
+        except TierError:
+            return None
+
+    def ticket(
+        self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
+    ) -> PageHandle | None:
+        """Return a handle for a page of ``ref``, which begins with the object's byte ``first``."""
+        medium, location = self._at(slot), self._location(slot)
+        if medium is None:
+            return None
+        try:
+            window, start, stop = medium.tier.window(location)
+        except TierError:
+            return None
+        table = self._residents
+        ticket = PageHandle(
+            ref,
+            meta,
+            fresh_until_s,
+            first=first,
+            slot=slot,
+            stamp=table.stamps[slot],
+            object_hash=int(table.object_hash[slot]),
+            location=location,
+            tier=medium.tier,
+            source=medium.source,
+            can_wait=medium.load is not None,
+            window=window,
+            start=start,
+            stop=stop,
+        )
+        if stop - start > COPY_BYTES:
+            ticket.lender = medium.tier.lender(location)
+        return ticket
+
+    def header(self, slot: int) -> RecordHeader | None:
+        """Return the record's checked header; the body need not be verified for that."""
+        medium, location = self._at(slot, unverified=True), self._location(slot)
+        if medium is None:
+            return None
+        try:
+            header = medium.tier.header(location)
+            self._residents.prove(slot, header)
+        except TierError:
+            return None
+        return header
+
+    def _location(self, slot: int) -> Location:
+        return Location(int(self._residents.location[slot]))
+
+    def _at(self, slot: int, *, unverified: bool = False) -> Medium | None:
+        index = int(self._residents.tier[slot])
+        if index == NO_TIER or (self._residents.unverified[slot] and not unverified):
+            return None
+        medium = self._media[index]
+        return medium if medium.load is None or medium.tier.is_hot(self._location(slot)) else None

@@ -1,0 +1,99 @@
+"""Listing of the objects with pages here below a prefix: in key order, a part at a time, for people.
+
+Laws: a listing never reads for clients, counts or evicts; keys come from record headers, read on a thread;
+steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be included or not.
+"""
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import OWN, ObjectRef
+from shadeproxy.engine.index.metadata import KnownMetadata
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
+from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.recovery import Recovery
+from shadeproxy.hints.hashing import object_hash
+
+_SLICE = 1 << 15  # slots looked at in one step
+
+
+class Listing:
+    """Lists ``residents``, once ``recovery`` is over."""
+
+    def __init__(
+        self, residents: Residents, groups: PrefixGroups, places: RecordReader, recovery: Recovery
+    ) -> None:
+        self._residents = residents
+        self._groups = groups
+        self._places = places
+        self._recovery = recovery
+
+    async def under(
+        self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
+    ) -> tuple[list[ObjectRef], int]:
+        """Return the first ``limit`` objects after ``start_after``, in UTF-8 key order, and how many more."""
+        await self._recovery.over()
+        hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
+        first: list[tuple[bytes, ObjectRef]] = []
+        found, after = 0, _octets(start_after)
+        for start in range(0, len(slots), ASKED):
+            stop = start + ASKED
+            for ref in await self._refs(hashes[start:stop], slots[start:stop]):
+                octets = _octets(ref.key)
+                if ref.is_under(bucket, prefix, namespace) and octets > after:
+                    first.append((octets, ref))
+                    found += 1
+            if len(first) > limit + ASKED:
+                first = sorted(first)[:limit]
+        first = sorted(first)[:limit]
+        return [ref for _, ref in first], found - len(first)
+
+    async def known(self, ref: ObjectRef) -> KnownMetadata | None:
+        """Return metadata of an object whose first page is not here, from another page's record. Its time
+        of validation is 0, because only the first page has it.
+        """
+        for slot in self._residents.pages_of(object_hash(ref)):
+            if self._residents.tier[slot] == NO_TIER:
+                continue
+            header = (await self._places.headers([slot], run=asyncio.to_thread)).get(slot)
+            if header is not None and header.page.ref == ref:
+                return KnownMetadata(header.meta, 0.0)
+        return None
+
+    async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
+        """Return the hashes of the objects with readable pages in these groups, and a slot of each."""
+        table = self._residents
+        slots: list[Slots] = [np.zeros(0, np.int64)]
+        hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
+        for start in range(0, table.slots, _SLICE):
+            part = table.ready_in(groups, start, start + _SLICE)
+            slots.append(part)
+            hashes.append(table.object_hash[part])
+            await asyncio.sleep(0)
+
+        def pick() -> tuple[NDArray[np.uint64], Slots]:
+            objects, places = np.unique(np.concatenate(hashes), return_index=True)
+            return objects, np.concatenate(slots)[places]
+
+        return await asyncio.to_thread(pick)
+
+    async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
+        """Return the names of these objects. If a page moved or left meanwhile, another one is read."""
+        refs = await self._asked(slots)
+        lost = set(hashes.tolist()) - refs.keys()
+        pages = [self._residents.pages_of(hashed)[:1] for hashed in lost]
+        if lost:
+            refs |= await self._asked(np.array([slot for some in pages for slot in some], dtype=np.int64))
+        return list(refs.values())
+
+    async def _asked(self, slots: Slots) -> dict[int, ObjectRef]:
+        readable = slots[self._residents.tier[slots] != NO_TIER]
+        return {object_hash(ref): ref for ref in (await self._places.refs(readable.tolist())).values()}
+
+
+def _octets(key: str) -> bytes:
+    """Return the bytes by which keys are ordered; for a key that is no valid UTF-8, the bytes received."""
+    return key.encode("utf-8", "surrogateescape")

@@ -1,0 +1,393 @@
+"""The page cache: resident pages over one or two tiers, exclusive (their capacities add up).
+
+Laws: decide synchronously, then await; between a decision and its I/O a page is either findable with readable
+bytes, or not findable. A page dropped while it is being written is never placed. A tier's failure is a miss,
+a counter and a log line.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
+from shadeproxy.engine.placement.page_features import WeightSource
+from shadeproxy.engine.placement.partial_reads import PartialReads
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.erasing import Erasing
+from shadeproxy.engine.storage.hot_pages import HotPages
+from shadeproxy.engine.storage.listing import Listing
+from shadeproxy.engine.storage.pinning import Pinning
+from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.recovery import Recovery
+from shadeproxy.engine.storage.transfers import Medium, Transfers
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.upcoming import NextUses, NothingAnnounced
+from shadeproxy.policy.base import Policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import RecordHeader
+
+_PROMOTIONS = 8  # for each batch of recorded reads
+_SLICE = 128  # pages dropped before other tasks may run
+
+
+class PageCache:
+    """Pages by identity; used from the event loop only."""
+
+    def __init__(
+        self,
+        media: Sequence[Medium],
+        *,
+        policy: Policy,
+        weights: WeightSource,
+        next_uses: NextUses | None = None,
+        pins: Pins | None = None,
+        stats: Stats,
+        ledger: Ledger,
+        rng: np.random.Generator | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self.media = media
+        self.residents = Residents(len(media), share=share)
+        self.before_deciding: Callable[[], None] = lambda: None
+        """Called before pages are ranked, to flush the access log."""
+        self.hot = HotPages(self.residents, media)
+        self.pins = Pins(Rules()) if pins is None else pins
+        self._groups = PrefixGroups()
+        self.placement = Placement(
+            self.residents,
+            [medium.tier for medium in media],
+            policy=policy,
+            weights=weights,
+            next_uses=next_uses or NothingAnnounced(),
+            rng=rng or np.random.default_rng(),
+        )
+        self.transfers = Transfers(
+            self.residents, media, placement=self.placement, pins=self.pins, stats=stats, ledger=ledger
+        )
+        self.erasing = Erasing(media, self.transfers)
+        self._places = RecordReader(self.residents, media, failed=self.transfers.note_failure)
+        self._pinning = Pinning(
+            self.pins, self.residents, self._groups, placement=self.placement, places=self._places
+        )
+        self._recovery = Recovery(
+            media,
+            self.residents,
+            self._groups,
+            tick=lambda: self.placement.tick,
+            pinned=self._pinning.of_rows,
+            erasing=self.erasing.note,
+        )
+        self.listing = Listing(self.residents, self._groups, self._places, self._recovery)
+        self._partial = PartialReads(self.placement, self.pins, self._groups)
+
+    # ------------------------------------------------------------------ reading
+
+    def find(self, page: Page) -> int | None:
+        """Return the slot of a readable page."""
+        return self.residents.find(object_hash(page.ref), page.number, etag_hash(page.etag))
+
+    def source(self, slot: int) -> Source:
+        return self.media[self.residents.tiers[slot]].source
+
+    async def view(self, slot: int) -> memoryview:
+        """Return the body of a page, pinned while a view of it lives; never faults in the loop.
+
+        Raises TierError when the record is damaged (it is then dropped and counted) or has left its tier.
+        """
+        place = self._places.of(slot)
+        medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
+        try:
+            if verify or not medium.tier.is_hot(place.location):
+                header = await self._places.load(place, verify=verify)
+                self._places.require(slot, place)
+                self.residents.prove(slot, header)
+                self.residents.trust(slot)
+            return medium.tier.pin(place.location)
+        except TierError as error:
+            if self._places.holds(slot, place):
+                self.transfers.note_failure(medium.tier, "read", error)
+                self.drop(slot, "damaged")
+            raise
+
+    def note_uses(self, slots: Slots) -> None:
+        """Note demand reads of resident pages, oldest first; may promote pages of a lower tier."""
+        slots = slots[self.residents.tier[slots] != NO_TIER]
+        self.placement.note_uses(slots)
+        self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
+        lower = np.unique(slots[self.residents.tier[slots] > 0])
+        for slot in self.placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
+            view = self.hot.view(slot)
+            if view is not None:
+                self.transfers.promote(slot, view)
+
+    def use(self, page: Page, view: memoryview) -> None:
+        """Note a demand read of a resident page: recency, reuse, and promotion if the page earned it."""
+        slot = self.find(page)
+        if slot is None:
+            return
+        self.placement.note_use(slot)
+        self.transfers.note_first_uses((slot,))
+        if self.residents.tier[slot] > 0:
+            self.transfers.promote(slot, view)
+
+    def miss(self, ref: ObjectRef, number: int) -> bool:
+        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
+        return self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
+
+    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
+        """See ``PartialReads.alone``."""
+        self.before_deciding()
+        return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
+
+    async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+        """Return metadata and time of validation of a resident object, from its first page's record."""
+        slot = self.residents.first_page(object_hash(ref))
+        if slot is None:
+            return None
+        place, validated_s = self._places.of(slot), float(self.residents.validated_s[slot])
+        header = (await self._places.headers([slot])).get(slot)
+        if header is None:
+            if self._places.holds(slot, place):
+                self.drop(slot, "damaged")
+            return None
+        try:
+            self.residents.prove(slot, header)
+        except TierError as error:
+            self.transfers.note_failure(self.media[place.tier].tier, "header", error)
+            self.drop(slot, "damaged")
+            return None
+        # A record of an earlier release may be of an object that may no longer be cached.
+        return (header.meta, validated_s) if header.page.ref == ref and header.meta.identified else None
+
+    def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+        """Return the same as ``recall``, or None when that would have to wait."""
+        slot = self.residents.first_page(object_hash(ref))
+        header = None if slot is None else self.hot.header(slot)
+        if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
+            return None
+        return header.meta, float(self.residents.validated_s[slot])
+
+    def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
+        """Return whether a page of another version than ``etag`` is resident or being written."""
+        hashed, version = object_hash(ref), etag_hash(etag)
+        self._recovery.note_version(hashed, version)
+        return self.residents.holds_other(hashed, version)
+
+    def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Return object hash and number of each readable page, in no order."""
+        ready = self.residents.ready()
+        return self.residents.object_hash[ready], self.residents.number[ready]
+
+    def view_now(self, page: Page) -> memoryview | None:
+        """Return the body of a page that was just stored, without waiting; None when it is gone already."""
+        slot = self.find(page)
+        if slot is None:
+            return None
+        try:
+            return self.media[self.residents.tiers[slot]].tier.pin(self._places.of(slot).location)
+        except TierError:
+            return None
+
+    def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
+        """Return the readable pages of one version as (number, tier, bytes, pinned), in order."""
+        table = self.residents
+        return sorted(
+            (
+                int(table.number[slot]),
+                self.media[int(table.tier[slot])].tier.name,
+                int(table.body_bytes[slot]),
+                bool(table.pinned[slot]),
+            )
+            for slot in table.pages_of(object_hash(ref))
+            if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
+        )
+
+    # ------------------------------------------------------------------ writing
+
+    async def insert(
+        self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
+    ) -> bool:
+        """Store a page if it earns a place. Return False when it was served without being stored.
+
+        ``wanted`` is called again after every wait: an invalidated page is not placed.
+        """
+        try:
+            record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
+        except TierError as error:  # a header that no record can hold
+            self.transfers.note_failure(self.media[0].tier, "encode", error)
+            return False
+        self.before_deciding()
+        ref, hashed = page.ref, object_hash(page.ref)
+        occupant = self.residents.occupant(hashed, page.number)
+        if occupant is not None:
+            if self.residents.etag[occupant] != etag_hash(page.etag):
+                self._recovery.disown(hashed)
+            self.drop(occupant, "replaced")
+        slot = self.residents.add(
+            hashed,
+            page.number,
+            etag=etag_hash(page.etag),
+            body_bytes=len(body),
+            record_bytes=record_bytes,
+            group=self._groups.of(ref),
+            tick=self.placement.tick,
+            validated_s=validated_s,
+            pinned=self.pins.covers(ref),
+        )
+        header = RecordHeader(page, meta, len(body), validated_s)
+        return await self.transfers.store(slot, header, body, wanted)
+
+    def mark_unread(self, page: Page) -> None:
+        """Mark a page that was just stored as prefetched and not read yet."""
+        slot = self.find(page)
+        if slot is not None:
+            self.residents.unread.add(slot)
+            self.residents.uses[slot] = 0
+
+    def drop(self, slot: int, reason: str) -> None:
+        """Remove a page; readers that hold a view keep their bytes."""
+        self.transfers.drop(slot, reason)
+
+    def drop_object(self, ref: ObjectRef, reason: str) -> None:
+        """Remove every page of every version of an object, also those being written."""
+        hashed = object_hash(ref)
+        self._recovery.disown(hashed)
+        for slot in self.residents.pages_of(hashed):
+            self.drop(slot, reason)
+
+    def confirm(self, ref: ObjectRef, validated_s: float) -> None:
+        """Note that the origin confirmed the resident version at ``validated_s``."""
+        slot = self.residents.first_page(object_hash(ref))
+        if slot is not None:
+            self.residents.validated_s[slot] = validated_s
+
+    # ------------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Open the tiers; ``recover`` or ``start_recovery`` then reads their pages (blocking)."""
+        self._recovery.open()
+
+    def recover(self) -> int:
+        """Open the tiers and read all their pages (blocking). Return the number of pages."""
+        self._recovery.open()
+        self._recovery.run()
+        return len(self.residents)
+
+    def start_recovery(self) -> None:
+        """Read the tiers' pages in the background, while the cache is used."""
+        self._recovery.start()
+
+    async def recovered(self) -> None:
+        """Return once all segments of the tiers are recovered."""
+        await self._recovery.over()
+
+    async def stop_recovery(self) -> None:
+        """Stop recovery; await it before ``close``. The next start continues."""
+        await self._recovery.stop()
+
+    @property
+    def awaited_segments(self) -> int:
+        """Number of pending segments of an earlier process, which recovery has not read."""
+        return self._recovery.awaited_segments
+
+    async def renew_pins(self) -> None:
+        """Pin the pages that ``pins`` covers, and no others, once recovery is over."""
+        await self._recovery.over()
+        await self._pinning.renew()
+
+    async def drain(self) -> None:
+        """Wait for writes between tiers."""
+        await self.transfers.drain()
+
+    def close(self) -> None:
+        for index, medium in reversed(list(enumerate(self.media))):
+            medium.tier.close(self._recovery.pages_of(index))
+
+    async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
+        """Return the slots of readable pages under ``prefix`` in ``bucket``, once recovery is over."""
+        await self._recovery.over()
+        candidates = self._slots_of(bucket, prefix, namespace)
+        slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
+        if not prefix:
+            return slots
+        matching = dict[int, int]()  # by slot: the generation of the page whose key was read
+        for start in range(0, len(slots), ASKED):
+            part = slots[start : start + ASKED]
+            refs = await self._places.refs(part[self.residents.tier[part] != NO_TIER].tolist())
+            for slot, ref in refs.items():
+                if ref.is_under(bucket, prefix, namespace):
+                    matching[slot] = int(self.residents.generation[slot])
+        found, table = np.fromiter(matching, np.int64, len(matching)), self.residents
+        generations = np.fromiter(matching.values(), np.int64, len(matching))
+        there: Slots = found[(table.generation[found] == generations) & (table.tier[found] != NO_TIER)]
+        return there
+
+    async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
+        """Remove the pages of objects in ``bucket`` under ``prefix`` that are resident now, in slices.
+
+        Pages stored meanwhile stay: with constant reads this would otherwise never end. No tombstones are
+        made, which would need room for each object: call ``Erasing.keep_purged`` afterwards.
+        """
+        await self._recovery.over()
+        before, table = self.residents.generation.copy(), self.residents
+        todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
+        while len(todo):
+            part, todo = self._of_then(before, todo[:_SLICE]), todo[_SLICE:]
+            # Pages between tiers have no readable header: drop some neighbours, too, which does no harm.
+            for slot in self.transfers.unplaced_among(part):
+                self.transfers.drop_unplaced(slot)
+            places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
+            refs = await self._places.refs(places) if prefix else {}
+            for slot, place in places.items():
+                if not self._places.holds(slot, place):
+                    moved.append(slot)  # or gone; pages that are still there are looked at again
+                # Drop a page whose header cannot be read, too.
+                elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
+                    self.drop(slot, reason)
+            await asyncio.sleep(0)
+            if not len(todo):
+                todo, moved = np.array(moved, dtype=np.int64), []
+
+    def distrust(self, bucket: str, namespace: str = OWN) -> None:
+        """Mark a bucket's pages stale: the origin is asked before they are served again."""
+        self._recovery.distrust(bucket, namespace)
+        self.residents.distrust(self._slots_of(bucket, "", namespace))
+
+    def distrust_all(self) -> None:
+        """Mark every cached page stale, as ``distrust`` does for a bucket."""
+        self._recovery.distrust_all()
+        self.residents.distrust(np.flatnonzero(self.residents.tier != NO_TIER))
+
+    def assert_quiescent(self) -> None:
+        """Assert for tests that nothing is in flight and the accounting balances."""
+        assert self.transfers.idle
+        for index, medium in enumerate(self.media):
+            table, members = self.residents, self.residents.members[index]
+            held = np.flatnonzero(table.tier == index)
+            assert members.pages == len(held)
+            pinned = held[table.pinned[held]]
+            assert len(pinned) == members.pinned
+            assert int(table.record_bytes[pinned].sum()) == members.pinned_bytes
+            assert int(table.record_bytes[held].sum()) <= medium.tier.used_bytes <= medium.tier.capacity_bytes
+            assert sum(members.staged.values()) == members.staged_bytes
+
+    # ------------------------------------------------------------------ inside
+
+    def _of_then(self, generations: NDArray[np.int64], slots: Slots) -> Slots:
+        """Return those of ``slots`` whose page is the same as when ``generations`` were copied."""
+        known: Slots = slots[slots < len(generations)]
+        same: Slots = known[self.residents.generation[known] == generations[known]]
+        return same
+
+    def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
+        """Return slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
+        return self.residents.in_groups(self._groups.candidates(bucket, prefix, namespace))

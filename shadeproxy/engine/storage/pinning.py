@@ -1,0 +1,144 @@
+"""Applies pins to resident pages: after a start, a reload, and each pin or unpin.
+
+Laws: nothing is read or evicted here; a page that is neither in a tier nor on its way into one is judged when
+it comes (transfers.py). Most prefix groups are pinned as a whole or not at all; only for the others are keys
+read, from record headers, on a thread. Steps on the event loop take about 2 ms.
+"""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.identity import GroupName
+from shadeproxy.engine.index.columns import NO_TIER
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.tiers.location import record_bytes
+from shadeproxy.tiers.rows import Rows
+
+_SLICE = 512
+_GROUPS = 64  # judged at a time: 20 us each with the maximum of pins
+_NONE, _ALL, _SOME = 0, 1, 2
+
+
+class Pinning:
+    """Pins and unpins ``residents`` by ``pins``."""
+
+    def __init__(
+        self,
+        pins: Pins,
+        residents: Residents,
+        groups: PrefixGroups,
+        *,
+        placement: Placement,
+        places: RecordReader,
+    ) -> None:
+        self._pins = pins
+        self._residents = residents
+        self._groups = groups
+        self._placement = placement
+        self._places = places
+        self._judged: dict[GroupName, int] = {}
+        self._judged_version = -1
+
+    def of_rows(self, index: int, rows: Rows, names: list[GroupName]) -> NDArray[np.bool_]:
+        """Return which pages that an earlier process left in tier ``index`` to pin: bool[n].
+
+        Where that depends on the key they are pinned until ``renew`` has read it.
+        """
+        if not self._pins.any:
+            return np.zeros(len(rows), dtype=np.bool_)
+        held = self._verdicts(names)[rows["group"]] != _NONE
+        sizes = record_bytes(rows["location"]) * held
+        fits: NDArray[np.bool_] = held & (np.cumsum(sizes) <= self._placement.pin_room_bytes(index))
+        return fits
+
+    async def renew(self) -> None:
+        """Pin and unpin resident pages by ``pins``; repeat while pins change meanwhile."""
+        while not await self._renew(self._pins.version):
+            pass
+
+    async def _renew(self, version: int) -> bool:
+        table = self._residents
+        if not self._pins.any and not any(members.pinned for members in table.members):
+            return True
+        names = list(self._groups.names)
+        for start in range(0, len(names), _GROUPS):
+            self._verdicts(names[start : start + _GROUPS])
+            await asyncio.sleep(0)
+        ready = table.ready()
+        # The generations of now: while keys are read a slot may get another page.
+        generations = table.generation[ready]
+        verdicts = self._verdicts(self._groups.names)[table.group[ready]]
+        pinned = table.pinned[ready]
+        # Make room before taking it.
+        free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
+        if not await self._set(ready[free], generations[free], version, pinned=False):
+            return False
+        return await self._ask(ready[verdicts == _SOME], version) and await self._set(
+            ready[hold], generations[hold], version, pinned=True
+        )
+
+    async def _ask(self, slots: Slots, version: int) -> bool:
+        """Judge pages by their keys."""
+        for start in range(0, len(slots), ASKED):
+            if not await self._ask_some(slots[start : start + ASKED], version):
+                return False
+        return True
+
+    async def _ask_some(self, slots: Slots, version: int) -> bool:
+        """Judge pages by their keys, again where a page moved to another tier meanwhile."""
+        table = self._residents
+        generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
+        while generations:
+            before = {slot: self._places.of(slot) for slot in generations}
+            refs = await self._places.refs(generations)
+            for pinned in (False, True):
+                judged = [slot for slot, ref in refs.items() if self._pins.covers(ref) is pinned]
+                asked = np.array([generations[slot] for slot in judged], dtype=np.int64)
+                if not await self._set(np.array(judged, dtype=np.int64), asked, version, pinned=pinned):
+                    return False
+            generations = {
+                slot: generation
+                for slot, generation in generations.items()
+                if table.tier[slot] != NO_TIER
+                and table.generation[slot] == generation
+                and self._places.of(slot) != before[slot]
+            }
+        return True
+
+    async def _set(
+        self, slots: Slots, generations: NDArray[np.integer[Any]], version: int, *, pinned: bool
+    ) -> bool:
+        """Pin or unpin pages of these generations. Return False if pins have changed meanwhile."""
+        table = self._residents
+        for start in range(0, len(slots), _SLICE):
+            if start:
+                await asyncio.sleep(0)
+            if self._pins.version != version:
+                return False
+            stop = start + _SLICE
+            pairs = zip(slots[start:stop].tolist(), generations[start:stop].tolist(), strict=True)
+            for slot, generation in pairs:
+                if table.tier[slot] == NO_TIER or table.generation[slot] != generation:
+                    continue
+                if pinned and not table.pinned[slot]:
+                    self._placement.pin(slot)
+                elif not pinned and table.pinned[slot]:
+                    table.pin(slot, pinned=False)
+        return True
+
+    def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
+        """Return for each group whether none, all or some of its pages are to be pinned."""
+        if self._judged_version != self._pins.version:
+            self._judged, self._judged_version = {}, self._pins.version
+        words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged
+        for name in names:
+            if name not in judged:
+                judged[name] = words[self._pins.covers_group(*name)]
+        return np.array([judged[name] for name in names], dtype=np.int8)

@@ -1,0 +1,97 @@
+"""Places and records of pages across waits: afterwards a slot may hold another page.
+
+Laws: bytes read from a place count only while the slot still is at that place; an unreadable record is a
+counter and a log line.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.index.columns import NO_TIER
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.storage.transfers import Medium, RunIO, run_io
+from shadeproxy.tiers.base import Location, RecordHeader, Tier
+
+ASKED = 256
+"""Slots to pass to ``refs`` at a time: their places are copied in one step of the event loop."""
+
+
+class PagePosition(NamedTuple):
+    """The place of a page before a wait; its slot and its location may hold another page afterwards."""
+
+    generation: int
+    tier: int
+    location: Location
+
+
+class RecordReader:
+    """Reads records of ``residents`` in ``media``. ``failed``: called for each unreadable record."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        media: Sequence[Medium],
+        *,
+        failed: Callable[[Tier, str, TierError], None],
+    ) -> None:
+        self._residents = residents
+        self._media = media
+        self._failed = failed
+
+    def of(self, slot: int) -> PagePosition:
+        table = self._residents
+        return PagePosition(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
+
+    def holds(self, slot: int, place: PagePosition) -> bool:
+        """Return whether the slot still is the same page at the same place, after a wait."""
+        return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
+
+    def require(self, slot: int, place: PagePosition) -> None:
+        """Raise TierError unless ``holds``."""
+        if not self.holds(slot, place):
+            raise TierError("the page left its tier while it was read")
+
+    async def load(self, place: PagePosition, *, verify: bool) -> RecordHeader:
+        """Return the record's header, with its body read into the page cache. Raises TierError."""
+        medium, loaded = self._media[place.tier], list[RecordHeader]()
+        await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
+        return loaded[0]
+
+    async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
+        """Return the record headers of readable slots, without those that moved meanwhile; a record that
+        cannot be read is left out and counted.
+        """
+        places = {slot: self.of(slot) for slot in slots}
+        found, failures = dict[int, RecordHeader](), dict[int, TierError]()
+        for index, medium in enumerate(self._media):
+            inside = {slot: place.location for slot, place in places.items() if place.tier == index}
+            if inside:
+                work = partial(_read_headers, medium.tier, inside, found, failures)
+                await run_io(run or medium.load, work)
+        for slot, error in failures.items():
+            # The record of a page that has left is erased, which is no fault of the tier.
+            if self.holds(slot, places[slot]):
+                self._failed(self._media[places[slot].tier].tier, "header", error)
+        return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
+
+    async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
+        """Return the objects of these readable slots, without those that moved meanwhile."""
+        headers = await self.headers(slots, run=asyncio.to_thread)
+        return {slot: header.page.ref for slot, header in headers.items()}
+
+
+def _read_headers(
+    tier: Tier,
+    locations: Mapping[int, Location],
+    found: dict[int, RecordHeader],
+    failures: dict[int, TierError],
+) -> None:
+    for slot, location in locations.items():
+        try:
+            found[slot] = tier.header(location)
+        except TierError as error:
+            failures[slot] = error

@@ -1,0 +1,197 @@
+"""Recovery of the pages of an earlier process, while the proxy serves already.
+
+Laws: answers of the origin since the start beat recovered pages: a page that is there stays, and if the
+origin was asked about an object only pages of that version are recovered. Objects written or purged through
+the proxy since then are never recovered (the tier keeps tombstones, over kill -9 too). Steps on the event
+loop take about 2 ms each; reading is done on a thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from shadeproxy.core.identity import GroupName
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.rows import ROW, Contents, Rows
+
+_log = structlog.get_logger(__name__)
+
+
+class Recovery:
+    """Recovers pages of ``media`` into ``residents``. ``tick`` returns the number of demand reads so far,
+    ``pinned`` the rows of a tier to pin, as bool[n]. ``erasing`` is called whenever the writers of the
+    tiers got work that must be on the media before the origin changes.
+    """
+
+    def __init__(
+        self,
+        media: Sequence[Medium],
+        residents: Residents,
+        groups: PrefixGroups,
+        *,
+        tick: Callable[[], float],
+        pinned: Callable[[int, Rows, list[GroupName]], NDArray[np.bool_]],
+        erasing: Callable[[], None],
+    ) -> None:
+        self._media = media
+        self._residents = residents
+        self._groups = groups
+        self._tick = tick
+        self._pinned = pinned
+        self._erasing = erasing
+        self._coming = False  # true while this process recovers more pages
+        self._halted = False
+        self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
+        self._distrusted: set[tuple[str, str]] = set()  # buckets with their namespaces
+        self._all_distrusted = False
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def awaited_segments(self) -> int:
+        """Number of pending segments, which recovery has not read."""
+        return sum(medium.tier.awaited_segments for medium in self._media)
+
+    def open(self) -> None:
+        """Open the tiers (blocking). Raises ConfigError."""
+        for medium in self._media:
+            medium.tier.open()
+        self._coming, self._halted = self.awaited_segments > 0, False
+
+    def run(self) -> None:
+        """Recover everything now (blocking)."""
+        for index, medium in enumerate(self._media):
+            for arrival in medium.tier.arrivals():
+                for contents in medium.tier.take_in(arrival):
+                    self._take_in(index, contents)
+                self._erasing()
+        self._end()
+
+    def start(self) -> None:
+        """Recover everything in the background, fastest tier first."""
+        self._task = asyncio.create_task(self._work(), name="recovery")
+
+    async def over(self) -> None:
+        """Return once recovery is over."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        """Stop now; the next start recovers the rest."""
+        self._halted = True
+        for medium in self._media:
+            medium.tier.halt()
+        await self.over()
+
+    async def _work(self) -> None:
+        for index, medium in enumerate(self._media):
+            arrivals = medium.tier.arrivals()
+            while (arrival := await asyncio.to_thread(next, arrivals, None)) is not None:
+                for contents in medium.tier.take_in(arrival):
+                    self._take_in(index, contents)
+                    await asyncio.sleep(0)
+                self._erasing()
+        if not (self._halted and self.awaited_segments):
+            self._end()
+            _log.info("recovered", pages=len(self._residents), unreadable_segments=self.awaited_segments)
+
+    def _end(self) -> None:
+        # Segments that could not be read are left for the next start: nothing of them is recovered now.
+        self._coming = False
+        self._news.clear()
+        self._distrusted.clear()
+        self._all_distrusted = False
+
+    # ------------------------------------------------------------------ news during recovery
+
+    def disown(self, object_hash: int) -> None:
+        """Keep an object from being recovered, now and after a restart."""
+        submitted = [medium.tier.disown(object_hash) for medium in self._media]
+        if any(submitted):
+            self._erasing()
+
+    def note_version(self, object_hash: int, etag_hash: int) -> None:
+        """Note the version of an object that the origin has."""
+        if self._coming:
+            self._news[object_hash] = etag_hash
+
+    def distrust(self, bucket: str, namespace: str) -> None:
+        """Mark pages of a bucket stale when they are recovered from now on."""
+        if self._coming:
+            self._distrusted.add((bucket, namespace))
+
+    def distrust_all(self) -> None:
+        """Mark pages of all buckets stale when they are recovered from now on."""
+        self._all_distrusted = self._coming
+
+    # ------------------------------------------------------------------ pages
+
+    def _take_in(self, index: int, contents: Contents) -> None:
+        rows = contents.rows
+        if not len(rows):
+            return
+        release = self._media[index].tier.release
+        if self._news:
+            rows, outdated = self._without_outdated(rows)
+            for hashed, location in outdated[["object_hash", "location"]].tolist():
+                self.disown(hashed)
+                release(Location(location))
+        groups = self._groups.of_names(contents.names)[rows["group"]]
+        if self._all_distrusted:
+            rows["validated_s"] = 0.0
+        elif self._distrusted:
+            doubted = [
+                number
+                for number, (bucket, _, namespace) in enumerate(contents.names)
+                if (bucket, namespace) in self._distrusted
+            ]
+            rows["validated_s"][np.isin(rows["group"], doubted)] = 0.0
+        pinned = self._pinned(index, rows, contents.names)
+        left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
+        for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():
+            self._resolve(*row[:3])
+            release(Location(row[3]))
+
+    def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
+        known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))
+        for position in np.flatnonzero(known).tolist():
+            # The first page holds the metadata, which may have changed under the same ETag.
+            current = self._news[int(rows["object_hash"][position])] == int(rows["etag"][position])
+            known[position] = not current or rows["number"][position] == 0
+        return rows[~known], rows[known]
+
+    def _resolve(self, object_hash: int, number: int, etag: int) -> None:
+        """Mark a page stale if the resident and the left-out record are two versions, neither read since
+        the start: it is not known which is right, so the origin will be asked.
+        """
+        slot = self._residents.occupant(object_hash, number)
+        if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:
+            self._residents.validated_s[slot] = 0.0
+
+    def pages_of(self, index: int) -> Contents:
+        """Return every page of a tier, for the next process."""
+        table, tick = self._residents, self._tick()
+        slots = table.ready()
+        slots = slots[table.tier[slots] == index]
+        rows = np.zeros(len(slots), ROW)
+        for name in (
+            "location",
+            "object_hash",
+            "etag",
+            "number",
+            "group",
+            "body_bytes",
+            "uses",
+            "validated_s",
+        ):
+            rows[name] = getattr(table, name)[slots]
+        rows["idle"] = tick - table.last_use[slots]
+        rows["age"] = tick - table.admitted[slots]
+        return Contents(rows, self._groups.names)

@@ -1,0 +1,293 @@
+"""Moves pages into tiers and between them: reserve, write, place; demote, promote, drop.
+
+Laws: a slot without a tier has a write token, and only the write that holds the token may place it; a page
+dropped while it is written loses its token and is never placed; a location is released exactly once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import structlog
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import Source
+from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Location, RecordHeader, Tier
+
+_log = structlog.get_logger(__name__)
+
+RunIO = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A tier, the source named for its hits, and the runner of its I/O (None: inline, it cannot block).
+
+    ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
+    """
+
+    tier: Tier
+    source: Source
+    write: RunIO | None = None
+    load: RunIO | None = None
+
+
+@dataclass(slots=True)
+class Write:
+    """A page on its way into a tier. ``ticket``: write token; shows if the slot still has this page."""
+
+    slot: int
+    ticket: object
+    index: int
+    location: Location
+    record_bytes: int
+    header: RecordHeader
+    body: memoryview
+    staged: bool = False
+
+
+class Transfers:
+    """Carries out decisions of ``placement``, on ``residents`` and the tiers of ``media``."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        media: Sequence[Medium],
+        *,
+        placement: Placement,
+        pins: Pins,
+        stats: Stats,
+        ledger: Ledger,
+    ) -> None:
+        self._residents = residents
+        self._media = media
+        self._placement = placement
+        self._pins = pins
+        self._stats = stats
+        self._ledger = ledger
+        self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_first_use: Callable[[int], None] = lambda _slot: None
+        """Called with the slot of a prefetched page when it is read for the first time."""
+        self.released = [0] * len(media)
+        """By tier: number of locations released, or about to be. Their erasures can still be queued."""
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is being written and every slot has its tier."""
+        return not self._tasks and not self._unplaced
+
+    async def drain(self) -> None:
+        """Wait for moves between tiers."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def store(
+        self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
+    ) -> bool:
+        """Write a page in a new slot to the fastest tier in which it wins a place.
+
+        ``wanted`` is called after the write. Return False if the page was not stored; its slot is then gone.
+        """
+        self._unplaced[slot] = object()
+        index, location = self._first_place(slot)
+        if location is None and self._residents.holds[slot]:
+            # Pinned pages hold their maximum already: treat it as an ordinary page.
+            self._residents.holds[slot] = False
+            index, location = self._first_place(slot)
+        if location is not None:
+            return await self._write(self._plan(slot, index, location, header, body), wanted)
+        location = self._placement.find_staging_place(slot, self._evict)
+        if location is not None:
+            return await self._write(self._plan(slot, 0, location, header, body, staged=True), wanted)
+        self._placement.note_bypass(slot)
+        self._forget(slot)
+        self._stats.record_bypass()
+        return False
+
+    def unplaced_among(self, slots: Slots) -> list[int]:
+        """Return those of ``slots`` whose page is on its way into a tier."""
+        unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))
+        found: list[int] = unplaced[np.isin(unplaced, slots)].tolist()
+        return found
+
+    def drop_unplaced(self, slot: int) -> None:
+        """Remove a page that is on its way into a tier; do nothing when it is not."""
+        if slot in self._unplaced:
+            self._forget(slot)
+            # Its location, in whichever tier, is released after its write.
+            self.released = [count + 1 for count in self.released]
+
+    def drop(self, slot: int, reason: str) -> None:
+        """Remove a page; readers that hold a view keep their bytes."""
+        if slot in self._unplaced:
+            self.drop_unplaced(slot)
+            return
+        index, location = self._residents.displace(slot)
+        self._release(index, location)
+        self._remove(slot)
+        self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def note_first_uses(self, slots: Iterable[int]) -> None:
+        """Note the demand reads that are the first of a prefetched page."""
+        for slot in self._residents.unread.intersection(slots):
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("used")
+            self.on_first_use(slot)
+
+    def _first_place(self, slot: int) -> tuple[int, Location | None]:
+        for index in range(len(self._media)):
+            location = self._reserve(slot, index)
+            if location is not None:
+                return index, location
+        return 0, None
+
+    def _reserve(self, slot: int, index: int) -> Location | None:
+        try:
+            return self._placement.find_place(slot, index, self._evict)
+        except TierError as error:
+            self.note_failure(self._media[index].tier, "reserve", error)
+            return None
+
+    def _plan(
+        self,
+        slot: int,
+        index: int,
+        location: Location,
+        header: RecordHeader,
+        body: memoryview,
+        *,
+        staged: bool = False,
+    ) -> Write:
+        record_bytes = self._residents.sizes[slot]
+        return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body, staged=staged)
+
+    async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
+        medium, stored = self._media[plan.index], False
+        tier = medium.tier
+        try:
+            await run_io(medium.write, partial(tier.write, plan.location, plan.header, plan.body))
+            stored = wanted()
+        except TierError as error:
+            self.note_failure(tier, "write", error)
+        if self._unplaced.get(plan.slot) is not plan.ticket:
+            stored = False  # dropped meanwhile; the slot may hold another page by now
+        elif not stored:
+            self._forget(plan.slot)
+        if not stored:
+            self._release(plan.index, plan.location)
+            return False
+        # Check pins and their room again: both may have changed since the decision.
+        covered = self._pins.covers(plan.header.page.ref)
+        fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
+        self._residents.holds[plan.slot] = fits
+        self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
+        self._stats.record_admission(tier.name)
+        return True
+
+    def place(
+        self, slot: int, index: int, location: Location, record_bytes: int, *, staged: bool = False
+    ) -> None:
+        """Make the page readable from there."""
+        del self._unplaced[slot]
+        self._residents.place(slot, index, location, record_bytes, staged=staged)
+
+    def _release(self, index: int, location: Location) -> None:
+        self._media[index].tier.release(location)
+        self.released[index] += 1
+
+    def _forget(self, slot: int) -> None:
+        del self._unplaced[slot]
+        self._remove(slot)
+
+    def _remove(self, slot: int) -> None:
+        if slot in self._residents.unread:
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("wasted")
+        self._residents.remove(slot)
+
+    def _evict(self, slot: int, reason: str) -> None:
+        lower = self._residents.tiers[slot] + 1
+        if reason != "policy" or lower >= len(self._media) or not self._demote(slot, lower):
+            self.drop(slot, reason)
+
+    def _demote(self, slot: int, lower: int) -> bool:
+        """Move a page one tier down if it outranks the pages it displaces there."""
+        size = self._residents.sizes[slot]
+        if not self._ledger.try_take(size):
+            return False
+        target = self._reserve(slot, lower)
+        if target is None:
+            self._ledger.give(size)
+            return False
+        upper = self._media[lower - 1].tier
+        try:
+            place = Location(self._residents.locations[slot])
+            header = (
+                upper.load(place, verify=True) if self._residents.unverified[slot] else upper.header(place)
+            )
+            self._residents.prove(slot, header)
+            # Copy the body, so that the upper tier's blocks are free for the newcomer now.
+            body = memoryview(bytes(upper.pin(place)))
+        except TierError as error:
+            self.note_failure(upper, "demote", error)
+            self._ledger.give(size)
+            self._release(lower, target)
+            return False
+        _, location = self._residents.displace(slot)
+        self._release(lower - 1, location)
+        self._unplaced[slot] = object()
+        self._stats.record_eviction(upper.name, "demoted")
+        plan = self._plan(slot, lower, target, header, body)
+        task = asyncio.create_task(self._finish_demotion(plan))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _finish_demotion(self, plan: Write) -> None:
+        try:
+            await self._write(plan, lambda: True)
+        finally:
+            self._ledger.give(plan.record_bytes)
+
+    def promote(self, slot: int, view: memoryview) -> None:
+        """Move a page to the fastest tier if it beats the pages it displaces there."""
+        lower, old = self._residents.displace(slot)
+        record_bytes = self._residents.sizes[slot]
+        self._unplaced[slot] = object()
+        target = self._reserve(slot, 0)
+        if target is None:
+            self.place(slot, lower, old, record_bytes)
+            return
+        upper = self._media[0].tier
+        try:
+            upper.write(target, self._media[lower].tier.header(old), view)
+        except TierError as error:
+            self.note_failure(upper, "promote", error)
+            self._release(0, target)
+            self.place(slot, lower, old, record_bytes)
+            return
+        self.place(slot, 0, target, record_bytes)
+        self._release(lower, old)
+        self._stats.record_eviction(self._media[lower].tier.name, "promoted")
+        self._stats.record_admission(upper.name)
+
+    def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
+        """Count and log a tier's failure."""
+        self._stats.record_tier_error(tier.name, kind)
+        _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
+
+
+async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
+    """Run I/O as the medium requires."""
+    if run is None:
+        work()
+    else:
+        await run(work)

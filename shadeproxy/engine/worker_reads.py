@@ -1,0 +1,293 @@
+"""Hits in a worker process: reads the coordinator's table and segments, and writes nothing.
+
+Laws: bytes leave only after the stamp that led to them was found unchanged behind the copy (columns.py); any
+read but a plain, fresh hit returns None, and the coordinator is asked. Bodies are copied by system calls: a
+mapping would allocate blocks punched meanwhile, and crash where a medium fails.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.memo import Memo
+from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.engine.access_records import USE, Kind, Uses, pack_use
+from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
+from shadeproxy.engine.index.columns import NO_TIER, Share
+from shadeproxy.engine.read.hits import MOST_PAGES
+from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.files import segment_name
+from shadeproxy.tiers.location import number_of, unit_of, unpack
+from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
+
+_MOST_KNOWN = 65_536
+# Enough for header and meta of nearly every record.
+_PEEK_BYTES = 512
+
+
+class TierFiles(NamedTuple):
+    """A tier as a worker needs it. ``can_wait``: the coordinator reads what is not in the page cache."""
+
+    path: Path
+    store_id: int
+    source: Source
+    can_wait: bool
+
+
+class SharedPageHandle(PageHandle):
+    """Page handle of a worker. ``header``: its checked first bytes, at ``offset`` of ``descriptor``."""
+
+    __slots__ = ("descriptor", "header", "offset")
+
+    descriptor: int
+    header: bytes
+    offset: int
+
+
+class WorkerReads:
+    """Implements engine/base.py ``ReadsNow`` for clients that share the origin's credentials.
+
+    ``noted``: called by ``flush`` with the reads since the last one.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        tiers: Sequence[TierFiles],
+        *,
+        rules: Rules,
+        clock: Clock,
+        page_size: int,
+        noted: Callable[[Uses, list[Kind]], None],
+    ) -> None:
+        pages, rest, tier = share.columns
+        self._share = share
+        self._hashes, self._numbers = pages["object_hash"].data, pages["number"].data
+        self._locations, self._tiers_of = pages["location"].data, tier.data
+        self._stamps, self._validated = rest["stamp"].data, rest["validated_s"].data
+        self._unverified = rest["unverified"].data
+        self._tiers = tiers
+        self._rules = rules
+        self._now_s = clock.now_s
+        self._page_size = page_size
+        self._noted = noted
+        self._files: dict[tuple[int, int], int] = {}
+        self._known: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_KNOWN)
+        self._uses = bytearray()
+        self._kinds: dict[Kind, int] = {}
+
+    def forget(self) -> None:
+        """Drop all page handles, because the rules changed; callers must drop theirs."""
+        self._known = Memo(_MOST_KNOWN)
+
+    # ------------------------------------------------------------------ see ReadsNow
+
+    def cacheable(self, ref: ObjectRef) -> bool:
+        return self._rules.of(ref).cache
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        if request.force_check or request.upstream != SHARED:
+            return None
+        shown = self._find(request.ref, 0)
+        return None if shown is None else shown.meta
+
+    def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
+        shown = self._find(ref, 0)
+        return Source.RAM if shown is None or shown.meta.etag != meta.etag else shown.source
+
+    def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
+        numbers = pages_of(span, self._page_size)
+        if len(numbers) > MOST_PAGES:
+            return None
+        pieces: list[memoryview] = []
+        used: list[SharedPageHandle] = []
+        for number in numbers:
+            shown = self._find(request.ref, number)
+            if shown is None or shown.meta.etag != meta.etag:
+                return None
+            page = page_span(number, self._page_size, meta.size)
+            start = shown.start + max(span.start, page.start) - page.start
+            body = self._copy(shown, start, shown.start + min(span.stop, page.stop) - page.start)
+            if body is None:
+                return None
+            pieces.append(body)
+            used.append(shown)
+        source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
+        # Check the stamps of all pieces again: together they must be one version.
+        if any(self._stamps[one.slot] != one.stamp for one in used):
+            return None
+        for number, one in enumerate(used):
+            self._note(
+                one,
+                source,
+                request.job,
+                span.start,
+                0 if number else span.length,
+                reads=0 if number else 1,
+            )
+        return Hit(source, tuple(pieces))
+
+    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:  # noqa: ARG002 - as ReadsNow
+        number = first // self._page_size
+        shown = self._find(ref, number)
+        if shown is None or not number:
+            return shown
+        # The first page has the object's time of validation.
+        front = self._find(ref, 0)
+        if front is None or front.meta.etag != shown.meta.etag:
+            return None
+        shown.fresh_until_s = front.fresh_until_s
+        return shown
+
+    def take(
+        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> memoryview | None:
+        assert isinstance(ticket, SharedPageHandle)
+        if self._stamps[ticket.slot] != ticket.stamp or ticket.fresh_until_s <= now_s:
+            return None
+        start, stop = ticket.start, ticket.stop
+        if span is not None:
+            stop = start + span.stop - ticket.first
+            start += span.start - ticket.first
+        body = self._copy(ticket, start, stop)
+        if body is not None:
+            first = ticket.first if span is None else span.start
+            self._note(ticket, ticket.source, job, first, len(body), reads=1)
+        return body
+
+    def lend(
+        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    ) -> None:
+        """Return None: a worker neither marks blocks as lent nor pins a page until it is sent."""
+
+    def lend_across(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
+        """Return None, see ``lend``."""
+
+    def place(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
+        """Return None: the coordinator returns places, on the control listener."""
+
+    # ------------------------------------------------------------------ access log
+
+    def flush(self) -> None:
+        """Pass on the reads since the last call."""
+        if self._uses:
+            uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
+            kinds, self._kinds = list(self._kinds), {}
+            self._noted(uses, kinds)
+
+    def _note(
+        self,
+        shown: SharedPageHandle,
+        source: Source,
+        job: JobContext | None,
+        first: int,
+        size_bytes: int,
+        *,
+        reads: int,
+    ) -> None:
+        kind = self._kinds.setdefault(Kind(shown.ref.bucket, source, job), len(self._kinds))
+        self._uses += pack_use(shown.slot, shown.stamp, shown.object_hash, first, size_bytes, kind, reads)
+
+    # ------------------------------------------------------------------ pages
+
+    def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
+        """Return a handle that is valid now, and fresh by the object's rule."""
+        shown = self._known.get((ref, number))
+        if (
+            shown is not None
+            and self._stamps[shown.slot] == shown.stamp
+            and (number or shown.fresh_until_s > self._now_s())
+        ):
+            return shown
+        hashed = object_hash(ref)
+        for slot in self._share.candidates(hashed, number):
+            if self._hashes[slot] == hashed and self._numbers[slot] == number:
+                shown = self._prove(slot, ref, number)
+                if shown is not None:
+                    shown.object_hash = hashed
+                    self._known.put((ref, number), shown)
+                return shown
+        return None
+
+    def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
+        """Return a handle for a slot if it holds that page. The stamp is read first and last."""
+        stamp = self._stamps[slot]
+        index, location = self._tiers_of[slot], self._locations[slot]
+        validated_s, rule = self._validated[slot], self._rules.of(ref)
+        if index == NO_TIER or self._unverified[slot]:
+            return None
+        # Only the first page needs a fresh time of validation: others are bound to it by their ETag.
+        if not number and rule.age(validated_s, self._now_s()) is not Age.FRESH:
+            return None
+        address, units = unpack(Location(location))
+        tier, offset = self._tiers[index], unit_of(address) * UNIT_BYTES
+        descriptor = self._open(index, number_of(address))
+        raw = (
+            b""
+            if descriptor < 0
+            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, _PEEK_BYTES))
+        )
+        if not raw:
+            return None
+        try:
+            if (length := read_layout(raw).body_start) > len(raw):
+                raw = self._read(tier, descriptor, offset, length)
+            header, layout = unpack_header(raw, store_id=tier.store_id, address=address)
+        except TierError:
+            return None
+        if header.page.ref != ref or header.page.number != number or self._stamps[slot] != stamp:
+            return None
+        shown = SharedPageHandle.__new__(SharedPageHandle)
+        shown.ref, shown.meta = header.page.ref, header.meta
+        shown.fresh_until_s = rule.fresh_until_s(validated_s)
+        shown.first, shown.lender, shown.place = number * self._page_size, None, None
+        shown.slot, shown.stamp, shown.source, shown.can_wait = slot, stamp, tier.source, tier.can_wait
+        shown.descriptor, shown.offset, shown.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
+        shown.start, shown.stop = layout.body_start, layout.body_start + layout.body_bytes
+        return shown
+
+    def _copy(self, shown: SharedPageHandle, start: int, stop: int) -> memoryview | None:
+        """Return bytes of a record; None unless they were the page's from beginning to end."""
+        first = 0 if start == shown.start else start
+        raw = _pread(shown.descriptor, shown.offset + first, stop - first, nowait=shown.can_wait)
+        if (
+            len(raw) != stop - first
+            or self._stamps[shown.slot] != shown.stamp
+            or not (first or raw.startswith(shown.header))
+        ):
+            return None
+        return memoryview(raw).toreadonly()[start - first :]
+
+    def _read(self, tier: TierFiles, descriptor: int, offset: int, length: int) -> bytes | bytearray:
+        return _pread(descriptor, offset, length, nowait=tier.can_wait)
+
+    def _open(self, index: int, number: int) -> int:
+        """Return the descriptor of a segment, -1 if it cannot be opened. Files stay while the engine runs."""
+        descriptor = self._files.get((index, number), -1)
+        if descriptor < 0:
+            try:
+                path = self._tiers[index].path / segment_name(number)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return -1
+            self._files[index, number] = descriptor
+        return descriptor
+
+
+def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
+    """Return the bytes that can be read; with ``nowait`` only those in the page cache."""
+    try:
+        if not nowait:
+            return os.pread(descriptor, length, offset)
+        buffer = bytearray(length)
+        return buffer[: os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)]
+    except OSError:
+        return b""

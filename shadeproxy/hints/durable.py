@@ -1,0 +1,220 @@
+"""Encoding of datasets, jobs, scores and orders as bytes, for a store of bytes by kind and name.
+
+Laws: blobs are little-endian columns in msgpack, with a version; inconsistent blobs raise StateError and are
+never half used. Changing a field needs a new VERSION: older blobs are then refused, and clients register
+again. A new job field with a default needs none: older readers ignore it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import StateError
+from shadeproxy.core.types import OWN
+from shadeproxy.hints.datasets import Bits, Dataset, Entries, Groups, Hashes
+from shadeproxy.hints.jobs import Job, Progress
+from shadeproxy.hints.order.sequence import OrderIds
+from shadeproxy.hints.scoreboard import Scores
+
+VERSION = 1
+NAMESPACE_VERSION = 2
+"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, so that
+it does not take those objects for its own."""
+
+Stored = TypeVar("Stored")
+
+
+class _StoredDataset(msgspec.Struct):
+    version: int
+    name: str
+    digest: str
+    count: int
+    buckets: tuple[str, ...]
+    bucket_of: bytes
+    blob: bytes
+    ends: bytes
+    entry_of: bytes | None
+    offset: bytes | None
+    length: bytes | None
+    hashes: bytes
+    members: bytes
+    starts: bytes | None
+    namespace: str = OWN
+
+
+class _StoredJob(msgspec.Struct):
+    version: int
+    job: Job
+
+
+class _StoredScores(msgspec.Struct):
+    version: int
+    dataset: str | None
+    values: bytes
+    hashes: bytes | None
+    of_run: bytes | None = None
+
+
+class _StoredOrder(msgspec.Struct):
+    version: int
+    dataset: str
+    ids: bytes
+
+
+class _StoredPosition(msgspec.Struct):
+    version: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresOf:
+    """A score column and its owner: the digest of a dataset, or the hashes of scored objects.
+
+    ``of_run``: see ScoreColumn; None: it was stored without, and all of it counts.
+    """
+
+    digest: str | None
+    values: Scores
+    hashes: Hashes | None
+    of_run: Bits | None = None
+
+
+def dump_dataset(dataset: Dataset) -> bytes:
+    entries, groups = dataset.entries, dataset.groups
+    return msgspec.msgpack.encode(
+        _StoredDataset(
+            version=_version_in(entries.namespace),
+            name=dataset.name,
+            digest=dataset.digest,
+            count=dataset.count,
+            buckets=entries.buckets,
+            bucket_of=_pack(entries.bucket_of, "<u2"),
+            blob=entries.blob,
+            ends=_pack(entries.ends, "<u8"),
+            entry_of=_pack_some(dataset.entry_of, "<u4"),
+            offset=_pack_some(dataset.offset, "<i8"),
+            length=_pack_some(dataset.length, "<i8"),
+            hashes=_pack(groups.hashes, "<u8"),
+            members=_pack(groups.members, "<u4"),
+            starts=_pack_some(groups.starts, "<i8"),
+            namespace=entries.namespace,
+        )
+    )
+
+
+def load_dataset(blob: bytes, page_size: int) -> Dataset:
+    """Decode a dataset, and index its samples by pages of ``page_size`` bytes. Raises StateError."""
+    stored = _decode(blob, _StoredDataset, NAMESPACE_VERSION)
+    if stored.version != _version_in(stored.namespace):
+        raise StateError("stored state is damaged: its version is of another namespace")
+    count = stored.count
+    entries = len(stored.bucket_of) // 2
+    count_of_groups = len(stored.hashes) // 8
+    groups = Groups(
+        _unpack(stored.hashes, "<u8", count_of_groups),
+        _unpack(stored.members, "<u4", count),
+        _unpack_some(stored.starts, "<i8", count_of_groups + 1),
+    )
+    offset = _unpack_some(stored.offset, "<i8", count)
+    length = _unpack_some(stored.length, "<i8", count)
+    try:
+        pages = groups.index(offset, length, page_size)
+    except IndexError as error:
+        raise StateError(f"stored state is damaged: {error}") from None
+    return Dataset(
+        name=stored.name,
+        digest=stored.digest,
+        count=count,
+        entries=Entries(
+            stored.buckets,
+            _unpack(stored.bucket_of, "<u2", entries),
+            stored.blob,
+            _unpack(stored.ends, "<u8", entries + 1),
+            stored.namespace,
+        ),
+        entry_of=_unpack_some(stored.entry_of, "<u4", count),
+        offset=offset,
+        length=length,
+        groups=groups,
+        pages=pages,
+    )
+
+
+def _version_in(namespace: str) -> int:
+    return NAMESPACE_VERSION if namespace else VERSION
+
+
+def dump_job(job: Job) -> bytes:
+    return msgspec.msgpack.encode(_StoredJob(VERSION, job))
+
+
+def load_job(blob: bytes) -> Job:
+    """Decode a job. Raises StateError."""
+    return _decode(blob, _StoredJob).job
+
+
+def dump_scores(scores: ScoresOf) -> bytes:
+    values, hashes = _pack(scores.values, "<f4"), _pack_some(scores.hashes, "<u8")
+    of_run = _pack_some(scores.of_run, "?")
+    return msgspec.msgpack.encode(_StoredScores(VERSION, scores.digest, values, hashes, of_run))
+
+
+def load_scores(blob: bytes) -> ScoresOf:
+    """Decode scores. Raises StateError."""
+    stored = _decode(blob, _StoredScores)
+    count = len(stored.values) // 4
+    values = _unpack(stored.values, "<f4", count)
+    hashes, of_run = _unpack_some(stored.hashes, "<u8", count), _unpack_some(stored.of_run, "?", count)
+    return ScoresOf(stored.dataset, values, hashes, of_run)
+
+
+def dump_order(digest: str, ids: OrderIds) -> bytes:
+    """Encode one rank's order of one epoch, for the dataset with that digest."""
+    return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
+
+
+def load_order(blob: bytes) -> tuple[str, OrderIds]:
+    """Return the dataset's digest and the ids. Raises StateError."""
+    stored = _decode(blob, _StoredOrder)
+    return stored.dataset, _unpack(stored.ids, "<u4", len(stored.ids) // 4)
+
+
+def dump_position(progress: Progress) -> bytes:
+    return msgspec.msgpack.encode(_StoredPosition(VERSION, progress))
+
+
+def load_position(blob: bytes) -> Progress:
+    """Decode a job's position. Raises StateError."""
+    return _decode(blob, _StoredPosition).progress
+
+
+def _decode(blob: bytes, kind: type[Stored], newest: int = VERSION) -> Stored:
+    try:
+        stored = msgspec.msgpack.decode(blob, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StateError(f"stored state is damaged: {error}") from None
+    version = getattr(stored, "version", None)
+    if not isinstance(version, int) or not VERSION <= version <= newest:
+        raise StateError(f"stored state has version {version}, this proxy reads {newest}")
+    return stored
+
+
+def _pack(column: NDArray[Any], dtype: str) -> bytes:
+    return column.astype(dtype, copy=False).tobytes()
+
+
+def _pack_some(column: NDArray[Any] | None, dtype: str) -> bytes | None:
+    return None if column is None else _pack(column, dtype)
+
+
+def _unpack(data: bytes, dtype: str, count: int) -> NDArray[Any]:
+    if len(data) != count * np.dtype(dtype).itemsize:
+        raise StateError(f"stored state is damaged: {len(data)} bytes for {count} items of {dtype}")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _unpack_some(data: bytes | None, dtype: str, count: int) -> NDArray[Any] | None:
+    return None if data is None else _unpack(data, dtype, count)

@@ -1,0 +1,67 @@
+"""Samples of a job without a dataset: objects get ids in the order in which they are scored.
+
+Bounded: a job that scores more than ``max_objects`` objects must register a dataset, whose columns cost a
+fifth of this. Event loop only.
+"""
+
+from array import array
+
+import numpy as np
+
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.types import OWN
+from shadeproxy.hints.datasets import Dataset, Hashes, Ids
+
+MAX_OBJECTS = 262_144
+
+
+class GrowingSet:
+    """A mapping from object hash to id, in order of arrival. It keeps only hashes, no keys."""
+
+    def __init__(self, name: str, *, max_objects: int = MAX_OBJECTS) -> None:
+        self.name = name
+        self._max_objects = max_objects
+        self._ids: dict[int, int] = {}
+        self._hashes = array("Q")
+
+    @property
+    def count(self) -> int:
+        return len(self._hashes)
+
+    @property
+    def hashes(self) -> Hashes:
+        """A copy of the hashes in id order: u64[n]."""
+        return np.array(self._hashes, dtype=np.uint64)
+
+    def add(self, hashes: list[int]) -> Ids:
+        """Return the ids of ``hashes``, adding unknown ones. Raises InvalidRequest, adding none, if full."""
+        unknown = {hashed: None for hashed in hashes if hashed not in self._ids}
+        if self.count + len(unknown) > self._max_objects:
+            raise InvalidRequest(
+                f"a job without a dataset may score at most {self._max_objects} objects",
+                hint="register the objects as a dataset (PUT /v1/datasets/NAME) and name it in PUT /v1/jobs",
+            )
+        for hashed in unknown:
+            self._ids[hashed] = self.count
+            self._hashes.append(hashed)
+        return np.array([self._ids[hashed] for hashed in hashes], dtype=np.int64)
+
+    def find(self, hashes: Hashes) -> Ids:
+        """Return the id of each hash, -1 where unknown: i64[k]."""
+        get = self._ids.get
+        return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
+
+
+Space = Dataset | GrowingSet
+
+
+def title_of(space: Space) -> str:
+    """Return a name of the samples for an error text."""
+    if isinstance(space, GrowingSet):
+        return f"the scored objects of {space.name.removeprefix('job:')!r}"
+    return f"dataset {space.name!r}"
+
+
+def namespace_of(space: Space) -> str:
+    """Return the namespace of a job's samples: that of its dataset, or the proxy's own."""
+    return space.entries.namespace if isinstance(space, Dataset) else OWN

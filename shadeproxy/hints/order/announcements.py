@@ -1,0 +1,132 @@
+"""Announcements as jobs sent them: ids by job, epoch and rank, checked and bounded.
+
+Laws: a refused announcement changes nothing; accepted arrays never change, so any thread may read them; the
+total number of ids is bounded, because each takes up to 16 bytes here and in the order tracker.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.hints.order.sequence import OrderIds
+
+MAX_JOB_IDS = 1 << 24
+"""Maximum announced ids of one job, over all ranks and epochs: thirteen epochs of ImageNet."""
+
+MAX_IDS = 1 << 25
+MAX_EPOCHS = 1024
+"""Maximum announced epochs of one job."""
+
+ByEpoch = dict[int, dict[int, OrderIds]]
+
+
+class Announcement(NamedTuple):
+    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: of their dataset."""
+
+    job: str
+    epoch: int
+    rank: int
+    offset: int
+    ids: OrderIds
+    digest: str
+
+
+class Announcements:
+    """Announced ids by job, epoch and rank."""
+
+    def __init__(self, *, max_ids: int = MAX_IDS, max_job_ids: int = MAX_JOB_IDS) -> None:
+        self._max_ids = max_ids
+        self._max_job_ids = max_job_ids
+        self._jobs: dict[str, ByEpoch] = {}
+        self.total = 0
+        """Number of ids held, over all jobs."""
+
+    def __contains__(self, job: str) -> bool:
+        return job in self._jobs
+
+    def of(self, job: str) -> ByEpoch:
+        """Return a copy of the job's announcements; the arrays are shared."""
+        return {epoch: dict(ranks) for epoch, ranks in self._jobs.get(job, {}).items()}
+
+    def ids(self, job: str, epoch: int, rank: int) -> OrderIds | None:
+        return self._jobs.get(job, {}).get(epoch, {}).get(rank)
+
+    def put(self, new: Announcement) -> None:
+        """Store ids; they replace all announced ids from their offset on. Raises InvalidRequest (the
+        offset leaves a gap), Conflict (too many ids or epochs).
+        """
+        epochs = self._jobs.get(new.job, {})
+        known = epochs.get(new.epoch, {}).get(new.rank)
+        before = 0 if known is None else len(known)
+        if new.offset > before:
+            raise InvalidRequest(
+                f"offset {new.offset}, but of epoch {new.epoch} and rank {new.rank} {before} ids are known",
+                hint=f"send pieces in order: the next one begins at offset={before}",
+            )
+        more = new.offset + len(new.ids) - before
+        held = sum(len(ids) for ranks in epochs.values() for ids in ranks.values())
+        self._bound(held + more, self._max_job_ids, f"job {new.job!r} has")
+        self._bound(self.total + more, self._max_ids, "all jobs together have")
+        if new.epoch not in epochs and len(epochs) >= MAX_EPOCHS:
+            raise Conflict(
+                f"job {new.job!r} has announced {MAX_EPOCHS} epochs already",
+                hint="announce the next few epochs only",
+            )
+        ids = new.ids
+        if new.offset:
+            assert known is not None, "an offset without a gap has ids before it"
+            ids = np.concatenate([known[: new.offset], new.ids])
+        self._jobs.setdefault(new.job, epochs).setdefault(new.epoch, {})[new.rank] = ids
+        self.total += more
+
+    def drop(self, job: str, epoch: int | None = None, rank: int | None = None) -> list[tuple[int, int]]:
+        """Forget the job's announcements (of one epoch or rank). Return the (epoch, rank) of each."""
+        epochs = self._jobs.get(job, {})
+        gone = [
+            (number, of)
+            for number, ranks in epochs.items()
+            for of in ranks
+            if epoch in {None, number} and rank in {None, of}
+        ]
+        for number, of in gone:
+            self.total -= len(epochs[number].pop(of))
+            if not epochs[number]:
+                del epochs[number]
+        if not epochs:
+            self._jobs.pop(job, None)
+        return gone
+
+    @staticmethod
+    def _bound(count: int, most: int, whose: str) -> None:
+        if count > most:
+            raise Conflict(
+                f"{whose} {count} announced ids with these; at most {most} are kept",
+                hint="announce fewer epochs ahead, or withdraw: DELETE /v1/jobs/NAME/epochs/EPOCH/order",
+            )
+
+
+def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: str) -> OrderIds:
+    """Return a read-only copy of ``ids`` as u32[k]. Raises InvalidRequest naming the first bad id."""
+    try:
+        column = np.array(ids, dtype=np.int64 if isinstance(ids, list) else None)
+    except OverflowError:
+        column = np.array([min(max(item, -1), 1 << 32) for item in ids], dtype=np.int64)
+    if len(column) and (int(column.min()) < 0 or int(column.max()) >= count):
+        first = int(np.flatnonzero((column < 0) | (column >= count))[0])
+        raise InvalidRequest(
+            f"ids[{first}] is {ids[first]}, but {dataset} has {count} samples",
+            hint=f"ids are 0 to {count - 1}: announce ids of the job's dataset",
+        )
+    column = column.astype(np.uint32)
+    column.flags.writeable = False
+    return column
+
+
+def unknown_order(job: str, epoch: int) -> UnknownName:
+    """Return the error for withdrawing an epoch that the job has not announced."""
+    return UnknownName(
+        f"job {job!r} has announced no order of epoch {epoch}",
+        hint=f"announced epochs are in GET /v1/jobs/{job}",
+    )

@@ -1,0 +1,94 @@
+"""Liveness of a job: its announced order lapses when it is silent for long, compared with its own pace.
+
+Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
+for tens of seconds (a checkpoint), at most for minutes. Cheap signs of life count a bounded number of times:
+an announcement once between two reads, progress only where it is further than ever before.
+"""
+
+import math
+from typing import NamedTuple
+
+from shadeproxy.hints.jobs import Progress
+
+_SHORTEST_S = 20.0
+_LONGEST_S = 300.0
+_GAPS = 4
+_GONE_S = 20.0
+_START_S = 300.0  # time until the first read: indexing a dataset, compiling a model
+_SHORT_GAP_S = 1.0  # far below gaps that matter, so that a busy job costs almost nothing
+_HALF_LIFE_S = 60.0  # half-life of a gap: soon after a pause the limit is as short as before
+
+
+class Silence(NamedTuple):
+    """Seconds since a job's last sign of life, and the limit at which its announced uses lapse."""
+
+    silent_s: float
+    limit_s: float
+
+    @property
+    def has_lapsed(self) -> bool:
+        return self.silent_s >= self.limit_s
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the job was silent for longer than a slow checkpoint explains."""
+        return self.silent_s >= self.limit_s + _GONE_S
+
+
+class Liveness:
+    """Signs of life of one job. ``restored``: it announced before a restart, and has given no sign since."""
+
+    def __init__(self, now_s: float, *, restored: bool = False) -> None:
+        self.last_s = now_s
+        self._waits = restored
+        self._began = restored  # no start-up grace: the job may have died with the restart
+        self._announced = not restored
+        self._gap_s = 0.0
+        self._gap_at_s = now_s
+        self._furthest: dict[int, Progress] = {}
+
+    def hear(self, now_s: float) -> None:
+        """Note a read of the job."""
+        gap_s = now_s - self.last_s
+        if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
+            gap_s = min(gap_s, _LONGEST_S / _GAPS)
+            if gap_s >= self._usual_s(now_s):
+                self._gap_s, self._gap_at_s = gap_s, now_s
+        self._speak(now_s)
+        self._began = True
+        self._announced = False
+
+    def announce(self, now_s: float, *, begins: bool) -> None:
+        """Note an announcement of the job. ``begins``: it begins again, and gets the limit of a start."""
+        if self._announced:
+            return
+        self._announced = True
+        if begins:
+            self._began = False
+            self._furthest.clear()
+        self._speak(now_s)
+
+    def advance(self, rank: int, progress: Progress, now_s: float) -> None:
+        """Note a rank's reported position; only one further than before is a sign of life."""
+        before = self._furthest.get(rank)
+        if before is None or progress > before:
+            self._furthest[rank] = progress
+            self.hear(now_s)
+
+    def silence(self, now_s: float) -> Silence:
+        """Return the seconds of the job's silence, and the seconds it is allowed."""
+        silent_s = max(now_s - self.last_s, 0.0)
+        if self._waits:
+            return Silence(silent_s, 0.0)
+        if not self._began:
+            return Silence(silent_s, _START_S)
+        return Silence(silent_s, min(max(_GAPS * self._usual_s(self.last_s), _SHORTEST_S), _LONGEST_S))
+
+    def _speak(self, now_s: float) -> None:
+        self.last_s = max(now_s, self.last_s)
+        self._waits = False
+
+    def _usual_s(self, now_s: float) -> float:
+        """Return the longest recent gap between two reads."""
+        elapsed_s = max(now_s - self._gap_at_s, 0.0)
+        return self._gap_s * math.exp2(-elapsed_s / _HALF_LIFE_S)

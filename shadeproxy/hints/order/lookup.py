@@ -1,0 +1,155 @@
+"""Lookup for one dataset: from reads to samples, and from pages to their next use.
+
+Law: it never changes. A read is identified by its object and first byte; in a dataset of whole objects the
+first byte does not matter. The first of several samples with the same bytes stands for all.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.hints.datasets import WHOLE, Dataset, Groups, Hashes, Ids
+from shadeproxy.hints.order.sequence import OrderIds, Places
+
+_STEP = 0x9E3779B97F4A7C15
+_MIX = 0xBF58476D1CE4E5B9
+_ALL = (1 << 64) - 1
+
+
+class Lookup:
+    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make one."""
+
+    def __init__(self, dataset: Dataset, page_size: int) -> None:
+        self.dataset = dataset
+        self.canonical: OrderIds | None = None
+        """First sample with the same bytes, by sample: u32[n]; None: no two are the same."""
+        self._objects: Groups | None = dataset.groups
+        self._pieces: Groups | None = None
+        self._pages: Groups | None = None
+        if dataset.offset is not None and dataset.length is not None:
+            self._find_pieces(dataset, dataset.offset, dataset.length, page_size)
+        elif dataset.groups.starts is not None:
+            self.canonical = _firsts(dataset.groups, dataset.count)
+
+    # ------------------------------------------------------------------ reads
+
+    def find(self, object_hashes: Hashes, offsets: Ids) -> Ids:
+        """Return the sample of each read, -1 where there is none: i64[k]."""
+        groups = self._pieces or self.dataset.groups
+        found = groups.find(object_hashes if self._pieces is None else mix(object_hashes, offsets))
+        return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
+
+    def find_one(self, object_hash: int, offset: int) -> int:
+        """Return the sample of one read as ``find`` does, at a tenth of the cost."""
+        if self._pieces is None:
+            return self.dataset.groups.find_one(object_hash)
+        return self._pieces.find_one(_mix_one(object_hash, offset))
+
+    # ------------------------------------------------------------------ pages
+
+    @property
+    def pages(self) -> int:
+        """Number of pages in ``page_next``: those of samples that are parts of objects."""
+        return 0 if self._pages is None else len(self._pages.hashes)
+
+    def page_next(self, next_at: Places) -> Places:
+        """Return the next place of each of ``pages``: i32[pages]."""
+        groups = self._pages
+        if groups is None:
+            return np.empty(0, dtype=np.int32)
+        at = next_at[self._sample_of[groups.members]]
+        first: Places = at if groups.starts is None else np.minimum.reduceat(at, groups.starts[:-1])
+        return first
+
+    def pages_of(self, ids: NDArray[np.integer]) -> Ids:
+        """Return the pages that samples ``ids`` lie in, with repeats."""
+        if self._pages is None:
+            return np.empty(0, dtype=np.int64)
+        firsts, counts = self._first_pair[ids], self._first_pair[ids + 1] - self._first_pair[ids]
+        pairs = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        found: Ids = self._page_of_pair[pairs].astype(np.int64)
+        return found
+
+    def renew(self, page_next: Places, pages: Ids, next_at: Places) -> None:
+        """Update the entries ``pages`` (unique) of ``page_next``."""
+        groups = self._pages
+        assert groups is not None, "a dataset with parts of objects"
+        if groups.starts is None:
+            page_next[pages] = next_at[self._sample_of[groups.members[pages]]]
+            return
+        counts = groups.starts[pages + 1] - groups.starts[pages]
+        ends = np.cumsum(counts)
+        spread = np.repeat(groups.starts[pages] - ends + counts, counts) + np.arange(int(ends[-1]))
+        at = next_at[self._sample_of[groups.members[spread]]]
+        page_next[pages] = np.minimum.reduceat(at, ends - counts)
+
+    def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
+        """Return the index of each page among ``pages``, -1 where there is none: i64[k]."""
+        assert self._pages is not None, "a dataset with parts of objects"
+        return self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
+
+    def find_objects(self, object_hashes: Hashes) -> Ids | None:
+        """Return the sample of each whole object, -1: none; None: no sample is a whole object."""
+        groups = self._objects
+        if groups is None:
+            return None
+        found = groups.find(object_hashes)
+        firsts = groups.first(np.maximum(found, 0))
+        if self._whole is not None:
+            firsts = self._whole[firsts]
+            firsts = firsts if self.canonical is None else self.canonical[firsts].astype(np.int64)
+        return np.where(found < 0, -1, firsts)
+
+    # ------------------------------------------------------------------ inside
+
+    _whole: Ids | None = None
+
+    def _find_pieces(self, dataset: Dataset, offset: Ids, length: Ids, page_size: int) -> None:
+        groups, count = dataset.groups, dataset.count
+        hashes = np.empty(count, dtype=np.uint64)
+        sizes = 1 if groups.starts is None else np.diff(groups.starts)
+        hashes[groups.members] = np.repeat(groups.hashes, sizes)
+        whole = np.flatnonzero(length == WHOLE)
+        self._pieces = Groups.of(mix(hashes, offset))
+        if self._pieces.starts is not None:
+            self.canonical = _firsts(self._pieces, count)
+        self._objects = Groups.of(hashes[whole]) if len(whole) else None
+        self._whole = whole if len(whole) else None
+        first = offset // page_size
+        # An empty sample is in the page it begins in, too: its read is a read of no bytes.
+        counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
+        # Pairs of a sample and a page, those of the same first sample side by side.
+        samples = np.arange(count, dtype=np.uint32)
+        order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")
+        firsts = samples if self.canonical is None else self.canonical[order]
+        counts, first = counts[order], first[order]
+        self._first_pair = np.append(0, np.cumsum(np.bincount(firsts, weights=counts, minlength=count)))
+        self._first_pair = self._first_pair.astype(np.int64)
+        self._sample_of = np.repeat(firsts, counts)
+        numbers = np.arange(len(self._sample_of)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        if len(numbers):
+            self._pages = Groups.of(mix(np.repeat(hashes[order], counts), numbers))
+            self._page_of_pair = np.empty(len(numbers), dtype=np.uint32)
+            pages = np.arange(len(self._pages.hashes), dtype=np.uint32)
+            sizes = 1 if self._pages.starts is None else np.diff(self._pages.starts)
+            self._page_of_pair[self._pages.members] = np.repeat(pages, sizes)
+
+
+def mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
+    """Return one hash of an object and a number within it, uniform as the objects' own: u64[k]."""
+    mixed = object_hashes + numbers.astype(np.uint64) * np.uint64(_STEP)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX)
+    return np.asarray(mixed ^ (mixed >> np.uint64(27)))
+
+
+def _mix_one(object_hash: int, number: int) -> int:
+    mixed = (object_hash + number * _STEP) & _ALL
+    mixed = ((mixed ^ (mixed >> 30)) * _MIX) & _ALL
+    return mixed ^ (mixed >> 27)
+
+
+def _firsts(groups: Groups, count: int) -> OrderIds:
+    """Return the first sample of each sample's group: u32[count]."""
+    assert groups.starts is not None, "groups of more than one"
+    firsts = np.empty(count, dtype=np.uint32)
+    firsts[groups.members] = np.repeat(groups.members[groups.starts[:-1]], np.diff(groups.starts))
+    return firsts

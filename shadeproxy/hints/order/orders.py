@@ -1,0 +1,382 @@
+"""Announced orders of all jobs, and the reads that confirm or contradict them.
+
+Implements upcoming.py for eviction and prefetching. Laws: no clock: the time is that of the latest call that
+brought one; an order of one job never changes the order of another; after a changed announcement the caller
+builds the new order (``begin``, any thread, ``finish``), and until then the old one counts.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import Conflict
+from shadeproxy.core.types import JobContext
+from shadeproxy.hints.datasets import Dataset, Hashes, Ids, Sample
+from shadeproxy.hints.jobs import Job, Jobs, Progress
+from shadeproxy.hints.order.abandoned import Abandoned, abandoned_by
+from shadeproxy.hints.order.announcements import Announcement, Announcements, unknown_order
+from shadeproxy.hints.order.build import Build, Built
+from shadeproxy.hints.order.liveness import Silence
+from shadeproxy.hints.order.sequence import position_of
+from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.hints.upcoming import Outlook
+from shadeproxy.policy.base import Column
+
+Dirty = Callable[[str, str], None]
+
+
+class OrderState(NamedTuple):
+    """The state of a job's order, for display. ``epochs``: ids announced for each epoch that is not over;
+    ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order does not count now.
+    """
+
+    epochs: dict[int, int]
+    epoch: int | None
+    position: int | None
+    left: int
+    believed: bool
+    rate_per_s: float
+    found: int
+    surprises: int
+    missed: int
+    silence: Silence
+    lapsed: bool
+
+
+class Prepared(NamedTuple):
+    """An order to be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
+
+    job: Job
+    book: OrderTracker | None
+    build: Build
+
+
+class Orders:
+    """Orders of all jobs. ``dataset``: by name. ``dirty``: called with (kind, name) of changed state."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        dataset: Callable[[str], Dataset],
+        *,
+        page_size: int,
+        dirty: Dirty,
+        announcements: Announcements | None = None,
+    ) -> None:
+        self._jobs = jobs
+        self._dataset = dataset
+        self._page_size = page_size
+        self._dirty = dirty
+        self.announced = announcements or Announcements()
+        self._books: dict[str, OrderTracker] = {}
+        self._resumed: dict[str, Progress] = {}
+        self._unsettled: dict[str, int | None] = {}
+        self._restored: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self.on_lost: Callable[[str], None] = lambda _job: None
+        """Called with the name of a job whose reads no longer match its order."""
+        self.now_s = -math.inf
+        self.abandoned: Sequence[Abandoned] = ()
+        self._lapsed: set[str] = set()
+
+    # ------------------------------------------------------------------ announcements
+
+    def put(self, new: Announcement, now_s: float) -> None:
+        """Store checked ids. Raises InvalidRequest, Conflict (also when the job was registered again with
+        another dataset since the check). They count once the order is built.
+
+        A job that announces an earlier epoch than its present one begins there again. So does a job that was
+        restarted within an epoch.
+        """
+        self._hear(now_s)
+        job = self._jobs.get(new.job)
+        if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
+            raise Conflict(f"job {job.name!r} was registered anew meanwhile", hint="send the order again")
+        self.announced.put(new)
+        self._dirty("orders", order_name(new.job, new.epoch, new.rank))
+        book = self._books.get(job.name)
+        again = book is not None and book.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        if book is not None:
+            book.liveness.announce(now_s, begins=again)
+        self._restored.discard(job.name)
+        self._unsettle(job.name, new.epoch if again else None)
+
+    def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
+        """Forget the announcements of an epoch. Raises UnknownName."""
+        self._hear(now_s)
+        gone = self.announced.drop(self._jobs.get(job).name, epoch, rank)
+        if not gone:
+            raise unknown_order(job, epoch)
+        self._gone(job, gone)
+        self._unsettle(job, None)
+
+    def end(self, job: str, rank: int) -> None:
+        """Forget the announcements of an ended rank: it will not read them."""
+        gone = self.announced.drop(job, rank=rank)
+        if gone:
+            self._gone(job, gone)
+            self._unsettle(job, None)
+        self._look_for_silence()
+        self._changed()
+
+    def forget(self, job: str) -> None:
+        """Forget all about a deleted job."""
+        self._gone(job, self.announced.drop(job))
+        self._restored.discard(job)
+        self._unsettled.pop(job, None)
+        self._resumed.pop(job, None)
+        if self._books.pop(job, None) is not None:
+            self._dirty("positions", job)
+            self._look_for_silence()
+            self._changed()
+
+    def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
+        """Move a registered job's order at least to the position that a rank reports."""
+        self._hear(now_s)
+        book = self._books.get(job)
+        if book is not None:
+            book.liveness.advance(rank, progress, now_s)
+        epoch = None if book is None else book.sequence.find(progress.epoch)
+        if book is not None and epoch is not None:
+            book.begin_epoch(epoch)
+            book.skip_to(epoch.place(progress.position))
+            book.settle(now_s)
+            self._read_on(book)
+
+    # ------------------------------------------------------------------ settling
+
+    def begin(self, job: str) -> Prepared | None:
+        """Return the order to be built for a job, or None. At most one build at a time for each job."""
+        if job not in self._unsettled:
+            return None
+        back_to = self._unsettled.pop(job)
+        registered = self._jobs.get(job)
+        assert registered.dataset is not None, "checked before ids are taken in"
+        dataset, book = self._dataset(registered.dataset), self._books.get(job)
+        lookups = (other.lookup for other in self._books.values() if other.lookup.dataset is dataset)
+        strays, near = (None, 0) if book is None else book.strays()
+        build = Build(
+            self.announced.of(job),
+            dataset,
+            self._page_size,
+            lookup=next(lookups, None),
+            before=None if book is None else book.begin(),
+            cursor=0 if book is None else book.cursor,
+            back_to=back_to,
+            resumed=self._resumed.pop(job, None),
+            strays=strays,
+            near=near,
+            stops_at=None if book is None else book.tail.stops_at,
+        )
+        return Prepared(registered, book, build)
+
+    def finish(self, prepared: Prepared, built: Built) -> None:
+        """Put a built order to use, if its job is still there."""
+        job, book = prepared.job, prepared.book
+        if job.name not in self._jobs or self._jobs.get(job.name) is not job:
+            return
+        if book is None:
+            restored = job.name in self._restored
+            self._books[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
+        else:
+            book.finish(built)
+        self._changed()
+
+    def give_up(self, prepared: Prepared) -> None:
+        """Keep the order before, because the new one could not be built."""
+        if prepared.book is not None:
+            prepared.book.give_up()
+
+    def settle(self) -> None:
+        """Build all orders at once, in this thread: for starts and tests."""
+        for job in list(self._unsettled):
+            if (prepared := self.begin(job)) is not None:
+                self.finish(prepared, prepared.build.run())
+
+    # ------------------------------------------------------------------ reads
+
+    @property
+    def active(self) -> bool:
+        """True if reads must be noted."""
+        return bool(self._books)
+
+    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
+        """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked."""
+        self._hear(now_s)
+        for book, certain in self._readers(job, now_s):
+            sample = book.lookup.find_one(object_hash, offset)
+            if sample >= 0:
+                epoch = None if job is None else job.epoch
+                if book.read_one(sample, epoch, now_s, certain=certain):
+                    self._read_on(book)
+
+    def note_reads(
+        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
+    ) -> None:
+        """Note many demand reads, oldest first; all three of shape (k,)."""
+        self._hear(now_s)
+        codes: dict[JobContext | None, int] = {}
+        of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
+        for job, code in codes.items():
+            mine = slice(None) if len(codes) == 1 else of == code
+            for book, certain in self._readers(job, now_s):
+                samples = book.lookup.find(object_hashes[mine], offsets[mine])
+                samples = samples[samples >= 0]
+                if len(samples):
+                    book.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
+                    self._read_on(book)
+
+    def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[OrderTracker, bool]]:
+        """Yield each order whose job may have made the read, and whether the read is surely that job's."""
+        if job is not None:
+            book = self._books.get(job.job)
+            if book is not None:
+                book.liveness.hear(now_s)
+                yield book, True
+            return
+        for book in self._books.values():
+            yield book, self._jobs_on(book.job.dataset) == 1
+
+    def _jobs_on(self, dataset: str | None) -> int:
+        return sum(job.in_use and job.dataset == dataset for job in self._jobs)
+
+    def _read_on(self, book: OrderTracker) -> None:
+        name = book.job.name
+        self._dirty("positions", name)
+        over = [epoch for epoch in book.sequence.epochs if epoch.stop <= book.floor]
+        for epoch in over:
+            # Drop announcements of epochs that are over: the sequence holds them until the next build.
+            self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
+        if (book.is_lost or book.is_to_be_cut) and name not in self._unsettled:
+            self._unsettle(name, None)
+            self.on_lost(name)
+        self._changed()
+
+    # ------------------------------------------------------------------ see upcoming.NextUses
+
+    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
+        soonest = np.full(len(object_hashes), np.inf)
+        for book in self._books.values():
+            if book.left and book.truth.proven and not book.has_lapsed(self.now_s):
+                np.minimum(soonest, book.next_use_s(object_hashes, numbers), out=soonest)
+        return soonest
+
+    # ------------------------------------------------------------------ see upcoming.Upcoming
+
+    def outlooks(self) -> list[Outlook]:
+        return [
+            Outlook(name, book.pace.rate_per_s, book.left)
+            for name, book in self._books.items()
+            if book.left and book.truth.believed and not book.has_lapsed(self.now_s)
+        ]  # fmt: skip
+
+    def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
+        book = self._books.get(job)
+        return np.empty(0, dtype=np.uint32) if book is None else book.coming(count, skip)
+
+    def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
+        book = self._books.get(job)
+        return [] if book is None else book.lookup.dataset.pick(ids)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    # ------------------------------------------------------------------ display
+
+    def state(self, job: str) -> OrderState | None:
+        """Return the state of a job's order; None if it announced nothing."""
+        book = self._books.get(job)
+        if book is None:
+            return None
+        epochs = {epoch.number: epoch.stop - epoch.start for epoch in book.sequence.epochs
+                  if epoch.stop > book.floor}  # fmt: skip
+        at, truth = book.sequence.epoch_at(book.cursor), book.truth
+        return OrderState(
+            epochs=epochs,
+            epoch=None if at is None else at.number,
+            position=None if at is None else position_of(at, book.cursor),
+            left=book.left,
+            believed=truth.believed,
+            rate_per_s=book.pace.rate_per_s,
+            found=truth.found,
+            surprises=truth.surprises,
+            missed=truth.missed,
+            silence=book.liveness.silence(self.now_s),
+            lapsed=book.has_lapsed(self.now_s),
+        )
+
+    def silences(self) -> list[tuple[Job, Silence, Dataset]]:
+        """Return the silence of every job that has announced samples still to be read."""
+        return [
+            (book.job, book.liveness.silence(self.now_s), book.lookup.dataset)
+            for book in self._books.values()
+            if book.left
+        ]
+
+    def states(self) -> dict[str, OrderState]:
+        """Return the state of every job that announced something."""
+        return {name: state for name in self._books if (state := self.state(name)) is not None}
+
+    # ------------------------------------------------------------------ durable state
+
+    def position(self, job: str) -> Progress | None:
+        """Return the place of a job in its order."""
+        state = self.state(job)
+        if state is None or state.epoch is None or state.position is None:
+            return None
+        return Progress(state.epoch, state.position)
+
+    def restore(self, announcement: Announcement) -> None:
+        """Restore a stored announcement; call ``settle`` after the last one. Raises as ``put``."""
+        self.announced.put(announcement)
+        self._unsettled[announcement.job] = None
+        self._restored.add(announcement.job)
+
+    def resume(self, job: str, progress: Progress) -> None:
+        """Restore the place of a job, for the next build."""
+        self._resumed[job] = progress
+
+    # ------------------------------------------------------------------ inside
+
+    def tick(self, now_s: float) -> None:
+        """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
+        self._hear(now_s)
+        for book in self._books.values():
+            book.job.seen_s = max(book.job.seen_s, book.liveness.last_s)
+        self._look_for_silence()
+
+    def _look_for_silence(self) -> None:
+        self.abandoned = abandoned_by(self._books.values(), self._jobs, self.now_s)
+        lapsed = {name for name, book in self._books.items() if book.has_lapsed(self.now_s)}
+        if lapsed != self._lapsed:
+            self._lapsed = lapsed
+            self._changed()
+
+    def _hear(self, now_s: float) -> None:
+        self.now_s = max(now_s, self.now_s)
+
+    def _unsettle(self, job: str, back_to: int | None) -> None:
+        known = self._unsettled.get(job)
+        self._unsettled[job] = min((at for at in (known, back_to) if at is not None), default=None)
+
+    def _gone(self, job: str, epochs: list[tuple[int, int]]) -> None:
+        for epoch, rank in epochs:
+            self._dirty("orders", order_name(job, epoch, rank))
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def order_name(job: str, epoch: int, rank: int) -> str:
+    """Return the name under which the durable state keeps one rank's order of an epoch."""
+    return f"{job}/{epoch}/{rank}"
+
+
+def order_of(name: str) -> tuple[str, int, int]:
+    """Return (job, epoch, rank) of an ``order_name``. Raises ValueError."""
+    job, epoch, rank = name.rsplit("/", 2)
+    return job, int(epoch), int(rank)

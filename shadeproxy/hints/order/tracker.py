@@ -1,0 +1,390 @@
+"""Order tracker: the announced order of one job, and the job's place in it.
+
+Laws: ``next_at`` holds for each sample its earliest place that is not over. Reading that place, or passing it
+unread, stores the next place of the same id. A read matches only a place near the cursor: so one unannounced
+read spoils nothing, and a false order is found out. Event loop only.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.hints.datasets import Ids
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.accuracy import OrderAccuracy
+from shadeproxy.hints.order.build import Built, Columns
+from shadeproxy.hints.order.liveness import Liveness
+from shadeproxy.hints.order.pace import JobPace
+from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places
+from shadeproxy.hints.order.tail import Tail
+from shadeproxy.hints.order.unannounced import UnannouncedReads
+from shadeproxy.policy.base import Column
+
+_MOST_NEAR = 16_384  # places around the cursor, for each rank
+_LEAST_NEAR = 64
+_NEAR_SHARE = 8  # 1 / n of an epoch; with this a false order matches by chance for a quarter of its reads
+_SETTLED_TOGETHER = 64
+_SETTLED_LEAST = 8  # for a slow job: the median of these is unlikely to be an unannounced read
+_SETTLED_AFTER_S = 0.5
+_SETTLED_SHARE = 4  # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and stay near it
+_LATE_QUANTILE = 50
+_LATE_KEPT = 0.95
+_LATE_MARGIN = 64
+_MOST_PASSED = 65_536  # at a time; more would block the event loop
+_MOST_REPEATS = 8
+_STARTED_ANEW_S = 2.0  # no process restarts faster
+_USUAL_RATE_PER_S = 1000.0  # until it is measured; it does not matter for the order of pages within one job
+
+
+class OrderTracker:
+    """Order tracker of one job. ``restored``: its order was announced before a restart."""
+
+    def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
+        self.job = job
+        self.lookup = built.lookup
+        self.pace = JobPace(now_s)
+        self.liveness = Liveness(now_s, restored=restored)
+        self.truth = OrderAccuracy()
+        self.left = 0
+        """Number of places that are not over."""
+        self.cursor = 0
+        """Approximate current place of the job: the median of its latest reads."""
+        self.floor = 0
+        """Every place below this one is over."""
+        self._log: list[Ids] | None = None
+        self._read: list[int] = []  # places, in order, since the cursor moved
+        self._surprises = 0
+        self._strays = UnannouncedReads()
+        self._paced = 0  # how many of ``_read`` and ``_surprises`` were already added to the pace
+        self._late = 0
+        self._skipped_to = 0
+        self._sure = 0  # the cursor when most of the reads settled last were announced near it
+        self._left_until = 0  # places before it are over, because the job has left their epoch
+        self.tail = Tail()
+        self._near_now = _LEAST_NEAR
+        self._set(built)
+
+    # ------------------------------------------------------------------ announcements
+
+    @property
+    def sequence(self) -> OrderSequence:
+        return self.columns.sequence
+
+    def begin(self) -> Columns:
+        """Return the columns for building another order, and start to log reads for ``finish``."""
+        self._log = []
+        return self.columns._replace(done=self.columns.done.copy())
+
+    def finish(self, built: Built) -> None:
+        """Replace the order by ``built``, and apply the reads logged since ``begin``."""
+        before, log = self.sequence, self._log or []
+        self._log = None
+        # The log also has the reads since the cursor moved. Only ``truth`` still has to count them.
+        self.truth.heard(len(self._read), self._surprises)
+        self._paced -= len(self._read) + self._surprises
+        self._read, self._surprises = [], 0
+        left, place = before.epoch_at(self._sure), self._sure
+        self._set(built)
+        at = self.sequence.epoch_at(self.cursor)
+        if built.is_elsewhere and left is not None and at is not None and at.number > left.number:
+            self.tail.left(left, place)
+        reads = np.concatenate([*log, np.empty(0, dtype=np.int64)])
+        # Apply the reads in batches. One by one, a few hundred would block the event loop for 50 us each. All
+        # at once, reads further ahead than the cursor's range would be lost.
+        together = max(self._near_now // 2, 1)
+        for start in range(0, len(reads), together):
+            self._consume(reads[start : start + together])
+            self._follow()
+        if built.is_elsewhere:
+            self._strays.found(self.truth)
+        if built.is_elsewhere or not _goes_on(before, self.sequence):
+            self.truth.forget()
+
+    def give_up(self) -> None:
+        """End what ``begin`` started: the new order could not be built."""
+        self._log = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the job may be at another place in its order."""
+        return self._log is None and self._strays.are_many(self.truth)
+
+    @property
+    def is_to_be_cut(self) -> bool:
+        """Return whether the job's tail has moved since the lookup was built."""
+        return self._log is None and self.tail.stops_at != self._stops_at
+
+    def strays(self) -> tuple[Ids | None, int]:
+        """Return the unannounced reads of a lost job, and the width in places of the search for them."""
+        if not self.is_lost:
+            return None, 0
+        return self._strays.take(self.truth, self._near_now), 2 * self._near_now
+
+    def has_lapsed(self, now_s: float) -> bool:
+        """Return whether the announced order has lapsed: the job is silent, expired, or has ended."""
+        return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
+
+    def is_gone(self, now_s: float) -> bool:
+        """Return whether the job has ended, or was silent for some time after its order lapsed."""
+        return not self.job.in_use or self.liveness.silence(now_s).is_gone
+
+    def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
+        """Return whether this announcement shows that the job was restarted: it names an earlier epoch or,
+        after a pause, the start of the present one, although the job is well into it.
+        """
+        at = self.sequence.epoch_at(self.cursor)
+        if at is None or epoch != at.number:
+            return at is not None and epoch < at.number
+        well_into = self.cursor > at.start + self._near_now
+        return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _STARTED_ANEW_S
+
+    def _set(self, built: Built) -> None:
+        columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
+        self.columns = columns
+        self.cursor = self._skipped_to = self._sure = built.cursor
+        done = columns.done
+        self.floor = len(done) if done.all() else int(np.argmin(done))
+        self.left = len(done) - int(np.count_nonzero(done))
+        self._next, self._last = columns.next_at.data, columns.last_read.data
+        self._links, self._done = columns.sequence.next.data, done.data
+        self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
+        self._near_now = self._near()
+        self._late = self._late or self._near_now // 4
+        at = self.sequence.epoch_at(self.cursor)
+        self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
+
+    def _near(self) -> int:
+        epoch = self.sequence.epoch_at(self.cursor)
+        if epoch is None:
+            return _LEAST_NEAR
+        # Count distinct ids, not places: with ids that are named ten times, any read would be near.
+        return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
+
+    # ------------------------------------------------------------------ reads
+
+    def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> bool:
+        """Note one demand read, cheaper than ``read_many``. Return whether the cursor moved."""
+        if not self._is_of_order(epoch):
+            self.pace.note(1, now_s)
+            return False
+        place, near = self._next[sample], self._near_now
+        if self._log is not None:
+            self._log.append(np.array([sample]))
+        if place <= self.cursor + near:
+            if not self._done[place]:
+                self._done[place] = True
+                self.left -= 1
+            self._next[sample] = self._links[place]
+            self._last[sample] = place
+            self._hear(now_s)
+            if len(self._stale):
+                self._stale[self.lookup.pages_of(np.array([sample]))] = True
+            self._read.append(place)
+        elif certain and self._last[sample] < self.cursor - near:
+            self._surprises += 1
+            self._strays.note((sample,))
+        waiting = len(self._read) + self._surprises
+        due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
+        if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
+            due = due or waiting >= _SETTLED_LEAST
+            self._keep_pace(now_s)
+        if due:
+            self.settle(now_s)
+        return due
+
+    def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> None:
+        """Note demand reads, oldest first. ``epoch``: as they say. ``certain``: of this job alone."""
+        if not self._is_of_order(epoch):
+            self.pace.note(len(samples), now_s)
+            return
+        if self._log is not None:
+            self._log.append(samples)
+        while len(samples):
+            together = self._near_now // _SETTLED_SHARE
+            far = self._consume(samples[:together])
+            if self._read:
+                self._hear(now_s)
+            if certain:
+                strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
+                self._surprises += len(strays)
+                self._strays.note(strays.tolist())
+            self.settle(now_s)
+            samples = samples[together:]
+
+    def _hear(self, now_s: float) -> None:
+        """Take a read that was announced as a sign of life, if the order is believed. A read that names no
+        job may come from another reader of the same data, and match the order by chance.
+        """
+        if self.truth.believed and self.job.in_use:
+            self.liveness.hear(now_s)
+
+    def _is_of_order(self, epoch: int | None) -> bool:
+        """Return whether the reads can match this order. Reads that name an announced epoch begin it."""
+        if epoch is None:
+            return True
+        announced = self.sequence.find(epoch)
+        if announced is None:
+            return False
+        self.begin_epoch(announced)
+        return True
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Move to ``epoch`` because the job says so: the rest of earlier epochs will not be read."""
+        if epoch.start <= self.cursor + self._near_now:
+            return
+        before = self.sequence.epoch_at(self.cursor)
+        if before is not None and self.truth.proven:
+            self.tail.left(before, self.cursor)
+        self.skip_to(epoch.start)
+        self._left_until = epoch.start
+        self._follow()
+
+    def _consume(self, samples: Ids) -> Ids:
+        """Mark the matching places near the cursor as over. Return the reads without such a place."""
+        columns, limit = self.columns, self.cursor + self._near_now
+        far: list[Ids] = []
+        rest = samples
+        for _ in range(_MOST_REPEATS):
+            places = columns.next_at[rest]
+            near = places <= limit
+            far.append(rest[~near])
+            rest, places = rest[near], places[near]
+            if not len(rest):
+                break
+            _, firsts = np.unique(rest, return_index=True)
+            if len(firsts) < len(rest):
+                firsts.sort()
+            else:
+                firsts = np.arange(len(rest))
+            ids, places = rest[firsts], places[firsts]
+            self.left -= len(places) - int(np.count_nonzero(columns.done[places]))
+            columns.done[places] = True
+            columns.next_at[ids] = columns.sequence.next[places]
+            columns.last_read[ids] = places
+            self._touch(ids)
+            self._read += places.tolist()
+            rest = np.delete(rest, firsts)
+        return np.concatenate(far)
+
+    def _touch(self, ids: NDArray[np.integer]) -> None:
+        if len(self._stale):
+            self._stale[self.lookup.pages_of(ids)] = True
+
+    def settle(self, now_s: float) -> None:
+        """Move the cursor to the latest reads, and mark places far behind it as over."""
+        self._keep_pace(now_s)
+        found, surprises = len(self._read), self._surprises
+        if found or surprises:
+            self.truth.heard(found, surprises)
+        self._follow()
+        if found > surprises:
+            self._sure = self.cursor
+        elif surprises > 2 * found and self.truth.proven and self._log is None:
+            self._follow_strays()
+        self._paced = 0
+
+    def _follow_strays(self) -> None:
+        """Begin the next epoch where reads that name none are its first: the rest of the last one is over."""
+        before = self.sequence.epoch_at(self._sure)
+        after = None if before is None else self.sequence.epoch_at(before.stop)
+        if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:
+            return
+        reads = self._strays.begin(self.sequence, after, self.columns.next_at, self._near_now)
+        if reads is None:
+            return
+        self.tail.left(before, self._sure)
+        self._strays.found(self.truth)
+        self.skip_to(after.start)
+        self._left_until = self._skipped_to = after.start
+        self._follow()
+        self._consume(reads)
+        self._follow()
+        self._sure = self.cursor
+
+    def _keep_pace(self, now_s: float) -> None:
+        """Update the pace before the cursor moves: a slow job is neither silent nor pausing."""
+        waiting = len(self._read) + self._surprises
+        self.pace.note(waiting - self._paced, now_s)
+        self._paced = waiting
+
+    def _follow(self) -> None:
+        """Move the cursor and pass late places, without judging whether the order is true."""
+        read, self._read, self._surprises = self._read, [], 0
+        if read:
+            read.sort()
+            self.cursor = max(self.cursor, read[len(read) // 2])
+            late = self.cursor - read[len(read) // _LATE_QUANTILE]
+            kept = _LATE_KEPT ** (len(read) / _SETTLED_TOGETHER)
+            self._late = max(int(self._late * kept), late)
+            if (at := self.sequence.epoch_at(self.cursor)) is not None:
+                self.tail.read_to(at, self.cursor)
+        self._near_now = self._near()
+        # At most ``_near_now`` behind: else a false order would match places that were left far behind.
+        late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
+        self._pass(max(late, self._left_until))
+
+    def skip_to(self, place: int) -> None:
+        """Move the cursor to ``place``, as the job says. Places far behind do not count as missed."""
+        if place > self.cursor:
+            if place > self.cursor + self._near_now:
+                self._skipped_to = place
+            self.cursor = place
+            self._near_now = self._near()
+
+    def _pass(self, stop: int) -> None:
+        start, stop = self.floor, min(stop, self.floor + _MOST_PASSED)
+        if stop <= start:
+            return
+        columns = self.columns
+        ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
+        missed = (stop - start) - int(np.count_nonzero(done))
+        late = np.flatnonzero(columns.next_at[ids] < stop)
+        # With equal ids the last assignment stays: the furthest place.
+        columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
+        self._touch(ids[late])
+        done[:] = True
+        self.left -= missed
+        self.floor = stop
+        if start >= self._skipped_to:
+            self.truth.passed(stop - start - missed, missed)
+
+    # ------------------------------------------------------------------ coming reads
+
+    def coming(self, count: int, skip: int) -> NDArray[np.uint32]:
+        """Return announced ids still to be read, soonest first, see Upcoming."""
+        done, wanted, span = self.columns.done, skip + count, skip + count + 2 * self._near_now
+        left = np.flatnonzero(~done[self.floor : self.floor + span])
+        while len(left) < wanted and self.floor + span < len(done):
+            span *= 2
+            left = np.flatnonzero(~done[self.floor : self.floor + span])
+        found: NDArray[np.uint32] = self.sequence.ids[self.floor + left[skip:wanted]]
+        return found
+
+    def next_use_s(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column:
+        """Return the seconds until each page's next read, divided by the job's weight: f64[k], or inf."""
+        places = self._next_places(object_hashes, numbers)
+        rate = self.pace.rate_per_s
+        rate = _USUAL_RATE_PER_S if not rate > 0 else rate
+        distance = np.maximum(places - self.cursor, 0.0) / (rate * self.job.weight)
+        distance[places == NEVER] = np.inf
+        return distance
+
+    def _next_places(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Places:
+        columns, places = self.columns, np.full(len(object_hashes), NEVER, dtype=np.int32)
+        objects = self.lookup.find_objects(object_hashes)
+        if objects is not None:
+            places = np.where(objects < 0, np.int32(NEVER), columns.next_at[objects])
+        if self.lookup.pages:
+            found = self.lookup.find_pages(object_hashes, numbers)
+            stale = found[self._stale[found] & (found >= 0)]
+            if len(stale):
+                self.lookup.renew(columns.page_next, np.unique(stale), columns.next_at)
+                self._stale[stale] = False
+            of_pages = np.where(found < 0, np.int32(NEVER), columns.page_next[found])
+            places = np.minimum(places, of_pages)
+        return places
+
+
+def _goes_on(before: OrderSequence, after: OrderSequence) -> bool:
+    """Return whether reads so far also judge ``after``: a common epoch, or no epoch before."""
+    numbers = {epoch.number for epoch in before.epochs}
+    return not numbers or any(epoch.number in numbers for epoch in after.epochs)

@@ -1,0 +1,192 @@
+"""Importance scores: for each job one f32 column over the samples of its dataset, nan where unknown.
+
+Laws: a batch is checked whole before its first score is written; scores are finite and >= 0 (losses and rank
+weights are; eviction cannot use a negative weight); callers get weights, normalised so that the mean of a
+job's known scores is 1. Source: SHADE (FAST'23), section 4.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.hints.datasets import Groups, Ids
+from shadeproxy.hints.pages import PageIndex
+
+Scores = NDArray[np.float32]
+Weights = NDArray[np.float64]
+
+MAX_SCORES = 1 << 18
+"""Maximum scores in one call: more would block the event loop for over 10 ms."""
+
+_CANCELLED = 1e-6
+
+
+class ScoreColumn:
+    """The scores of one job over ``count`` samples.
+
+    ``groups`` and ``pages``: those of its Dataset; None when each sample is an object, numbered as it came.
+    """
+
+    def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
+        self.values: Scores = np.full(count, np.nan, dtype=np.float32)
+        self.of_run = np.zeros(count, dtype=np.bool_)
+        """Samples scored since the present run began: bool[n]."""
+        self.known = 0
+        self._groups = groups
+        self._pages = None if pages is None else _PageSums(pages)
+        self._total = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the known scores; nan when there is none."""
+        return self._total / self.known if self.known else float("nan")
+
+    def copy(self, count: int, *, of_run: bool) -> Scores:
+        """Return the first ``count`` scores; ``of_run``: only those of the present run."""
+        scores = self.values[:count].copy()
+        if of_run:
+            scores[~self.of_run[:count]] = np.nan
+        return scores
+
+    def grow(self, count: int) -> None:
+        """Make room for samples up to ``count``, with unknown scores."""
+        if count > len(self.values):
+            room = np.full(max(count, 2 * len(self.values)), np.nan, dtype=np.float32)
+            room[: len(self.values)] = self.values
+            self.of_run = np.append(self.of_run, np.zeros(len(room) - len(self.of_run), dtype=np.bool_))
+            self.values = room
+
+    def set(self, ids: Ids, scores: Scores) -> None:
+        """Write checked scores; of an id that occurs twice the last score counts."""
+        # The last writer wins in a scatter: reading back the ranks of ids gives the last place of each.
+        last = np.empty(len(self.values), dtype=np.uint32)
+        rank = np.arange(len(ids), dtype=np.uint32)
+        last[ids] = rank
+        kept = last[ids] == rank
+        ids, scores = ids[kept], scores[kept]
+        old = self.values[ids]
+        was_known = ~np.isnan(old)
+        removed = float(np.sum(old[was_known], dtype=np.float64))
+        self.values[ids] = scores
+        self.of_run[ids] = True
+        self.known += len(ids) - int(np.count_nonzero(was_known))
+        self._total += float(np.sum(scores, dtype=np.float64)) - removed
+        if self._total < removed * _CANCELLED:
+            # Removing a huge score left only rounding errors of the small ones in the sum.
+            self._recount()
+        elif self._pages is not None:
+            self._pages.change(ids, scores, old)
+
+    def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
+        """Replace the column by a stored one."""
+        self.values = values.astype(np.float32)
+        self.of_run = np.ones(len(values), dtype=np.bool_) if of_run is None else of_run.copy()
+        self.known = int(np.count_nonzero(~np.isnan(values)))
+        self._recount()
+
+    def weights(self, ids: Ids) -> Weights:
+        """Return the weight of each sample: f64[k], nan where unknown or where the id is -1."""
+        if not self.known:
+            return np.full(len(ids), np.nan)
+        found = np.where(ids < 0, np.nan, self.values[ids]).astype(np.float64)
+        # If all scores are zero, they say nothing, and each sample gets the mean weight.
+        return found / self.mean if self._total > 0 else found + 1.0
+
+    def unit_weights(self, units: Ids) -> Weights:
+        """Return the weight of each unit: f64[k], nan where all its samples are unknown, or the unit is -1.
+
+        The weight of a page is the sum over its samples, with the mean for unknown ones. A page is read
+        whenever one of its samples is drawn, so the sum says how often that is, compared with other pages.
+        """
+        if self._groups is None:
+            return self.weights(units)
+        if self._pages is None:
+            # A u32 cannot hold -1: widen before unknown ones are marked.
+            samples = self._groups.members[units].astype(np.int64)
+            return self.weights(np.where(units < 0, -1, samples))
+        if not self.known:
+            return np.full(len(units), np.nan)
+        total, known, count = self._pages.look(units)
+        weights = total / self.mean + (count - known) if self._total > 0 else count
+        # A page with one unknown sample is left to the policy, like an unknown object. With many unknown
+        # samples the policy would take the page for a single one.
+        return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
+
+    def _recount(self) -> None:
+        self._total = float(np.nansum(self.values, dtype=np.float64))
+        if self._pages is not None:
+            self._pages.recount(self.values)
+
+
+class _PageSums:
+    """For each unit the sum of its known scores, and the number of known ones."""
+
+    def __init__(self, pages: PageIndex) -> None:
+        self._pages = pages
+        self._counts = np.diff(pages.starts)
+        self._totals = np.zeros(len(pages))
+        self._known = np.zeros(len(pages), dtype=np.int64)
+
+    def change(self, ids: Ids, scores: Scores, old: Scores) -> None:
+        """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``.
+
+        Differences in f64 lose nothing noticeable beside the mean, as long as no huge score is removed.
+        """
+        units, owner = self._pages.units_of(ids)
+        unknown = np.isnan(old)
+        difference = scores.astype(np.float64) - np.where(unknown, 0.0, old)
+        np.add.at(self._totals, units, difference[owner])
+        np.add.at(self._known, units, unknown[owner].astype(np.int64))
+
+    def recount(self, values: Scores) -> None:
+        """Compute all sums again from the whole column."""
+        if len(self._pages):
+            column, begins = values[self._pages.members], self._pages.starts[:-1]
+            self._totals = np.add.reduceat(np.nan_to_num(column, nan=0.0).astype(np.float64), begins)
+            self._known = np.add.reduceat(~np.isnan(column), begins, dtype=np.int64)
+
+    def look(self, units: Ids) -> tuple[Weights, Weights, Weights]:
+        """Return the sum of the known scores, their number, and the number of samples; zeros for unit -1."""
+        columns = (self._totals, self._known, self._counts)
+        own = [np.where(units < 0, 0.0, column[units]) for column in columns]
+        if self._pages.beside is not None:
+            beside = np.where(units < 0, -1, self._pages.beside[units])
+            own = [
+                mine + np.where(beside < 0, 0.0, column[beside])
+                for mine, column in zip(own, columns, strict=True)
+            ]
+        total, known, count = own
+        return np.maximum(total, 0.0), known, count
+
+
+def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what: str) -> Scores:
+    """Return ``scores`` as f32[count]. Raises InvalidRequest naming the first bad one."""
+    if len(scores) != count:
+        raise InvalidRequest(
+            f"{count} {what} but {len(scores)} scores", hint=f"send one score for each of the {what}"
+        )
+    if count > MAX_SCORES:
+        raise InvalidRequest(
+            f"{count} scores in one call; at most {MAX_SCORES} are taken", hint="send them in pieces"
+        )
+    with np.errstate(over="ignore"):
+        column = np.asarray(scores).astype(np.float32)
+    bad = np.flatnonzero(~(np.isfinite(column) & (column >= 0)))
+    if len(bad):
+        raise InvalidRequest(
+            f"scores[{bad[0]}] is {scores[bad[0]]}: a score is a finite 32-bit float >= 0",
+            hint="send losses or rank weights; leave out samples that have none",
+        )
+    return column
+
+
+def check_ids(ids: list[int] | NDArray[np.integer], count: int, *, dataset: str) -> Ids:
+    """Return ``ids`` as i64[k]. Raises InvalidRequest naming the first one outside 0 .. count-1."""
+    column = np.asarray(ids).astype(np.int64) if len(ids) else np.empty(0, dtype=np.int64)
+    bad = np.flatnonzero((column < 0) | (column >= count))
+    if len(bad):
+        raise InvalidRequest(
+            f"ids[{bad[0]}] is {column[bad[0]]}, but {dataset} has {count} samples",
+            hint=f"ids are 0 to {count - 1}" if count else "send scores by key",
+        )
+    return column

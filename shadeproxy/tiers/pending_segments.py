@@ -1,0 +1,167 @@
+"""Pending segments: segments of an earlier process that recovery has not read yet. They are taken in one by
+one while the proxy serves.
+
+Laws: until a segment is taken in, no record is placed in it, and every byte it takes counts against the
+capacity. A record of an object that was disowned meanwhile, or that a tombstone names, never becomes a page.
+``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, KeysView
+from functools import partial
+
+import numpy as np
+
+from shadeproxy.tiers.base import Dropped, Location
+from shadeproxy.tiers.directory import HeldDirectory
+from shadeproxy.tiers.extents import Extent
+from shadeproxy.tiers.files import SegmentFiles
+from shadeproxy.tiers.location import address_of, lengths_of, unit_of, units_of
+from shadeproxy.tiers.record import UNIT_BYTES
+from shadeproxy.tiers.recovery import Arrival, Halted, restore
+from shadeproxy.tiers.rows import Contents, Rows
+from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.space import Space
+
+_logger = logging.getLogger(__name__)
+
+# One step on the owner's thread: 1,024 free extents or pages take about 2 ms.
+_GAPS = 1024
+_ROWS = 1024
+
+Try = Callable[[Callable[[], None]], None]
+"""Runs I/O in the order of the store; a failure is counted, not raised."""
+
+
+class PendingSegments:
+    """The pending segments that ``SegmentStore.open`` found, on their way into ``space``."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        space: Space,
+        *,
+        attempt: Try,
+        release: Callable[[Location], None],
+    ) -> None:
+        self.dropped = Dropped()
+        self._files = files
+        self._space = space
+        self._try = attempt
+        self._release = release
+        self._segments: dict[int, tuple[Segment, int]] = {}
+        self._disowned: set[int] = set()
+        self._claim: HeldDirectory | None = None
+        self._halted = False
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def numbers(self) -> KeysView[int]:
+        """Numbers of the pending segments."""
+        return self._segments.keys()
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [segment for segment, _ in self._segments.values()]
+
+    def open(self, claim: HeldDirectory) -> None:
+        """Register every segment of the directory as pending, unread. Raises OSError; it names the file."""
+        self._disowned, self._halted = set(claim.session.tombstones.found), False
+        self.dropped.lists += claim.session.lost_lists
+        for number, path in self._files.existing():
+            segment = self._files.keep(number, path)
+            awaited_bytes = self._space.awaited_bytes_of(segment)
+            self._segments[number] = segment, awaited_bytes
+            self._space.awaited_bytes += awaited_bytes
+        self._claim = claim
+
+    def disown(self, object_hash: int) -> bool:
+        """Ignore every record of that object in the pending segments. Return whether there are any."""
+        if self._segments:
+            self._disowned.add(object_hash)
+        return bool(self._segments)
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Recover the pending segments one by one (blocking) and yield their contents, until ``halt``."""
+        assert self._claim is not None, "open first"
+        for segment, _ in list(self._segments.values()):
+            if self._halted:
+                return
+            try:
+                found = restore(segment, self._claim, halted=lambda: self._halted)
+                if not len(found.rows):
+                    segment.destroy()
+            except Halted:
+                return
+            except OSError as error:
+                # The segment still counts against the capacity; the next start tries again.
+                _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
+                continue
+            yield found
+
+    def take_in(self, arrival: Arrival) -> Iterator[Contents]:
+        """Add a recovered segment to the space in steps, and yield its pages a few at a time."""
+        segment = arrival.segment
+        _, awaited_bytes = self._segments[segment.number]
+        self._space.awaited_bytes -= awaited_bytes
+        self._segments[segment.number] = segment, 0
+        self.dropped.records += arrival.damaged
+        self.dropped.catalogues += arrival.catalogue_lost
+        rows, gaps = self._fitting(arrival)
+        if len(rows):
+            self._space.restore_segment(segment)
+            for start in range(0, len(gaps), _GAPS):
+                self._space.restore_free(gaps[start : start + _GAPS])
+                yield Contents(rows[:0], arrival.contents.names)
+            for start in range(0, len(rows), _ROWS):
+                yield Contents(self._owned(rows[start : start + _ROWS]), arrival.contents.names)
+        elif len(arrival.rows):
+            self._files.ready.append(segment)
+        else:
+            self._files.forget(segment.number)
+        del self._segments[segment.number]
+        if self._segments:
+            return
+        if self.dropped.records:
+            _logger.warning(
+                "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped.records
+            )
+        self._disowned.clear()
+
+    def halt(self) -> None:
+        """Make ``arrivals`` end soon."""
+        self._halted = True
+
+    def close(self) -> None:
+        """Close the segments that are still pending."""
+        for segment, _ in self._segments.values():
+            segment.close()
+        self._segments.clear()
+
+    def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
+        """Return the records that fit the capacity and the gaps between them; erase the other records."""
+        segment, rows = arrival.segment, arrival.rows
+        units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
+        kept = self._space.fitting(segment, units, lengths)
+        if kept == len(rows):
+            return rows, arrival.gaps
+        self.dropped.records += len(rows) - kept
+        for unit in units[kept:].tolist():
+            self._try(partial(segment.erase, unit * UNIT_BYTES))
+        segment.fill(units[:kept], lengths[:kept])
+        for blocks in segment.holes():
+            self._try(partial(segment.punch, blocks))
+        end = int(units[kept - 1] + lengths[kept - 1]) if kept else 0
+        gaps = [gap for gap in arrival.gaps if unit_of(gap.start) < end]
+        return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
+
+    def _owned(self, rows: Rows) -> Rows:
+        names = self._disowned
+        if not names:
+            return rows
+        disowned = np.isin(rows["object_hash"], np.fromiter(names, np.uint64, len(names)))
+        for location in rows["location"][disowned].tolist():
+            self._release(Location(location))
+        return rows[~disowned]

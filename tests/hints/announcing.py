@@ -1,0 +1,83 @@
+"""Jobs that announce and read, for tests of what the book makes of it."""
+
+import numpy as np
+
+from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.registry import HintRegistry
+
+NOW_S = 1000.0
+COUNT = 24
+KEYS = [f"k{number:02d}" for number in range(COUNT)]
+HASHES = np.array([object_hash(ObjectRef("b", key)) for key in KEYS], dtype=np.uint64)
+PAGE_0 = np.zeros(COUNT, dtype=np.uint32)
+
+
+def known(world_size=1, jobs=("one",), count=COUNT, **job):
+    builder = ManifestBuilder("train")
+    for number in range(count):
+        builder.add(ObjectRef("b", f"k{number:02d}"), None, None)
+    knowledge = HintRegistry()
+    knowledge.put_dataset(builder.finish())
+    for name in jobs:
+        knowledge.put_job(Job(name, dataset="train", world_size=world_size, **job), NOW_S)
+    return knowledge
+
+
+def announce(knowledge, ids, *, epoch=0, rank=0, offset=0, job="one", now_s=NOW_S):
+    announcement = knowledge.check_order(job, list(ids), epoch=epoch, rank=rank, offset=offset)
+    knowledge.orders.put(announcement, now_s)
+    knowledge.orders.settle()
+
+
+def read(knowledge, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES):
+    """One by one, as misses are noted."""
+    for number in ids:
+        knowledge.orders.note_read(int(hashes[number]), 0, JobContext(job, epoch), now_s)
+
+
+def read_together(knowledge, ids, now_s=NOW_S, job="one", *, hashes=HASHES):
+    """As hits are noted."""
+    ids = np.asarray(list(ids), dtype=np.int64)
+    jobs = [JobContext(job) if job else None] * len(ids)
+    knowledge.orders.note_reads(hashes[ids], np.zeros(len(ids), dtype=np.int64), jobs, now_s)
+
+
+def coming(knowledge, count=1 << 20, job="one", skip=0):
+    return knowledge.orders.coming(job, count, skip=skip).tolist()
+
+
+class Long:
+    """A job on many samples."""
+
+    def __init__(self, count=4096, jobs=("one",), **job):
+        self.count = count
+        self.hashes = np.array([object_hash(ObjectRef("b", f"k{n:02d}")) for n in range(count)], np.uint64)
+        self.knowledge = known(jobs=jobs, count=count, **job)
+        self.order = np.random.default_rng(3).permutation(count)
+        self.orders = self.knowledge.orders
+
+    def announce(self, order=None, **kwargs):
+        announce(self.knowledge, (self.order if order is None else order).tolist(), **kwargs)
+
+    def read(self, ids, now_s=NOW_S, job="one", **kwargs):
+        read(self.knowledge, np.asarray(ids).tolist(), now_s, job, hashes=self.hashes, **kwargs)
+
+    def read_together(self, ids, now_s=NOW_S, job="one"):
+        read_together(self.knowledge, ids, now_s, job, hashes=self.hashes)
+
+    def steadily(self, ids, per_s, start_s=NOW_S, job="one"):
+        """Read at a rate; when it ends."""
+        for position in range(0, len(ids), 10):
+            self.read(ids[position : position + 10], start_s + position / per_s, job)
+        return start_s + len(ids) / per_s
+
+    def seconds(self, ids):
+        ids = np.asarray(ids)
+        return self.orders.next_use_s(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32))
+
+    @property
+    def state(self):
+        return self.orders.state("one")

@@ -1,0 +1,302 @@
+"""Where a job is in its announced order, how fast it reads, and whether it reads what it announced."""
+
+import math
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.hints.jobs import Job, Progress
+from tests.hints.announcing import NOW_S, Long
+
+
+def test_next_uses_are_seconds_at_the_measured_rate():
+    job = Long()
+    job.announce()
+    end_s = job.steadily(job.order[:1000], per_s=50)
+    job.orders.tick(end_s)
+    assert job.orders.outlooks()[0].rate_per_s == pytest.approx(50, rel=0.1)
+    seconds = job.seconds(job.order[[1100, 2000, 4000]])
+    assert seconds == pytest.approx([2, 20, 60], rel=0.1, abs=0.5)
+    assert job.seconds(job.order[:1000:100]).tolist() == [math.inf] * 10
+
+
+def test_a_pause_is_no_slow_reading():
+    job = Long()
+    job.announce()
+    end_s = job.steadily(job.order[:1000], per_s=100)
+    job.steadily(job.order[1000:2000], per_s=100, start_s=end_s + 600)
+    assert job.orders.outlooks()[0].rate_per_s == pytest.approx(100, rel=0.1)
+
+
+def test_slow_jobs_are_measured_too():
+    job = Long()
+    job.announce()
+    for position in range(60):
+        job.read(job.order[[position]], NOW_S + 5.0 * position)
+    assert job.orders.outlooks()[0].rate_per_s == pytest.approx(0.2, rel=0.2)
+
+
+def test_the_soonest_of_all_jobs_counts_each_at_its_own_rate_and_weight():
+    job = Long(jobs=("one", "two"))
+    job.announce()
+    job.announce(job.order[::-1], job="two")
+    job.steadily(job.order[::-1][:500], per_s=10, job="two")
+    job.steadily(job.order[:500], per_s=100, start_s=NOW_S + 45)
+    job.orders.tick(NOW_S + 50)
+    # The last of the one is next of the other, at a tenth of the speed.
+    assert job.seconds(job.order[[3500]])[0] == pytest.approx(9.6, rel=0.2)
+    assert job.seconds(job.order[[600]])[0] < 2
+    job.knowledge.put_job(Job("two", dataset="train", weight=4.0), NOW_S + 50)
+    assert job.seconds(job.order[[3500]])[0] == pytest.approx(2.4, rel=0.2)
+    job.knowledge.delete_job("two")
+    assert job.seconds(job.order[[3500]])[0] == pytest.approx(30, rel=0.2)
+
+
+def test_progress_says_where_a_job_is_at_least():
+    job = Long()
+    job.announce()
+    job.announce(np.arange(4096), epoch=1)
+    job.knowledge.report_progress("one", 0, Progress(1, 100), NOW_S)
+    assert (job.state.epoch, job.state.position) == (1, 100)
+    job.knowledge.report_progress("one", 0, Progress(0, 5), NOW_S)
+    assert (job.state.epoch, job.state.position) == (1, 100)
+    assert job.state.missed == 0
+    job.knowledge.report_progress("one", 0, Progress(1, 4096), NOW_S)
+    assert (job.state.epoch, job.state.position) == (1, 4096)
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (Progress(0, 4097), "position 4097, but rank 0 of job 'one' has announced 4096 samples of epoch 0"),
+        (
+            Progress(0, 10**15),
+            "position 1000000000000000, but rank 0 of job 'one' has announced 4096 samples",
+        ),
+        (Progress(7, 10**15), "position 1000000000000000 in epoch 7: at most 16777216 is believed"),
+        (Progress(1 << 31, 0), "epoch 2147483648: at most 2147483647 is believed"),
+    ],
+)
+def test_progress_that_cannot_be_is_refused_and_changes_nothing(progress, text):
+    job = Long()
+    job.announce()
+    job.read(job.order[:500])
+    before = job.state
+    with pytest.raises(InvalidRequest) as raised:
+        job.knowledge.report_progress("one", 0, progress, NOW_S)
+    assert text in str(raised.value)
+    assert job.state == before
+    assert job.knowledge.jobs.get("one").progress == {}
+
+
+def test_reads_that_name_a_later_epoch_begin_it():
+    job = Long()
+    job.announce()
+    job.announce(np.arange(4096), epoch=1)
+    job.read(np.arange(130), epoch=1)
+    assert job.state.epoch == 1
+    assert job.state.found >= 100
+    assert job.state.surprises == 0
+
+
+def test_reads_of_an_epoch_that_was_not_announced_speak_neither_for_nor_against():
+    job = Long()
+    job.announce(epoch=1)
+    job.read(np.arange(1000), epoch=0)
+    assert (job.state.found, job.state.surprises, job.state.position) == (0, 0, 0)
+
+
+# ------------------------------------------------------------------ whether it is true
+
+
+@pytest.mark.parametrize("how", ["read", "read_together"])
+def test_a_loader_that_reads_far_ahead_out_of_order_is_believed(how):
+    job = Long(40_000)
+    job.announce()
+    rng = np.random.default_rng(1)
+    window = 4000
+    reads = np.concatenate([rng.permutation(job.order[at : at + window]) for at in range(0, 40_000, window)])
+    for at in range(0, 20_000, 500):
+        getattr(job, how)(reads[at : at + 500])
+        assert job.state.believed
+    assert job.state.found > 19_000
+    assert job.state.position == pytest.approx(20_000, abs=window)
+
+
+def test_five_per_cent_that_are_never_read_are_passed_and_believed():
+    job = Long()
+    job.announce()
+    there = np.random.default_rng(2).random(4096) >= 0.05
+    job.read(job.order[there][:3000])
+    assert job.state.believed
+    assert job.state.surprises == 0
+    assert 50 <= job.state.missed <= 200
+    # What was not read is not waited for.
+    passed = job.order[:2500][~there[:2500]]
+    assert np.isinf(job.seconds(passed)).all()
+
+
+@pytest.mark.parametrize("how", ["read", "read_together"])
+def test_a_false_order_is_found_out_and_a_true_one_is_believed_again(how):
+    job = Long()
+    job.announce()
+    false = np.random.default_rng(9).permutation(4096)
+    getattr(job, how)(false[:1000])
+    assert not job.state.believed
+    assert np.isinf(job.seconds(np.arange(4096))).all()
+    assert job.orders.outlooks() == []
+    job.announce(false, epoch=1)
+    job.read(false[:1500], epoch=1)
+    assert job.state.believed
+    assert job.seconds(false[[1600]])[0] < 10
+
+
+def test_an_order_that_is_passed_unread_is_found_out():
+    job = Long()
+    job.announce()
+    for position in range(0, 4000, 50):
+        job.knowledge.report_progress("one", 0, Progress(0, position), NOW_S + position)
+    assert not job.state.believed
+
+
+def test_an_order_counts_only_once_reads_have_confirmed_it():
+    job = Long()
+    job.announce()
+    assert np.isinf(job.seconds(job.order[:50])).all()
+    assert len(job.orders.outlooks()) == 1  # to fetch ahead where there is room it is good enough
+    job.read(job.order[:100])
+    assert np.isfinite(job.seconds(job.order[100:])).all()
+
+
+def test_some_stray_reads_spoil_nothing():
+    job = Long()
+    job.announce()
+    strays = job.order[3000:3010]
+    for position in range(0, 1000, 100):
+        job.read(job.order[position : position + 100])
+        job.read(strays[[position // 100]])
+    assert job.state.believed
+    assert job.state.position == pytest.approx(1000, abs=100)
+    assert np.isfinite(job.seconds(strays)).all()
+
+
+def test_an_object_that_is_read_in_many_pieces_is_one_sample():
+    job = Long()
+    job.announce()
+    for number in job.order[:500].tolist():
+        job.read([number] * 10)
+    assert job.state.believed
+    assert job.state.surprises == 0
+
+
+def test_reads_that_name_no_job_count_for_the_only_job_on_the_data_set():
+    job = Long()
+    job.announce()
+    job.read_together(job.order[:500], job=None)
+    assert job.state.found == 500
+    job.knowledge.put_job(Job("two", dataset="train"), NOW_S)
+    job.read_together(job.order[2000:2300], job=None)  # whose they are cannot be told
+    assert job.state.surprises == 0
+
+
+def test_places_far_behind_prove_nothing():
+    """Nobody read the first epoch as announced; reads of the second must not be found in it."""
+    job = Long()
+    false = np.random.default_rng(9)
+    for epoch in range(3):
+        job.announce(epoch=epoch)
+    for epoch in range(3):
+        job.read(false.permutation(4096), epoch=epoch)
+    assert not job.state.believed
+    assert job.state.found < job.state.surprises
+
+
+# ------------------------------------------------------------------ jobs that read slowly
+
+
+def test_a_slow_job_that_sends_its_order_again_is_not_started_anew():
+    job = Long()
+    job.announce()
+    for position in range(1000):
+        job.read(job.order[[position]], NOW_S + 0.1 * position)
+    job.announce(now_s=NOW_S + 100.5)
+    assert job.state.left == 4096 - 1000
+
+
+def test_a_slow_job_is_not_silent_between_two_moves_of_its_cursor():
+    job = Long()
+    job.announce()
+    for position in range(300):
+        now_s = NOW_S + 2.0 * position
+        job.read(job.order[[position]], now_s)
+        if position >= 150:
+            job.orders.tick(now_s + 1.9)
+            assert job.seconds(job.order[[position + 1]])[0] <= 2.0 * 16
+
+
+def test_a_stray_read_of_a_slow_job_moves_nothing():
+    job = Long()
+    job.announce()
+    job.steadily(job.order[:300], per_s=2)
+    job.read(job.order[[600]], NOW_S + 160)
+    job.read(job.order[300:310], NOW_S + 170)
+    assert job.state.position < 320
+
+
+def test_reads_before_an_order_is_built_count_for_it():
+    job = Long()
+    for epoch in range(10):
+        job.announce(epoch=epoch)
+        job.read(job.order[10 * epoch : 10 * epoch + 10], epoch=0)
+    assert job.state.left == 10 * 4096 - 100
+    job.announce(epoch=10)
+    assert job.state.found == 100
+
+
+# ------------------------------------------------------------------ where it is, when it is not where it was
+
+
+@pytest.mark.parametrize("how", ["read", "read_together"])
+@pytest.mark.parametrize("start", [2500, 0])
+def test_a_job_that_goes_on_elsewhere_is_found_again(how, start):
+    """It was restarted from a checkpoint, and nobody told where."""
+    job = Long()
+    job.announce()
+    job.announce(np.random.default_rng(5).permutation(4096), epoch=1)
+    job.read(job.order[1200:1900] if start else job.order[:1900])
+    for at in range(start, start + 1500, 50):
+        getattr(job, how)(job.order[at : at + 50])
+        job.orders.settle()
+    assert job.state.believed
+    assert job.state.position == pytest.approx(start + 1500, abs=100)
+    assert job.orders.coming("one", 1)[0] in job.order[start + 1400 : start + 1501]
+    assert job.seconds(job.order[[start + 1550]])[0] < 1
+
+
+def test_a_false_order_is_sought_less_and_less_often():
+    job = Long()
+    job.announce()
+    sought = []
+    job.orders.on_lost = sought.append
+    rng = np.random.default_rng(9)
+    for _ in range(4):
+        job.read_together(rng.permutation(4096))
+        job.orders.settle()
+    assert not job.state.believed
+    assert 1 <= len(sought) <= 8
+
+
+@pytest.mark.parametrize("count", [320, 512])
+def test_an_order_that_names_everything_many_times_is_found_out(count):
+    """Whatever is read would be near some place of it, and every page would seem to be due soon. Nor is the
+    job found elsewhere in it, where it would be believed again.
+    """
+    job, random = Long(count=count), np.random.default_rng(9)
+    job.orders.on_lost = lambda _job: job.orders.settle()
+    for epoch in range(2):
+        job.announce(np.concatenate([random.permutation(count) for _ in range(6)]), epoch=epoch)
+    for epoch in range(2):
+        job.read(random.permutation(count), epoch=epoch)
+    assert not job.state.believed
+    assert np.isinf(job.seconds(np.arange(count))).all()
