@@ -29,21 +29,15 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
-from shadeproxy.app.epochs import check_data_sets_by_epoch
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
-from shadeproxy.app.media import Media, tier_gauges
-from shadeproxy.app.origins import build_origin, build_providers, read_bounds
-from shadeproxy.app.persistence import Persistence
-from shadeproxy.app.pinning import DurablePins
-from shadeproxy.app.prefetching import start_prefetching
-from shadeproxy.app.recording import Recorder
+from shadeproxy.app.opening import Opening, OpenState
+from shadeproxy.app.origins import Providers, build_providers, read_bounds
 from shadeproxy.app.reload import (
     ConfigReloader,
     ReloadTargets,
     is_verbose,
-    make_verdicts,
     reads_allowed,
     remembers,
 )
@@ -53,21 +47,14 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.index.columns import Share
-from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
-from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
-from shadeproxy.policy.registry import get_policy
-from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
@@ -97,7 +84,7 @@ class Proxy:
         self._instance = secrets.token_hex(8)
         self._share: Share | None = None
         self._listener: socket.socket | None = None
-        self.readers: Workers | None = None
+        self.workers: Workers | None = None
         self.live = ConfigReloader(settings, self._clock)
         self._stack = AsyncExitStack()
 
@@ -121,29 +108,56 @@ class Proxy:
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
         terms = await asyncio.to_thread(build_terms, settings)
-        authenticator = Authenticator(terms.clients, anonymous=terms.anonymous, clock=clock)
-        rules = Rules(terms.rules)
         token = settings.control.resolve_token()
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = WorkPool(_CONTROL_THREADS, "control")
         self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
-        state, persistence, knowledge, pins = await self._open_state(pool, rules)
-        providers = build_providers(settings, clock)
-        health = OriginHealth(clock)
-        built = build_origin(
-            settings, clock=clock, providers=providers, health=health, instance=self._instance
+        rules = Rules(terms.rules)
+        opening = Opening(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
+        state = await opening.state(pool, rules)
+        providers, health = build_providers(settings, clock), OriginHealth(clock)
+        origin = await opening.origin(providers, health, instance=self._instance)
+        self._share = Share.create() if settings.s3.workers > 1 else None
+        engine = await opening.engine(origin, state, rules, share=self._share, upstreams=self.live.upstreams)
+        await (grants := Grants(state.store)).take_over(settings, engine.cache)
+        authenticator = Authenticator(terms.clients, anonymous=terms.anonymous, clock=clock)
+        observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
+        handler, lane = self._make_handler(engine, authenticator, observer)
+        checkup = self._make_checkup(engine, origin, health, providers, state)
+        info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
+        context = self._make_context(engine, state, checkup, pool=pool, token=token, info=info)
+        self.live.parts = ReloadTargets(
+            authenticator=authenticator,
+            rules=rules,
+            providers=providers,
+            engine=engine,
+            handler=handler,
+            lane=lane,
+            observer=observer,
+            context=context,
+            pins=state.pins,
+            grants=grants,
         )
-        origin = CountedOrigin(
-            built, stats=self.stats, clock=clock, health=health, bounds=read_bounds(settings)
+        if (path := await self._open_control(context)) is not None:
+            info["socket"] = str(path)
+        await self._open_s3(handler, lane, engine, state, tls=tls, terms=terms, observer=observer)
+        info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
+        self._status = READY
+        _log.info(
+            "ready",
+            s3=info["s3_endpoint"],
+            control=f"http://{self.control_address}",
+            pages=len(engine.cache.residents),
+            lane="compiled" if COMPILED else "interpreted",
         )
-        self.stats.origin_health = health.as_json
-        self._stack.push_async_callback(origin.aclose)
-        if settings.origin.kind == "file":
-            await origin.probe()  # a missing path is a wrong setting, not an outage
-        engine = await self._open_engine(knowledge, origin, rules, pins)
-        await (grants := Grants(state)).take_over(settings, engine.cache)
-        observer = Observer(self.stats, knowledge, clock, access_log=settings.telemetry.access_log)
+        self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
+        self._run_until_stopped(checkup.watch(), "probe")
+
+    def _make_handler(
+        self, engine: Engine, authenticator: Authenticator, observer: Observer
+    ) -> tuple[S3Handler, FastLane]:
+        settings, clock = self.settings, self._clock
         handler = S3Handler(
             engine,
             authenticator,
@@ -155,7 +169,7 @@ class Proxy:
             verbose=is_verbose(settings),
             bounds=read_bounds(settings),
         )
-        fast = FastLane(
+        lane = FastLane(
             engine,
             handler,
             clock=clock,
@@ -164,26 +178,48 @@ class Proxy:
             own=engine.hits,
             pace=handler.pace,
         )
-        info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
-        checkup = Checkup(
+        return handler, lane
+
+    def _make_checkup(
+        self,
+        engine: Engine,
+        origin: CountedOrigin,
+        health: OriginHealth,
+        providers: Providers,
+        state: OpenState,
+    ) -> Checkup:
+        return Checkup(
             self.live,
             origin=origin,
             health=health,
             providers=providers,
             tiers=[medium.tier for medium in engine.cache.media],
-            state=state,
+            state=state.store,
             stats=self.stats,
-            clock=clock,
+            clock=self._clock,
             status=lambda: self._status,
-            silent_jobs=SilentJobs(knowledge.orders, engine.cache, clock).look,
+            silent_jobs=SilentJobs(state.hints.orders, engine.cache, self._clock).look,
         )
+
+    def _make_context(
+        self,
+        engine: Engine,
+        state: OpenState,
+        checkup: Checkup,
+        *,
+        pool: WorkPool,
+        token: str | None,
+        info: dict[str, Any],
+    ) -> ControlContext:
+        settings, clock = self.settings, self._clock
+        fetches = prefetch_slots(settings.origin.max_connections)
         context = ControlContext(
             version=__version__,
-            knowledge=knowledge,
+            knowledge=state.hints,
             stats=self.stats,
             clock=clock,
             pool=pool,
-            admin=EngineAdmin(engine, pins, clock, fetches=prefetch_slots(settings.origin.max_connections)),
+            admin=EngineAdmin(engine, state.pins, clock, fetches=fetches),
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
@@ -199,68 +235,57 @@ class Proxy:
             doctor=checkup.report,
         )
         self._stack.push_async_callback(context.operations.aclose)
-        self.live.parts = ReloadTargets(
-            authenticator=authenticator,
-            rules=rules,
-            providers=providers,
-            engine=engine,
-            handler=handler,
-            lane=fast,
-            observer=observer,
-            context=context,
-            pins=pins,
-            grants=grants,
-        )
+        return context
+
+    async def _open_control(self, context: ControlContext) -> Path | None:
+        """Open the control listener; return the path of its Unix socket."""
         control = ControlRunner(make_control_app(context), shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
-        self.control_address = await listen("control.listen", control, settings.control.listen, None)
-        if (path := await self._open_socket(control)) is not None:
-            info["socket"] = str(path)
-        door = self._open_door(engine)
-        s3 = web.ServerRunner(S3Server(handler, fast, door=door), shutdown_timeout=_DRAIN_S)
-        self._stack.push_async_callback(self._drain_s3, s3, persistence, knowledge)
+        self.control_address = await listen("control.listen", control, self.settings.control.listen, None)
+        return await self._open_socket(control)
+
+    async def _open_s3(
+        self,
+        handler: S3Handler,
+        lane: FastLane,
+        engine: Engine,
+        state: OpenState,
+        *,
+        tls: ServerTls | None,
+        terms: ReloadableSettings,
+        observer: Observer,
+    ) -> None:
+        """Open the S3 listener, and start the workers."""
+        limiter = self._limit_connections(engine)
+        s3 = web.ServerRunner(S3Server(handler, lane, door=limiter), shutdown_timeout=_DRAIN_S)
+        self._stack.push_async_callback(self._drain_s3, s3, state)
+        listens_at = self.settings.s3.listen
         if self._share is not None:
-            self._listener = bind("s3.listen", settings.s3.listen)
-        self.s3_address = await listen(
-            "s3.listen",
-            s3,
-            settings.s3.listen,
-            tls.context if tls is not None else None,
-            bound=self._listener,
-        )
+            self._listener = bind("s3.listen", listens_at)
+        context = None if tls is None else tls.context
+        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=self._listener)
         if self._share is not None:
-            relay = S3Server(handler, fast, keepalive_s=_RELAY_KEEPALIVE_S, door=door)
-            await self._start_readers(engine, terms, relay, observer)
+            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, door=limiter)
+            await self._start_workers(engine, terms, relay, observer)
         if tls is not None:
-            self._run_until_stopped(tls.watch(clock), "certificate")
-        info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
-        self._status = READY
-        _log.info(
-            "ready",
-            s3=info["s3_endpoint"],
-            control=f"http://{self.control_address}",
-            pages=len(engine.cache.residents),
-            lane="compiled" if COMPILED else "interpreted",
-        )
-        self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
-        self._run_until_stopped(checkup.watch(), "probe")
+            self._run_until_stopped(tls.watch(self._clock), "certificate")
 
     def _run_until_stopped(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._stack.callback(task.cancel)
 
-    def _open_door(self, engine: Engine) -> ConnectionLimiter:
+    def _limit_connections(self, engine: Engine) -> ConnectionLimiter:
         tiers = (medium.tier for medium in engine.cache.media)
         most = client_connections(
             origin_connections=self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
-        door = ConnectionLimiter(most, clock=self._clock)
-        self.stats.watch("connections", lambda: float(door.inside))
-        self.stats.watch("connections_left", lambda: float(most - door.inside))
-        self.stats.watch("connections_refused", lambda: float(door.refused))
+        limiter = ConnectionLimiter(most, clock=self._clock)
+        self.stats.watch("connections", lambda: float(limiter.inside))
+        self.stats.watch("connections_left", lambda: float(most - limiter.inside))
+        self.stats.watch("connections_refused", lambda: float(limiter.refused))
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
-        return door
+        return limiter
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
         """Open the control listener on a Unix socket too; return its path. Raises ConfigError."""
@@ -275,19 +300,19 @@ class Proxy:
             raise
         return opened.path
 
-    async def _start_readers(
+    async def _start_workers(
         self, engine: Engine, terms: ReloadableSettings, relay: S3Server, observer: Observer
     ) -> None:
         """Start the workers, which accept connections too and relay everything but hits to ``relay``."""
         assert self._share is not None, "made for more than one worker"
-        assert self._listener is not None, "bound before readers start"
+        assert self._listener is not None, "bound before the workers start"
 
         def note(uses: Uses, kinds: list[Kind]) -> None:
             engine.note_reads(uses, kinds)
             for job in {kind.job for kind in kinds if kind.job is not None}:
                 observer.on_job(job)
 
-        self.readers = Workers(
+        self.workers = Workers(
             self.settings,
             terms,
             engine.cache.media,
@@ -295,95 +320,13 @@ class Proxy:
             listener=self._listener,
             noted=note,
         )
-        self.live.readers = self.readers
-        await self.readers.start(relay)
+        self.live.workers = self.workers
+        await self.workers.start(relay)
 
-    async def _drain_s3(
-        self, runner: web.ServerRunner, persistence: Persistence, knowledge: HintRegistry
-    ) -> None:
+    async def _drain_s3(self, runner: web.ServerRunner, state: OpenState) -> None:
         # Flush the state first: a supervisor may lose patience and kill this process.
-        readers = [] if self.readers is None else [self.readers.stop(_DRAIN_S)]
-        await asyncio.gather(persistence.flush(knowledge), _drain(runner, _DRAIN_S), *readers)
-
-    async def _open_state(
-        self, pool: WorkPool, rules: Rules
-    ) -> tuple[StateStore, Persistence, HintRegistry, DurablePins]:
-        state = StateStore(self.settings.state.path, clock=self._clock)
-        await asyncio.to_thread(state.open)
-        self._stack.push_async_callback(asyncio.to_thread, state.close)
-        self.stats.watch("refused_state_rows", lambda: float(state.refused_rows))
-        self.stats.watch("damaged_state_databases", lambda: float(state.damaged_databases))
-        persistence = Persistence(state, pool, self._clock)
-        knowledge = HintRegistry(dirty=persistence.note, page_size=self.settings.cache.page_size)
-        await asyncio.to_thread(persistence.restore, knowledge)
-        persistence.start(knowledge)
-        self._stack.push_async_callback(persistence.stop, knowledge)
-        pins = DurablePins(Pins(rules), state, self._clock)
-        await asyncio.to_thread(pins.restore)
-        return state, persistence, knowledge, pins
-
-    async def _open_engine(
-        self, knowledge: HintRegistry, origin: Origin, rules: Rules, pins: DurablePins
-    ) -> Engine:
-        settings, clock, stats = self.settings, self._clock, self.stats
-        media = Media(settings, self._calls)
-        self._stack.push_async_callback(asyncio.to_thread, media.close)
-        ledger = Ledger(settings.cache.inflight)
-        self._share = Share.create() if settings.s3.workers > 1 else None
-        cache = PageCache(
-            media.media,
-            policy=get_policy(settings.policy.name, settings.policy.objective),
-            weights=knowledge,
-            next_uses=knowledge.orders,
-            pins=pins.pins,
-            stats=stats,
-            ledger=ledger,
-            share=self._share,
-        )
-        self._stack.push_async_callback(asyncio.to_thread, cache.close)
-        await asyncio.to_thread(cache.open)
-        cache.start_recovery()
-        cache.erasing.start(clock)
-        self._stack.push_async_callback(cache.erasing.aclose)
-        self._stack.push_async_callback(cache.stop_recovery)
-        pins.follow(cache.renew_pins)
-        self._stack.push_async_callback(pins.aclose)
-        for index, medium in enumerate(media.media):
-            stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
-        stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
-        stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
-        recorder = await self._start_recording()
-        engine = Engine(
-            origin,
-            cache,
-            rules=rules,
-            ledger=ledger,
-            stats=stats,
-            clock=clock,
-            page_size=settings.cache.page_size,
-            bounds=read_bounds(settings),
-            verdicts=make_verdicts(settings),
-            jobs_of=knowledge.jobs_of,
-            orders=knowledge.orders,
-            recording=None if recorder is None else recorder.reads,
-            upstreams=self.live.upstreams,
-        )
-        check_data_sets_by_epoch(knowledge, engine)
-        stats.watch("readings", lambda: float(engine.readings))
-        self._stack.push_async_callback(engine.aclose)
-        if settings.prefetch.enabled:
-            prefetcher = start_prefetching(settings, engine, knowledge.orders, clock=clock, stats=stats)
-            self._stack.push_async_callback(prefetcher.aclose)
-        return engine
-
-    async def _start_recording(self) -> Recorder | None:
-        path = self.settings.telemetry.trace
-        if not path:
-            return None
-        recorder = await asyncio.to_thread(Recorder, Path(path), self._clock)
-        recorder.start()
-        self._stack.push_async_callback(recorder.stop)
-        return recorder
+        workers = [] if self.workers is None else [self.workers.stop(_DRAIN_S)]
+        await asyncio.gather(state.persistence.flush(state.hints), _drain(runner, _DRAIN_S), *workers)
 
 
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:

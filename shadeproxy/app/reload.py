@@ -70,7 +70,7 @@ class ConfigReloader:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.parts: ReloadTargets | None = None
-        self.readers: Workers | None = None
+        self.workers: Workers | None = None
         self.upstreams = build_upstreams(settings)
         """The upstream with which the proxy reads in each namespace; changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
@@ -93,8 +93,8 @@ class ConfigReloader:
             _log.error("configuration not reloaded", error=self.reload_error, hint="nothing changed")
             return
         self._apply(new)
-        if self.readers is not None:
-            await self.readers.adopt(new.terms)
+        if self.workers is not None:
+            await self.workers.adopt(new.terms)
         self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
         if new.needs_restart:
             _log.warning("needs a restart", settings=new.needs_restart)
@@ -123,8 +123,8 @@ class ConfigReloader:
                 hint='ask for "info", or start with s3.workers = 1',
             ) from None
         self._log_as(settings)
-        if self.readers is not None:
-            await self.readers.adopt(self.readers.terms._replace(log_level=level))
+        if self.workers is not None:
+            await self.workers.adopt(self.workers.terms._replace(log_level=level))
         _log.info("log level changed", log_level=level)
 
     def _apply(self, new: _Prepared) -> None:

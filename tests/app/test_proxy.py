@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.app import proxy as module
+from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.core.workpool import raise_if_cancelled
@@ -128,13 +129,13 @@ async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client,
 
 async def test_state_is_saved_before_the_drain_ends(proxy, client, monkeypatch):
     flushed = asyncio.Event()
-    flush = module.Persistence.flush
+    flush = Persistence.flush
 
     async def observed(*args):
         await flush(*args)
         flushed.set()
 
-    monkeypatch.setattr(module.Persistence, "flush", observed)
+    monkeypatch.setattr(Persistence, "flush", observed)
     await client.begin("/data/big")
     stopping = asyncio.create_task(proxy.stop())
     async with asyncio.timeout(10):

@@ -1,0 +1,159 @@
+"""Opens the parts behind the listeners: state, origin, cache and engine, and registers how they close."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from shadeproxy.app.epochs import check_data_sets_by_epoch
+from shadeproxy.app.media import Media, tier_gauges
+from shadeproxy.app.origins import Providers, build_origin, read_bounds
+from shadeproxy.app.persistence import Persistence
+from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.prefetching import start_prefetching
+from shadeproxy.app.recording import Recorder
+from shadeproxy.app.reload import make_verdicts
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.workpool import WorkPool
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.freshness.namespaces import Upstreams
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.health import OriginHealth
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.medium import Calls
+
+
+class OpenState(NamedTuple):
+    """What the state directory brought back, and what writes to it."""
+
+    store: StateStore
+    persistence: Persistence
+    hints: HintRegistry
+    pins: DurablePins
+
+
+class Opening:
+    """Opens the parts of one proxy, in the order of the methods. ``calls``: see ``Media``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        stack: AsyncExitStack,
+        *,
+        clock: Clock,
+        stats: Stats,
+        calls: Mapping[str, Calls] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._clock = clock
+        self._stats = stats
+        self._calls = calls
+
+    async def state(self, pool: WorkPool, rules: Rules) -> OpenState:
+        """Open the state directory and restore hints and pins. Raises ConfigError."""
+        store = StateStore(self._settings.state.path, clock=self._clock)
+        await asyncio.to_thread(store.open)
+        self._stack.push_async_callback(asyncio.to_thread, store.close)
+        self._stats.watch("refused_state_rows", lambda: float(store.refused_rows))
+        self._stats.watch("damaged_state_databases", lambda: float(store.damaged_databases))
+        persistence = Persistence(store, pool, self._clock)
+        hints = HintRegistry(dirty=persistence.note, page_size=self._settings.cache.page_size)
+        await asyncio.to_thread(persistence.restore, hints)
+        persistence.start(hints)
+        self._stack.push_async_callback(persistence.stop, hints)
+        pins = DurablePins(Pins(rules), store, self._clock)
+        await asyncio.to_thread(pins.restore)
+        return OpenState(store, persistence, hints, pins)
+
+    async def origin(self, providers: Providers, health: OriginHealth, *, instance: str) -> CountedOrigin:
+        """Build the origin. Raises ConfigError for a directory that is missing."""
+        settings, clock = self._settings, self._clock
+        built = build_origin(settings, clock=clock, providers=providers, health=health, instance=instance)
+        origin = CountedOrigin(
+            built, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
+        )
+        self._stats.origin_health = health.as_json
+        self._stack.push_async_callback(origin.aclose)
+        if settings.origin.kind == "file":
+            await origin.probe()  # a missing path is a wrong setting, not an outage
+        return origin
+
+    async def engine(
+        self, origin: Origin, state: OpenState, rules: Rules, *, share: Share | None, upstreams: Upstreams
+    ) -> Engine:
+        """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
+        settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
+        ledger = Ledger(settings.cache.inflight)
+        stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
+        cache = await self._cache(state, ledger, share)
+        recorder = await self._recorder()
+        engine = Engine(
+            origin,
+            cache,
+            rules=rules,
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=settings.cache.page_size,
+            bounds=read_bounds(settings),
+            verdicts=make_verdicts(settings),
+            jobs_of=hints.jobs_of,
+            orders=hints.orders,
+            recording=None if recorder is None else recorder.reads,
+            upstreams=upstreams,
+        )
+        check_data_sets_by_epoch(hints, engine)
+        stats.watch("readings", lambda: float(engine.readings))
+        self._stack.push_async_callback(engine.aclose)
+        if settings.prefetch.enabled:
+            prefetcher = start_prefetching(settings, engine, hints.orders, clock=clock, stats=stats)
+            self._stack.push_async_callback(prefetcher.aclose)
+        return engine
+
+    async def _cache(self, state: OpenState, ledger: Ledger, share: Share | None) -> PageCache:
+        settings, stats = self._settings, self._stats
+        media = Media(settings, self._calls)
+        self._stack.push_async_callback(asyncio.to_thread, media.close)
+        cache = PageCache(
+            media.media,
+            policy=get_policy(settings.policy.name, settings.policy.objective),
+            weights=state.hints,
+            next_uses=state.hints.orders,
+            pins=state.pins.pins,
+            stats=stats,
+            ledger=ledger,
+            share=share,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, cache.close)
+        await asyncio.to_thread(cache.open)
+        cache.start_recovery()
+        cache.erasing.start(self._clock)
+        self._stack.push_async_callback(cache.erasing.aclose)
+        self._stack.push_async_callback(cache.stop_recovery)
+        state.pins.follow(cache.renew_pins)
+        self._stack.push_async_callback(state.pins.aclose)
+        for index, medium in enumerate(media.media):
+            stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
+        stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
+        return cache
+
+    async def _recorder(self) -> Recorder | None:
+        path = self._settings.telemetry.trace
+        if not path:
+            return None
+        recorder = await asyncio.to_thread(Recorder, Path(path), self._clock)
+        recorder.start()
+        self._stack.push_async_callback(recorder.stop)
+        return recorder
