@@ -1,8 +1,8 @@
 """``shadeproxy``: the commands, and how they fail.
 
-A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit
-status: 2 for configuration and usage, 1 for what failed at run time, 130 after Ctrl-C. What is not one of
-our errors is a bug and keeps its traceback. Heavy modules are imported by the command that needs them.
+A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit status:
+2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a bug and
+keeps its traceback. Heavy modules are imported by the command that needs them.
 """
 
 import importlib.util
@@ -323,7 +323,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    # Where nobody says how wide a line is, the table of spreads needs more than 80 columns.
+    # If no width is set, the table of spreads needs more than 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     results = run_bench(names, quick=quick, out=None if quick else out, console=console)
     failed = [row.name for row in results.rows if row.status == "failed"]
@@ -381,13 +381,13 @@ def version() -> None:
 
 
 def run() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(app())
 
 
 def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
     settings = Settings.load(config, override or ())
     listen = settings.control.listen
-    # A wildcard bind is reached by its own machine through loopback.
+    # A wildcard listener is reached from its own machine through loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
     return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())
