@@ -34,12 +34,12 @@ from shadeproxy.engine.knowledge.knowledge import Knowledge
 from shadeproxy.engine.knowledge.scoreboard import check_ids
 
 QUERY = {
-    "dataset": "With binary ids: whose ids they are; left out, the dataset of the job",
+    "dataset": "With binary ids: the dataset that they belong to; by default that of the job",
     "digest": "With binary ids: the call is refused where the dataset has another digest",
-    "job": "With binary ids: the job whose reads they are",
-    "epoch": "With binary ids: of the job",
-    "rank": "With binary ids: of the job",
-    "order": "With binary ids, of a batch: given (default) or ready",
+    "job": "With binary ids: the job that reads",
+    "epoch": "With binary ids: epoch of the job",
+    "rank": "With binary ids: rank of the job",
+    "order": "With binary ids: order of the answers of a batch, given (default) or ready",
 }
 _ID_BYTES = 4
 # Up to this many bytes or ids are processed on the event loop: a hop to the pool costs more.
