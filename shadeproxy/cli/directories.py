@@ -121,7 +121,7 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
         name,
         ok=True,
         detail=f"{path} has {what}: a start renames it, and begins an empty one",
-        change="delete it (shadeproxy purge --all) where nobody needs it, or choose another directory",
+        change="delete it (shadeproxy purge --all) if it is not needed, or choose another directory",
     )
 
 

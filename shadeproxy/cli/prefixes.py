@@ -135,7 +135,7 @@ def _told(operation: Answer) -> str:
     ]
     for field, words in (
         ("resident", "were cached already"),
-        ("not_stored", "not stored, for what is cached is worth as much or more"),
+        ("not_stored", "not stored, because the cached pages are worth as much or more"),
         ("failed", "failed"),
     ):
         if operation[field]:
@@ -153,11 +153,11 @@ def _raise_for(operation: Answer) -> None:
     if operation["state"] == "failed":
         raise ShadeProxyError(f"{operation['uri']} was not warmed: {operation['error']}; {_told(operation)}")
     if operation["state"] == "cancelled":
-        raise ShadeProxyError(f"somebody ended it, or the proxy stopped; {_told(operation)}")
+        raise ShadeProxyError(f"a call ended it, or the proxy stopped; {_told(operation)}")
     if operation["failed"]:
         raise ShadeProxyError(
             f"{operation['failed']:,} objects could not be read; the first: {operation['error']};"
-            " run it again to read what is missing"
+            " run it again to read the missing ones"
         )
 
 

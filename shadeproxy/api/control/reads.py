@@ -150,7 +150,7 @@ async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBo
             )
         return asked, np.frombuffer(data, dtype="<u4")
     if request.query_string:
-        raise InvalidRequest("a JSON call has no query", hint="put what it says into the body")
+        raise InvalidRequest("a JSON call has no query", hint="put the parameters into the body")
     data = await read_body(request, MAX_READS_BYTES)
     inline = len(data) <= _INLINE_BYTES
     asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
@@ -173,7 +173,7 @@ def _dataset(knowledge: Knowledge, asked: ReadsBody) -> Dataset:
     dataset = knowledge.dataset(name)
     if asked.digest not in {None, dataset.digest}:
         raise Conflict(
-            f"dataset {name!r} was registered anew, so that its ids mean other samples than those of "
+            f"dataset {name!r} was registered again, so that its ids mean other samples than those of "
             f"{asked.digest}",
             hint="register your manifest under another name, or ask for items by bucket and key",
         )
