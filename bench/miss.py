@@ -50,7 +50,7 @@ Get = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is read: ``gets`` objects of ``body_bytes`` in each round, ``in_flight`` at a time."""
+    """``gets`` objects of ``body_bytes`` in each round, read ``in_flight`` at a time."""
 
     body_bytes: int = 100_000
     in_flight: int = 32
@@ -102,7 +102,7 @@ class DelayedServer(asyncio.Protocol):
 
 
 def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
-    """Serve until terminated; sends the port when it listens."""
+    """Serve until terminated; send the port once the server listens."""
 
     async def run() -> None:
         factory = partial(DelayedServer, bytes(body_bytes), delay_s)
@@ -115,7 +115,7 @@ def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
 
 @contextmanager
 def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
-    """The endpoint of an origin in a process of its own."""
+    """Run an origin in a process of its own; yield its endpoint."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(theirs, body_bytes, delay_s), daemon=True
@@ -129,7 +129,7 @@ def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
 
 
 class NoWeights:
-    """No importance is known."""
+    """Knows no importance of any page."""
 
     def weights_of(
         self, object_hashes: NDArray[np.uint64], _numbers: NDArray[np.uint32]
@@ -142,7 +142,7 @@ def s3_origin(endpoint: str) -> S3Origin:
 
 
 def wrapped(origin: Origin, stats: Stats) -> Origin:
-    """The wrappers that the proxy puts around an origin."""
+    """Put around an origin the wrappers that the proxy uses."""
     clock = SystemClock()
     limited = LimitedOrigin(origin, max_open=256)
     return CountedOrigin(RetryingOrigin(limited, clock=clock), stats=stats, clock=clock)
@@ -152,7 +152,7 @@ def wrapped(origin: Origin, stats: Stats) -> Origin:
 async def opened_engine(
     origin: Origin, capacity_bytes: int, *, policy: str = "default", page_size: int = 4 << 20
 ) -> AsyncIterator[Engine]:
-    """An engine with a RAM tier of ``capacity_bytes`` and nothing in it."""
+    """Open an engine with an empty RAM tier of ``capacity_bytes``."""
     stats, ledger, clock = Stats(), Ledger(256 << 20), SystemClock()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         tier = SegmentStore("ram", Path(folder), capacity_bytes)
@@ -179,7 +179,7 @@ async def opened_engine(
 
 
 async def read_engine(engine: Engine, key: str) -> int:
-    """A whole GET as a listener does it; the bytes that came."""
+    """Carry out a whole GET as a listener does; return the number of bytes received."""
     received = 0
     async with engine.open(ReadRequest(ObjectRef("bucket", key))) as reading:
         async for piece in reading.body(Span(0, reading.meta.size)):
@@ -188,13 +188,13 @@ async def read_engine(engine: Engine, key: str) -> int:
 
 
 async def read_origin(origin: Origin, key: str) -> int:
-    """The same from the origin client alone."""
+    """Read the same with the origin client alone."""
     async with origin.open(ObjectRef("bucket", key)) as reading:
         return sum([len(chunk) async for chunk in reading.chunks])
 
 
 async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
-    """One round of GETs of objects that were never read before."""
+    """Measure one round of GETs of objects that were never read before."""
     keys = iter([f"train/images/{next(numbers):08d}.jpg" for _ in range(load.gets)])
 
     async def worker() -> None:
@@ -208,7 +208,7 @@ async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
 
 
 async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
-    """Rounds of every way in turn; the first turn warms connections and caches and does not count."""
+    """Run rounds of every way in turn; the first turn warms connections and caches and is not counted."""
     numbers = count()
     samples: dict[str, list[Cost]] = {name: [] for name in ways}
     for turn in range(load.rounds + 1):
@@ -226,7 +226,7 @@ async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
 
 
 async def measure(endpoint: str, load: Load) -> dict[str, Cost]:
-    """Costs by way: "stored", "replacing", "ranked", "direct"."""
+    """Return the costs by way: "stored", "replacing", "ranked", "direct"."""
     origin = s3_origin(endpoint)
     room = (load.rounds + 2) * load.gets * (load.body_bytes + 8192)
     async with (

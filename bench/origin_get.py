@@ -61,7 +61,7 @@ def serve(ready: Connection) -> None:
 
 
 async def cpu_per_get(get: Get) -> float:
-    """Microseconds of CPU per GET with IN_FLIGHT of them at a time."""
+    """Return microseconds of CPU per GET with IN_FLIGHT of them at a time."""
     keys = iter([f"train/images/{number:08d}.jpg" for number in range(GETS)])
 
     async def worker() -> None:

@@ -1,8 +1,9 @@
-"""What one process reads a second through the SDK from a warm proxy, by each way: locate, batch, GETs.
+"""Samples a second that one process reads through the SDK from a warm proxy, by each way: locate, batch,
+GETs.
 
 The ways alternate in one run, so that all meet the same machine. ``tensors`` are batches stacked without a
 copy (``decode=as_tensor``, ``collate``), ``bytes`` is ``client.read_many``. Wall time and the reader's own
-CPU time, per sample; medians over rounds. Before it is timed the data set is read once, so that it is warm
+CPU time, per sample; medians over rounds. The data set is read once before the timing, so that it is warm
 where the cache holds it.
 
     python bench/sdk_batch.py --url http://127.0.0.1:9001 --bucket train [--prefix p/] [--batch 256]
@@ -27,10 +28,10 @@ _NEVER_S = 3600.0
 
 
 def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[[list[int]], int]:
-    """What reads the samples of some ids by one way only, and answers how many bytes it got."""
+    """Return a function that reads the samples of some ids by one way only and returns the bytes it got."""
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
-    # What the proxy is believed to offer decides the way.
+    # The client chooses its way by the features that it believes the proxy to have.
     client.connections.ways.offers = Offers(way in {"locate", "batch"}, way == "locate", told.get("socket"))
     if kind == "bytes":
         return lambda ids: sum(map(len, client.read_many(manifest, ids)))
@@ -55,7 +56,7 @@ def measure(
     rounds: int = 20,
     ways: tuple[str, ...] = ("locate", "batch", "get"),
 ) -> dict[str, dict[str, float]]:
-    """By way and kind: samples/s, and microseconds of wall and of the reader's CPU time a sample.
+    """Return by way and kind: samples/s, and microseconds of wall and of the reader's CPU time a sample.
 
     ``samples``: how many of the prefix are used, in key order; None: all.
     """
@@ -69,7 +70,7 @@ def measure(
     cpus: dict[str, list[float]] = {name: [] for name in readers}
     draw = random.Random(0)
     for read in readers.values():
-        read(draw.sample(ids, batch))  # finds its way, and learns the length
+        read(draw.sample(ids, batch))  # the client chooses its way, and learns the samples' length
     for start in range(0, len(ids), batch):
         next(iter(readers.values()))(list(ids[start : start + batch]))
     for _ in range(rounds):

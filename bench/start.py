@@ -1,8 +1,8 @@
 """Start with many pages on disk: time to accept and to hit, memory of a resident, time to choose a victim.
 
 A disk tier of ``N`` small records is written by the product itself. Then, with catalogues (a clean stop) and
-without (what kill -9 leaves at worst): ``shadeproxy serve`` is started on it and asked; and in this process a
-page cache takes it in while a task on the same event loop notes how long it was kept waiting.
+without (the worst that kill -9 leaves): ``shadeproxy serve`` is started on it and asked; and a page cache in
+this process takes it in while a task on the same event loop measures how long it had to wait.
 Run: ``python bench/start.py [N] [directory]`` (default: 1,000,000 pages in a temporary directory on disk).
 """
 
@@ -53,13 +53,13 @@ class Served:
     accept_s: float
     first_hit_s: float
     hits_s: float
-    """Until ``HITS`` pages drawn at random were hits one after the other."""
+    """Seconds until ``HITS`` pages drawn at random were hits one after the other."""
     recovered_s: float
 
 
 @dataclass(frozen=True)
 class Held:
-    """One page cache in this process."""
+    """Figures of one page cache in this process."""
 
     pages: int
     open_ms: float
@@ -181,7 +181,7 @@ class _NoWeights:
 
 
 async def _take_in(cache: PageCache) -> tuple[float, float]:
-    """Seconds it took, and the longest that the event loop let somebody else wait, in milliseconds."""
+    """Return the seconds it took, and the longest wait of another task on the event loop, in milliseconds."""
     waits: list[float] = []
 
     async def watch() -> None:
@@ -203,7 +203,7 @@ async def _take_in(cache: PageCache) -> tuple[float, float]:
 
 
 def hold(site: Site) -> Held:
-    """Take the site in within this process."""
+    """Take in the site within this process."""
     gc.collect()
     before = _rss_anon_bytes()
     cache = PageCache(
@@ -246,7 +246,7 @@ def _find_us(residents: Residents) -> float:
 
 
 def _victim_us(cache: PageCache) -> float:
-    """Choosing a victim for a page of the usual size; nobody leaves."""
+    """Choose a victim for a page of the usual size, evicting none; return the microseconds."""
     placement, rounds = cache.placement, []
     newcomer = int(cache.residents.ready()[0])
     for _ in range(300):
@@ -257,7 +257,7 @@ def _victim_us(cache: PageCache) -> float:
 
 
 def measure(count: int, root: Path) -> dict[str, tuple[Served, Held]]:
-    """Both starts, clean and killed, of a tier of ``count`` pages under ``root``."""
+    """Measure both starts, clean and killed, of a tier of ``count`` pages under ``root``."""
     site = Site(root, count)
     site.build()
     held = hold(site)

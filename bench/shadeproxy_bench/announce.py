@@ -1,4 +1,4 @@
-"""What a job tells the proxy: its dataset, itself, in which order it will read, and what matters."""
+"""The control calls of a job: register a data set and the job, announce an order, post scores."""
 
 import urllib.request
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _TIMEOUT_S = 60.0
 
 
 def register(ours: Served, pieces: Iterable[Piece], jobs: Iterable[str]) -> None:
-    """The objects of ``pieces`` as the samples 0, 1, ... of a dataset that every job reads."""
+    """Register the objects of ``pieces`` as samples 0, 1, ... of a data set that every job reads."""
     lines = [msgspec.json.encode({"bucket": BUCKET, "key": piece.path.split("/", 2)[2]}) for piece in pieces]
     _put(ours, "/v1/datasets/data", b"\n".join(lines), "application/jsonl")
     for job in jobs:

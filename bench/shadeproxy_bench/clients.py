@@ -1,11 +1,11 @@
 """Stock clients under load, in a process of their own: ``python -m shadeproxy_bench.clients``.
 
-One job a line on stdin (``Job`` as JSON), one result a line on stdout. Every worker reads objects one after
-the other until the time is over; bytes are counted as they arrive, so that objects which take longer than the
-window count for what came of them. The clock starts when every worker has its first bytes, so that neither
-threads that start nor connections that are made are in what is counted; nobody waits for the others, as
-hundreds of threads let go at once are no steady load. Python lets some of so many wait for seconds: so it
-starts after half the length of the window at the latest.
+One job a line on stdin (``Job`` as JSON), one result a line on stdout. Every worker reads one object after
+another until the time is over. Bytes are counted as they arrive, so that an object that takes longer than the
+window counts for the part that arrived. The clock starts when every worker has its first bytes, so that
+starting threads and connecting are not measured. Workers do not wait for each other, because hundreds of
+threads released at once are no steady load. Python lets some of so many threads wait for seconds, so the
+clock starts after half the length of the window at the latest.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ _CHUNK_BYTES = 256 * 1024
 class Job(msgspec.Struct, frozen=True):
     """Read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, ``connections`` at a time.
 
-    ``compare``: the first object of each worker, as far as it comes; that takes time of the client's.
-    ``credentials``: with what it signs.
+    ``compare``: compare the first object of each worker, as far as it is read; that costs time of the client.
+    ``credentials``: sign requests with these.
     """
 
     client: ClientName
@@ -46,8 +46,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """``wall_s``: the seconds that count, ``bytes``: what came in them. ``error``: why the figures are worth
-    nothing; "" when nothing went wrong.
+    """``wall_s``: the seconds that count. ``bytes``: bytes received in them. ``error``: why the figures are
+    worth nothing; "" when nothing went wrong.
     """
 
     bytes: int = 0
@@ -56,11 +56,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class WrongBytes(Exception):
-    """A stock client got other bytes than the object has."""
+    """A stock client got bytes that differ from the object's."""
 
 
 class _Count:
-    """What the workers of one job share."""
+    """State that the workers of one job share."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -73,7 +73,7 @@ class _Count:
         self._lock = threading.Lock()
 
     def numbers(self) -> Iterator[int]:
-        """Objects for one worker, until the time is over; at least one."""
+        """Yield objects for one worker until the time is over; at least one."""
         while True:
             with self._lock:
                 number = next(self._numbers)
@@ -86,7 +86,7 @@ class _Count:
         return time.perf_counter() >= self._deadline or bool(self.errors)
 
     def came(self, number: int, position: int, chunk: Any, *, turn: int) -> int:
-        """Count a part of an object that one worker reads as its ``turn``th; the position after it."""
+        """Count a part of the object that a worker reads as its ``turn``th; return the position after it."""
         if turn == 0 and self.job.compare:
             self._compare(number, position, chunk)
         now_s = time.perf_counter()

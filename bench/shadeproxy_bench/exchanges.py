@@ -1,16 +1,16 @@
-"""The connection of a plain HTTP/1.1 server of a measurement: one request after another, in order."""
+"""One connection of a plain HTTP/1.1 server for measurements: one request after another, in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 Fields = dict[str, str]
-"""By lower-case name."""
+"""Header fields by lower-case name."""
 Answer = Callable[[str, str, Fields, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""(method, target, fields, what follows the head, where the answer goes)."""
+"""(method, target, fields, reader behind the head, writer for the answer)."""
 
 
 async def serve_exchanges(reader: asyncio.StreamReader, out: asyncio.StreamWriter, answer: Answer) -> None:
-    """Until the client is gone."""
+    """Serve a connection until the client closes it."""
     try:
         while True:
             first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")

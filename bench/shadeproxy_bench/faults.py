@@ -1,4 +1,4 @@
-"""Why a row has no number: its own small tree below the product's errors."""
+"""The reasons why a row has no number: a small tree of errors below the product's."""
 
 from shadeproxy.core.errors import ShadeProxyError
 
@@ -8,7 +8,7 @@ class BenchError(ShadeProxyError):
 
 
 class ReferenceMissing(ShadeProxyError):
-    """What ShadeProxy is compared with is not installed here. The text says how to install it."""
+    """The reference of a comparison is not installed here. The text says how to install it."""
 
 
 class NotBuilt(ShadeProxyError):

@@ -1,8 +1,8 @@
-"""What keeps a server busy while its CPU is counted: wrk where it is installed, else our own reader.
+"""Load generators that keep a server busy while its CPU is counted: wrk where installed, else our own reader.
 
-wrk spends so little that even the fastest server is kept saturated, which is where servers are compared;
-with the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both cycle
-through the same requests on keep-alive connections. wrk does not look at bodies: who measures with it
+wrk spends so little that it keeps even the fastest server saturated, and servers are compared in saturation.
+With the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both cycle
+through the same requests on keep-alive connections. wrk does not look at bodies: a measurement with it
 compares a sample in the same round (``reader``).
 """
 
@@ -21,7 +21,7 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.reader import read
 
 PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-"""Debian puts servers where the PATH of ordinary users does not look."""
+"""Debian puts servers outside of ordinary users' PATH."""
 
 _SCRIPT = """
 local file = io.open("{requests}", "rb")
@@ -50,17 +50,17 @@ Requests = Sequence[tuple[Piece, bytes]]
 
 
 class Load(Protocol):
-    """``name``: for the results."""
+    """A load generator. ``name``: its name in the results."""
 
     name: str
 
     def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
-        """Cycle through ``requests``; how many were answered. Raises BenchError for a wrong answer."""
+        """Cycle through ``requests``; return how many were answered. Raises BenchError for a wrong answer."""
         ...
 
 
 class WrkLoad:
-    """wrk, one thread."""
+    """wrk with one thread."""
 
     name = "wrk -t1"
 
@@ -72,7 +72,7 @@ class WrkLoad:
             data, script = Path(directory, "requests"), Path(directory, "requests.lua")
             data.write_bytes(b"".join(request + b"\0" for _, request in requests))
             script.write_text(_SCRIPT.format(requests=data))
-            # wrk takes whole seconds.
+            # wrk takes only whole seconds.
             options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
             url = f"http://{address[0]}:{address[1]}"
             done = subprocess.run(

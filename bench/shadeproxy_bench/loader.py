@@ -1,8 +1,8 @@
 """A model of a training loop with a DataLoader: workers read batches, a consumer takes them in order.
 
-As torch does it: batches are dealt to the workers in turn, each reads the samples of its batch one after
-another over a connection of its own, and a worker has at most two batches read or being read that the
-consumer has not taken. The consumer computes by sleeping. What it waits for a batch is its stall.
+As in torch, batches are dealt to the workers in turn; each worker reads the samples of its batch one after
+another over a connection of its own, and has at most two batches read or being read that the consumer has not
+taken. The consumer computes by sleeping. The time it waits for batches is its stall.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Before = Callable[[int], Awaitable[None]]
 
 
 class Epoch(NamedTuple):
-    """How an epoch went. ``compute_s``: what it would have taken if nothing was ever waited for."""
+    """The times of one epoch. ``compute_s``: its length if the consumer never waited."""
 
     wall_s: float
     stall_s: float
@@ -30,7 +30,9 @@ class Epoch(NamedTuple):
 
 
 class Loader:
-    """Reads from ``address`` with ``workers`` workers, ``batch`` samples a batch, ``rate_per_s`` computed."""
+    """A loop over ``address``: ``workers`` workers, ``batch`` samples a batch, ``rate_per_s`` samples
+    computed.
+    """
 
     def __init__(self, address: tuple[str, int], *, workers: int, batch: int, rate_per_s: float) -> None:
         self._address = address

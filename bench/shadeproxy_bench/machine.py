@@ -1,7 +1,7 @@
-"""The machine, and what the processes on it have used of it: read from /proc.
+"""The machine and the resources that its processes have used: read from /proc.
 
-CPU is user and system time of a process with all its living descendants; the kernel rounds it to ticks (10 ms
-on most machines), so a window of measurement is to be many ticks long.
+CPU is user and system time of a process with all its living descendants. The kernel rounds it to ticks (10 ms
+on most machines), so a window of measurement must be many ticks long.
 """
 
 import os
@@ -17,11 +17,11 @@ from shadeproxy.core import interpreter
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 _BUSY_PER_CPU = 0.25
-"""Load per CPU above which a run is not alone on the machine."""
+"""Load per CPU above which other work disturbs a run."""
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of ``pid`` and its descendants so far."""
+    """Return the user and system seconds of ``pid`` and its descendants so far."""
     stats = _stats()
     children: dict[int, list[int]] = {}
     for process, fields in stats.items():
@@ -36,12 +36,12 @@ def cpu_s(pid: int) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """The living processes that ``pid`` started."""
+    """Return the living processes that ``pid`` started."""
     return [child for child, fields in _stats().items() if int(fields[1]) == pid and fields[0] != "Z"]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and no zombie that nobody waited for."""
+    """Return whether a process exists and is not a zombie that was never waited for."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -49,9 +49,9 @@ def is_alive(pid: int) -> bool:
 
 
 def describe() -> str:
-    """One line: processor, CPUs, memory, kernel, Python and how it was built, version.
+    """Return one line: processor, CPUs, memory, kernel, Python and how it was built, version.
 
-    Rows of runs whose lines differ do not merge: of the kernel it is the version, not whose build it is.
+    Rows of runs whose lines differ do not merge; the kernel counts by its version, not by its build.
     """
     kernel = platform.release().partition("-")[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
@@ -62,7 +62,7 @@ def describe() -> str:
 
 
 def warnings() -> tuple[str, ...]:
-    """What makes numbers taken now worth less."""
+    """Return the reasons why numbers taken now are worth less."""
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     found = []
     if load > _BUSY_PER_CPU * cpus:
@@ -78,13 +78,13 @@ def warnings() -> tuple[str, ...]:
 
 
 def raise_descriptor_limit() -> None:
-    """Hundreds of connections, in this process and its children; the soft limit is often 1,024."""
+    """Allow hundreds of connections in this process and its children; the soft limit is often 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _stats() -> dict[int, list[str]]:
-    """Of each process that is there, the fields of /proc/PID/stat from the state on."""
+    """Return the fields of /proc/PID/stat from the state on, by process."""
     stats = {}
     for directory in _PROC.iterdir():
         if directory.name.isdigit():

@@ -1,4 +1,4 @@
-"""``results.md``: the machine, the table, what is not met and by how much, how each row is measured."""
+"""``results.md``: the machine, the table, missed targets and by how much, and how each row is measured."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from shadeproxy_bench.words import by_grid, number, spread, summary, verdict
 
 
 def markdown(results: Results) -> str:
-    """The whole document."""
+    """Return the whole document."""
     single = [row for row in results.rows if row.cell is None]
     lines = [
         "# Measurements",
@@ -73,7 +73,7 @@ def _shortfalls(rows: Sequence[Row]) -> list[str]:
 
 
 def _methods(rows: Sequence[Row]) -> list[str]:
-    """One item for each way of measuring, however many rows share it."""
+    """Return one item for each way of measuring, even if several rows share it."""
     by_way: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         by_way.setdefault((row.suite, row.how, row.ratio_is), []).append(row)

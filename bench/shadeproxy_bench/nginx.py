@@ -1,6 +1,6 @@
 """nginx as the reference: one worker, every variant that may be its best, files on tmpfs.
 
-All variants are one process with a port each, so that its CPU is that of one worker whichever is asked.
+All variants are ports of one process, so that its CPU is that of one worker whichever port is read.
 """
 
 import os
@@ -65,7 +65,7 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     own = work / "nginx"
     own.mkdir()
     names = (*VARIANTS, *([PROXY_CACHE] if cached else []))
-    # nginx cannot be asked which ones it took.
+    # nginx does not report the ports it took.
     ports = dict(zip(names, count(free_port(len(names))), strict=False))
     servers = "".join(
         _FILES.format(port=ports[name], root=root, options=options) for name, options in VARIANTS.items()
@@ -73,7 +73,7 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     if cached:
         servers += _CACHED.format(port=ports[PROXY_CACHE], upstream=ports["sendfile"])
     config = own / "nginx.conf"
-    # Else root's worker becomes nobody, who may not look into our directories.
+    # Otherwise root's worker becomes the user nobody, who may not look into our directories.
     user = "user root root;" if os.getuid() == 0 else ""
     config.write_text(_CONFIG.format(user=user, work=own, servers=servers))
     command = [program, "-e", "stderr", "-p", str(own), "-c", str(config)]

@@ -1,7 +1,7 @@
 """The objects of a benchmark: their bytes follow from size and number, so that every reader can check them.
 
-All bodies are slices of one random base at distinct offsets; the bodies of two objects differ, and whoever
-knows the key knows the body, in any process, without storing it.
+All bodies are slices of one random base at distinct offsets. The bodies of two objects differ, and any
+process can compute the body from the key without storing it.
 """
 
 import re
@@ -47,20 +47,20 @@ def key_of(size_bytes: int, number: int) -> str:
 
 
 def parse_key(key: str) -> tuple[int, int] | None:
-    """(size_bytes, number), or None for a key that no object has."""
+    """Return (size_bytes, number), or None for a key that no object has."""
     found = _KEY.fullmatch(key)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def body_of(size_bytes: int, number: int, seed: int = 0) -> memoryview:
-    """The bytes of an object. Another ``seed`` gives other objects under the same keys."""
+    """Return the bytes of an object. Another ``seed`` gives other objects under the same keys."""
     offset = number * _STEP % _BASE_BYTES
     copies = -(-(offset + size_bytes) // _BASE_BYTES)
     return memoryview(_base(seed, copies))[offset : offset + size_bytes]
 
 
 def write_objects(root: Path, pieces: Iterable[Piece]) -> None:
-    """The objects as files ``root``/bucket/key, for a server of files."""
+    """Write the objects as files ``root``/bucket/key, for a server of files."""
     for size_bytes, number in {(piece.size_bytes, piece.number) for piece in pieces}:
         path = root / BUCKET / key_of(size_bytes, number)
         path.parent.mkdir(parents=True, exist_ok=True)

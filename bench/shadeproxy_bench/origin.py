@@ -1,8 +1,8 @@
 """A lean S3 origin with a stated latency, in a process of its own: ``python -m shadeproxy_bench.origin``.
 
 Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
-form exists. It makes bodies from the key and keeps nothing, so that it is never the bottleneck: under 20 us a
-request. Prints its port on the first line.
+form exists. It makes bodies from the key and stores nothing, so that it is never the bottleneck: under 20 us
+a request. Prints its port on the first line.
 """
 
 import argparse
@@ -33,14 +33,14 @@ _HEAD = (
 
 
 class Link:
-    """What all connections share: bodies leave one after another at ``bytes_per_s`` (0: at once)."""
+    """The link that all connections share: bodies leave one after another at ``bytes_per_s`` (0: at once)."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_s = 0.0
 
     def after_s(self, now_s: float, size_bytes: int) -> float:
-        """When ``size_bytes`` that are ready at ``now_s`` have left, in seconds from ``now_s``."""
+        """Return when ``size_bytes`` that are ready at ``now_s`` have left, in seconds from ``now_s``."""
         if not self._bytes_per_s:
             return 0.0
         self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
@@ -80,7 +80,7 @@ class ObjectServer(asyncio.Protocol):
             head, self._received = self._received[:end], self._received[end + 4 :]
             parts = self._answer(head)
             loop = asyncio.get_running_loop()
-            # The link is another's while this answer is on its way to it.
+            # Other answers use the link while this answer waits for its latency.
             now_s = loop.time()
             ready_s = max(now_s + self._latency.next_s(), self._last_s)
             self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))

@@ -1,4 +1,4 @@
-"""Ports for servers that are to be told theirs."""
+"""Ports for servers whose port must be configured."""
 
 import random
 import socket
@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from shadeproxy_bench.faults import BenchError
 
 _PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to clients: a client that asks while nobody listens must not find
-itself."""
+"""Below the ports that the kernel gives to clients: a client that connects while no server listens must not
+connect to itself."""
 _TRIES = 1000
 
 
 def free_port(width: int = 1) -> int:
-    """The first of ``width`` ports of loopback in a row that nobody listens on. Raises BenchError."""
+    """Return the first of ``width`` adjacent ports of loopback without a listener. Raises BenchError."""
     for _ in range(_TRIES):
         first = random.choice(_PORTS)
         with ExitStack() as tried:

@@ -1,8 +1,8 @@
 """A lean HTTP client on raw sockets and epoll that compares every body it reads, byte for byte.
 
-Laws: keep-alive connections, one request at a time on each; every answer must be 200 or 206 with the very
-bytes that were asked for, framed by Content-Length, or ``BenchError`` ends the run. It shows no mercy because
-a fast wrong answer is the worst result of a cache.
+Laws: keep-alive connections, one request at a time on each; every answer must be 200 or 206 with exactly the
+requested bytes, framed by Content-Length, or ``BenchError`` ends the run. It is strict because a fast wrong
+answer is the worst result of a cache.
 """
 
 import select
@@ -17,7 +17,7 @@ from typing import Self
 from shadeproxy_bench.faults import BenchError
 
 Exchange = tuple[bytes, memoryview]
-"""A request, and the body that must come."""
+"""A request and its expected body."""
 
 _HEAD_BYTES = 16 * 1024
 _PATIENCE_S = 30.0
@@ -25,7 +25,7 @@ _PATIENCE_S = 30.0
 
 @dataclass(slots=True)
 class Reading:
-    """``sources``: how often each value of x-shade-cache came ("" where a server sends none)."""
+    """A result. ``sources``: count of each x-shade-cache value ("" where a server sends none)."""
 
     requests: int = 0
     bytes: int = 0
@@ -58,7 +58,7 @@ class _Link:
         self.socket.sendall(self.request)
 
     def receive(self, heard: Callable[[str], None]) -> bool:
-        """Take what has arrived; whether the answer is complete and right. ``heard``: see ``read``."""
+        """Take arrived bytes; return whether the answer is complete and right. ``heard``: see ``read``."""
         count = self.socket.recv_into(self._view[self._received :])
         if not count:
             raise self._wrong("the server closed the connection")
@@ -112,10 +112,10 @@ def read(
     seconds: float = 0.0,
     told: Callable[[str], None] | None = None,
 ) -> Reading:
-    """Read all ``exchanges`` over so many connections; with ``seconds`` only what is begun within them.
+    """Read all ``exchanges`` over so many connections; with ``seconds`` only those that begin within them.
 
-    ``told`` is called with the x-shade-cache of each answer, in the order in which they come. Raises
-    BenchError for any answer that is not the right one.
+    ``told`` is called with the x-shade-cache of each answer, in the order of arrival. Raises BenchError for
+    any wrong answer.
     """
     waiting = _until(seconds, exchanges) if seconds else iter(exchanges)
     with ExitStack() as stack:
@@ -173,7 +173,7 @@ def _until(seconds: float, exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
 
 
 def _field(lowered_head: bytes, name: bytes) -> bytes:
-    """Value of a field of a lower-case head; b"" when it is not there."""
+    """Return the value of a field of a lower-case head; b"" without the field."""
     start = lowered_head.find(b"\r\n" + name + b":")
     if start < 0:
         return b""

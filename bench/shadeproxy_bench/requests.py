@@ -8,23 +8,23 @@ from shadeproxy_bench.objects import Piece
 
 REGION = "us-east-1"
 CLIENT = Credentials("BENCHCLIENT", "secret-of-the-bench-client")
-"""Whom a proxy under test knows; on loopback, for the length of a run."""
+"""Client that a proxy under test knows; on loopback, for the length of a run."""
 
 DISTINCT_SIGNED = 20_000
 _SPREAD_S = 300
 
 
 def plain_requests(pieces: Sequence[Piece], host: str) -> list[bytes]:
-    """One request for each piece."""
+    """Return one request for each piece."""
     return [_request(piece, host, []) for piece in pieces]
 
 
 def signed_requests(
     pieces: Sequence[Piece], host: str, *, distinct: int = DISTINCT_SIGNED
 ) -> list[tuple[Piece, bytes]]:
-    """``distinct`` requests, no two alike, cycling through ``pieces``: their times differ by seconds.
+    """Return ``distinct`` requests, no two alike, cycling through ``pieces``: their times differ by seconds.
 
-    So whoever remembers signatures gains nothing by it. Valid for ten minutes.
+    A cache of signatures therefore gains nothing. Valid for ten minutes.
     """
     now_s = time.time()
     signed = []

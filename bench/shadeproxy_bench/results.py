@@ -1,4 +1,4 @@
-"""What a run found: rows that are judged against their targets, and the file that keeps them.
+"""Results of a run: rows that are judged against their targets, and the file that keeps them.
 
 Law: ``met`` is true only for a row that was measured and reached its target; every other state (failed,
 reference missing, not built) says so and counts as not met.
@@ -15,9 +15,9 @@ RatioIs = Literal["reference / ours", "ours / reference"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """``bound``: the value may not be beyond it, in the direction that ``at_least`` says.
+    """A bound on a row. ``bound``: must not be exceeded, in the direction that ``at_least`` gives.
 
-    ``of``: what is judged, the row's ratio or our figure itself (in the row's unit).
+    ``of``: the figure that is judged, the row's ratio or our figure itself (in the row's unit).
     """
 
     bound: float
@@ -31,7 +31,7 @@ class Target(msgspec.Struct, frozen=True):
         return value >= self.bound if self.at_least else value <= self.bound
 
     def shortfall(self, *, ours: float, ratio: float | None) -> float | None:
-        """By what share of the bound it was missed; None when met or not judged."""
+        """Return the share of the bound by which the target was missed; None when met or not judged."""
         value = ours if self.of == "ours" else ratio
         if value is None or self.met(ours=ours, ratio=ratio):
             return None
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the results. ``target`` None: for information, never judged; then ``met`` is None too.
 
-    ``shortfall``: by what share of its bound the target was missed. ``cell``: as in ``Planned``.
+    ``shortfall``: the share of its bound by which the target was missed. ``cell``: as in ``Planned``.
     """
 
     suite: str
@@ -78,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """Why the numbers of some suites may be worth less."""
+    """A reason why the numbers of some suites may be worth less."""
 
     text: str
     suites: tuple[str, ...]
@@ -94,8 +94,8 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
-    """``now``, with the rows of other suites that an earlier run on the same machine found, each in its
-    place, and what makes these doubtful.
+    """Return ``now`` with the rows of other suites that an earlier run on the same machine found, each in its
+    place, and with the reasons to doubt these.
     """
     ran = {row.suite for row in now.rows}
     if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):
@@ -109,7 +109,7 @@ def merged(earlier: Results | None, now: Results) -> Results:
 
 
 def read_results(path: Path) -> Results | None:
-    """An earlier run's results; None where there are none of this form."""
+    """Return an earlier run's results; None where there are none of this form."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except (FileNotFoundError, msgspec.MsgspecError):

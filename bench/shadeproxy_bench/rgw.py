@@ -1,7 +1,7 @@
 """Ceph RGW as the reference: a real S3 server on this machine, which checks signatures.
 
 One monitor, one OSD that keeps the objects in its memory, one gateway; started by the script of the tests,
-which is in a checkout only. However the block is left, all of it is ended and removed.
+which exists only in a checkout. All of it is ended and removed on any way out of the block.
 """
 
 import http.client
@@ -41,8 +41,8 @@ class Gateway(NamedTuple):
 
 @contextmanager
 def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64) -> Iterator[Gateway]:
-    """Ceph RGW, everything of it below ``work`` (12 s). ``settings``: lines for its section of ceph.conf.
-    ``threads``: rgw_thread_pool_size, which is 512 by Ceph's own default.
+    """Run Ceph RGW with all of its files below ``work`` (12 s to start). ``settings``: lines for its section
+    of ceph.conf. ``threads``: rgw_thread_pool_size, which is 512 by Ceph's own default.
 
     Raises ReferenceMissing where the script or Ceph is not there, ShadeProxyError when it does not start.
     """
@@ -77,13 +77,13 @@ def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64
             Credentials(known["alt_access_key"], known["alt_secret_key"]),
         )
     finally:
-        # A session of its own: a second Ctrl-C does not reach it.
+        # A session of its own, so that a second Ctrl-C does not reach it.
         wipe = ["/bin/bash", str(SCRIPT), "wipe", str(folder)]
         subprocess.run(wipe, check=False, timeout=_START_S, start_new_session=True)
 
 
 def put_objects(gateway: Gateway, pieces: Iterable[Piece]) -> None:
-    """The bucket of the bench with the objects of ``pieces``. Raises BenchError."""
+    """Create the bucket of the bench with the objects of ``pieces``. Raises BenchError."""
     connection = http.client.HTTPConnection(*gateway.served.address, timeout=_PUT_S)
     try:
         _put(connection, gateway, f"/{BUCKET}", b"")

@@ -9,7 +9,7 @@ Side = Callable[[], float]
 
 
 def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
-    """A B A B: the reference first in each round, then ours."""
+    """Measure A B A B: the reference first in each round, then ours."""
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         samples[1].append(reference())
@@ -18,12 +18,12 @@ def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
 
 
 def repeat(ours: Side, *, rounds: int) -> Measured:
-    """What is judged by itself."""
+    """Measure a row without a reference."""
     return measured([ours() for _ in range(rounds)])
 
 
 def measured(ours: list[float], reference: list[float] | None = None) -> Measured:
-    """Medians and spreads of the rounds' figures."""
+    """Return medians and spreads of the rounds' figures."""
     return Measured(
         ours=statistics.median(ours),
         reference=statistics.median(reference) if reference else None,

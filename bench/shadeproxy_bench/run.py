@@ -1,6 +1,6 @@
-"""One run of the bench: every suite that was asked for, row by row, then the files.
+"""One run of the bench: every requested suite, row by row, then the files.
 
-A row that cannot be measured never ends the run; it says why in its place.
+A row that cannot be measured never ends the run; it gives the reason in its place.
 """
 
 import time
@@ -35,7 +35,7 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
     """Measure the suites ``names`` (all: none given), print, and write ``out``/results.json and .md.
 
     Rows of other suites that an earlier run on this machine left in ``out`` stay. Raises ConfigError for a
-    name that is none.
+    name that is no suite.
     """
     chosen = select(names)
     machine.raise_descriptor_limit()
@@ -66,7 +66,7 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
 
 
 def select(names: Iterable[str]) -> dict[str, Suite]:
-    """The suites of those names, in their own order. Raises ConfigError."""
+    """Return the suites of those names, in their own order. Raises ConfigError."""
     wanted = list(names) or list(SUITES)
     unknown = [name for name in wanted if name not in SUITES]
     if unknown:
@@ -75,7 +75,7 @@ def select(names: Iterable[str]) -> dict[str, Suite]:
 
 
 def measure_all(suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], None]) -> Iterator[Row]:
-    """Every row of the suites; ``watch`` sees each when it is there."""
+    """Measure every row of the suites; ``watch`` receives each row once it is there."""
     for name, suite in suites.items():
         for planned in suite(scale):
             row = measure(name, planned)
@@ -84,7 +84,7 @@ def measure_all(suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], N
 
 
 def measure(suite: str, planned: Planned) -> Row:
-    """The row of one measurement, whatever came of it."""
+    """Return the row of one measurement, also if it failed."""
     try:
         return _judged(suite, planned, planned.measure())
     except ReferenceMissing as error:

@@ -21,7 +21,7 @@ _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
 
 
 class Served(NamedTuple):
-    """Where a server listens, and the process whose tree does the work."""
+    """A running server: its address, and the process whose tree does the work."""
 
     name: str
     host: str
@@ -51,7 +51,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def workplace(*, on_disk: bool = False) -> Iterator[Path]:
-    """A directory for one measurement, gone afterwards: on tmpfs where the machine has it, or on disk."""
+    """Make a directory for one measurement and remove it afterwards: on tmpfs if possible, or on disk."""
     parent = _SHM if _SHM.is_dir() and not on_disk else None
     path = Path(mkdtemp(prefix="shadeproxy-bench-", dir=parent))
     try:
@@ -70,8 +70,8 @@ def origin(
     seed: int = 0,
     name: str = "origin",
 ) -> Iterator[Served]:
-    """An S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
-    ``rate`` bytes a second (0: any).
+    """Run an S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
+    ``rate`` bytes a second (0: unlimited).
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
     command += ["--rate", str(rate), "--seed", str(seed)]
@@ -98,11 +98,12 @@ def proxy(
     more: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "proxy",
 ) -> Iterator[Served]:
-    """``shadeproxy serve`` in front of ``behind``, its caches empty; nothing else differs from the defaults.
+    """Run ``shadeproxy serve`` in front of ``behind`` with empty caches and all other settings at defaults.
 
     ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
-    ``clients``: whom it knows. ``upstream``: with what it signs to ``behind`` (None: not at all).
-    ``rules``: how fresh which objects are. ``more``: other sections of the configuration.
+    ``clients``: the clients that it knows. ``upstream``: the credentials that sign requests to ``behind``
+    (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
+    configuration.
     """
     own: dict[str, str] = {"source": "anonymous"}
     if upstream is not None:
@@ -115,7 +116,7 @@ def proxy(
     }
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
-    # Stock clients sign whether or not they must.
+    # Stock clients sign even where they need not.
     known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
     settings["auth"] = {"anonymous": not signed, "clients": known}
     token = token_hex() if signed else ""

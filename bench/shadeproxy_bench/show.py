@@ -11,7 +11,7 @@ _COLOURS = {True: "green", False: "red", None: "default"}
 
 
 def row_line(row: Row) -> str:
-    """One finished row, with rich's markup."""
+    """Return one finished row with rich's markup."""
     if row.status != "measured":
         return f"[yellow]{row.status}[/]  {escape(row.name)}: {escape(row.note)}"
     return (
@@ -21,7 +21,7 @@ def row_line(row: Row) -> str:
 
 
 def tables(results: Results) -> RenderableType:
-    """All rows of a run; those that make a grid as one."""
+    """Return all rows of a run; those that make a grid as one table."""
     single = [row for row in results.rows if row.cell is None]
     shown: list[RenderableType] = [_rows(single)] if single else []
     shown += [_grid(cells) for cells in by_grid(results.rows)]

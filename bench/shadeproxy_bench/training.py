@@ -2,7 +2,7 @@
 
 The loop is a model (loader.py): workers that read one sample after another, a consumer that sleeps. Each
 epoch's order is announced half an epoch early, as the SDK does. The first epoch, in which the cache fills, is
-told apart from those after it.
+reported apart from the later ones.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
 CACHED = 0.2
-_RECORD_BYTES = 212  # of header and metadata beside a body, as the tier counts
+_RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
 _JOB = "train"
 _TIMEOUT_S = 30.0
 
 
 class Load(NamedTuple):
-    """What is trained on, and how. ``link_bytes_per_s`` 0: of any speed."""
+    """The data set, its origin, and the loop. ``link_bytes_per_s`` 0: unlimited."""
 
     samples: int
     sample_bytes: int
@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How samples are read. ``policy`` None: from the origin, with no proxy."""
+    """A way to read samples. ``policy`` None: from the origin, with no proxy."""
 
     name: str
     policy: str | None
@@ -53,7 +53,7 @@ ALL = Way("order and prefetch", "default", announced=True, prefetching=True)
 
 
 class Run(NamedTuple):
-    """Epochs, and what those after the first took from the origin. ``prefetch``: of them, as in the stats."""
+    """Epochs, and the origin's part of the later ones. ``prefetch``: their counts, as in the stats."""
 
     first: Epoch
     later: list[Epoch]
@@ -62,17 +62,17 @@ class Run(NamedTuple):
 
     @property
     def wall_s(self) -> float:
-        """Of the later epochs."""
+        """Wall time of the later epochs."""
         return sum(epoch.wall_s for epoch in self.later)
 
     @property
     def compute_s(self) -> float:
-        """Of the later epochs."""
+        """Computing time of the later epochs."""
         return sum(epoch.compute_s for epoch in self.later)
 
     @property
     def stall(self) -> float:
-        """Of the later epochs, per cent of the time."""
+        """Stall of the later epochs, per cent of the time."""
         return 100 * sum(epoch.stall_s for epoch in self.later) / self.wall_s
 
 
@@ -119,7 +119,7 @@ async def _train(server: Served, load: Load, way: Way, epochs: int) -> Run:
 
 
 def _counted(server: Served, load: Load, epochs: int) -> tuple[int, dict[str, int]]:
-    """Bytes from the origin by now, and what became of prefetched pages."""
+    """Return bytes from the origin by now, and the outcomes of prefetched pages."""
     if not server.control_url:
         return epochs * load.samples * load.sample_bytes, {}
     with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:

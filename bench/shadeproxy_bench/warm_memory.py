@@ -1,8 +1,9 @@
-"""Memory of a virtual machine, had back from the host before something is measured that takes new memory.
+"""Memory of a virtual machine, taken back from the host before a row that takes new memory is measured.
 
 A guest that touches memory for the first time, or again after its kernel reported it as free (balloon, free
-page reporting), waits for the host's page fault: in the machine of docs/measurements.md a page of 100 KB
-costs 320 us instead of 50 so, which the CPU of whoever takes it pays. That is the machine and not the server.
+page reporting), waits for the host's page fault: in the machine of docs/measurements.md a page of 100 KB then
+costs 320 us instead of 50, at the expense of the process that takes it. That is the machine's cost, not the
+server's.
 """
 
 import mmap
@@ -13,7 +14,7 @@ from pathlib import Path
 
 _MIB = 1024**2
 _PROCESSES_BYTES = 512 * _MIB
-"""What the proxy, the origin and the client of a row take beside what they store."""
+"""Memory of the proxy, the origin and the client of a row, beside the data they store."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -21,12 +22,12 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @contextmanager
 def warm_memory(stored_bytes: int) -> Iterator[int]:
-    """Have the machine touch the memory for a row that stores as much in files, and keep it while this is
-    open; gives how many bytes that were.
+    """Touch the memory for a row that stores as much in files, and keep it while the block is open; yield the
+    bytes touched.
 
-    Every page is touched once, and all but one page in each MiB are given back at once: what is left over
-    keeps the kernel from making blocks of 2 MiB of the rest, which are what it reports to the host. Never
-    more than half of what is available; 0 where the system is no Linux or too little memory is left.
+    Every page is touched once, and all but one page in each MiB are given back at once. The remaining pages
+    keep the kernel from making blocks of 2 MiB, which are what it reports to the host as free. Never more
+    than half of the available memory; 0 where the system is no Linux or too little memory is left.
     """
     size_bytes = _bounded(stored_bytes + _PROCESSES_BYTES)
     if not size_bytes:
@@ -42,12 +43,12 @@ def warm_memory(stored_bytes: int) -> Iterator[int]:
 
 
 def _bounded(wanted_bytes: int) -> int:
-    """Whole MiB, at most half of what may be taken."""
+    """Return whole MiB, at most half of the available memory."""
     return min(wanted_bytes, _available_bytes() // 2) // _MIB * _MIB
 
 
 def _available_bytes() -> int:
-    """What the machine has and this control group allows; 0: unknown."""
+    """Return the memory that the machine has and this control group allows; 0: unknown."""
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         available_bytes = int(lines["MemAvailable"].split()[0]) * 1024

@@ -168,7 +168,7 @@ class Channel:
     def _read_head(self) -> None:
         match = _STATUS_LINE.fullmatch(self._line())
         if match is None:
-            raise BadAnswer("what answers there does not speak HTTP/1.1")
+            raise BadAnswer("the server there does not speak HTTP/1.1")
         self.status = int(match[1])
         self.headers = {}
         for _ in range(_MOST_HEADER_LINES):
@@ -219,7 +219,7 @@ class Channel:
                 searched -= self._start
                 self._start, self._stop = 0, len(kept)
             if self._stop == READ_AHEAD_BYTES:
-                raise BadAnswer("what answers there does not speak HTTP/1.1")
+                raise BadAnswer("the server there does not speak HTTP/1.1")
             self._fill()
         line = bytes(self._ahead[self._start : end])
         self._start = end + 2

@@ -306,7 +306,7 @@ class Client:
                 if error.status != 409 or number > _MOST_NAMES:
                     raise
                 name = other_name(asked, str(number))
-                _LOG.warning("%s. This run registers what is there now as %r", error, name)
+                _LOG.warning("%s. This run registers the present objects as %r", error, name)
 
     def register(self, manifest: Manifest) -> None:
         """Register ``manifest`` at the proxy, id by id. Raises Unreachable, ControlError."""

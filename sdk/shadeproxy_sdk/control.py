@@ -93,7 +93,7 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ConfigError(f"What listens at {url} is not ShadeProxy's control side: check Client(url)")
+        raise ConfigError(f"The listener at {url} is not ShadeProxy's control side: check Client(url)")
     return value
 
 

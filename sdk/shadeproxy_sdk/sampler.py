@@ -238,7 +238,7 @@ class ShadeSampler(Sampler[int]):
             if state.get(name) != value:
                 raise ConfigError(
                     f"the checkpoint's sampler has {name} {state.get(name)!r}, this one {value!r}: "
-                    "resume with what it was saved with, or start the epoch anew without it"
+                    "resume with the saved value, or start the epoch again without the checkpoint"
                 )
         with self._planning:
             self._plans = {}

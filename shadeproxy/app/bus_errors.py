@@ -54,8 +54,8 @@ def _cause() -> str:
         )
     return (
         f"fatal: a file of the cache was truncated while the proxy used it: {'; '.join(found)}. Only root and"
-        f" user id {os.geteuid()} can write it: look for what cleans or copies over files there. The proxy"
-        " ends (SIGBUS); started again, it reads from the origin what is lost\n"
+        f" user id {os.geteuid()} can write it: look for programs that clean or copy over files there."
+        " The proxy ends (SIGBUS); after a restart it reads the lost pages from the origin again\n"
     )
 
 

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 _PROBE_S = 10.0
 _AGAIN_S = 15.0
 _REFUSES = "the origin refuses the proxy"
-_NO_SERVER = "what answers for the origin is no S3 server"
+_NO_SERVER = "the server at origin.endpoint is no S3 server"
 
 
 class Checkup:
@@ -86,7 +86,9 @@ class Checkup:
             elif tier.limit_bytes < tier.capacity_bytes:
                 found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
             if tier.erasures.any_unmarked:
-                found.append(f"some writes are refused: tier {tier.name} cannot note what they make old")
+                found.append(
+                    f"some writes are refused: tier {tier.name} cannot record the pages they make old"
+                )
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]

@@ -94,7 +94,7 @@ def _group_id(name: str) -> int | None:
     except KeyError:
         raise ConfigError(
             f'cache.group = "{name}": there is no such group on this machine; create it (groupadd {name}),'
-            ' or write "" to let nobody but the proxy\'s user read the cache'
+            ' or write "" so that only the proxy\'s user can read the cache'
         ) from None
 
 

@@ -66,8 +66,8 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
         yield Finding(
             f"tier {tier.name} owes erasures",
             "warning",
-            f"{tier.owed_erasures} old pages could not be erased from {tier.path}; they answer nobody, are"
-            " tried again, and are noted elsewhere so that no restart brings them back",
+            f"{tier.owed_erasures} old pages could not be erased from {tier.path}; they are never served;"
+            " each is tried again, and is listed elsewhere so that no restart brings it back",
             f"mend the medium of {tier.path} (see the kernel's log)",
         )
     if tier.aside:
@@ -133,6 +133,6 @@ def aside_finding(what: str, paths: tuple[str, ...]) -> Finding:
         f"{what} moved aside",
         "warning",
         f"{', '.join(paths)}: an earlier start could not use it (damaged, or of another version) and began"
-        " anew; it takes space that no capacity counts",
-        "delete it when nobody wants to look at it",
+        " with an empty one; it takes space that no capacity counts",
+        "delete it when it is not needed for inspection",
     )

@@ -1,6 +1,6 @@
-"""``shadeproxy inspect``: what a running proxy has cached of one object, or of those below a prefix.
+"""``shadeproxy inspect``: pages that a running proxy has cached of one object, or of those below a prefix.
 
-Only told here: the proxy finds it. Nothing is read, counted or moved by looking.
+The proxy searches its cache; here its answer is shown. Inspecting reads, counts and moves no page.
 """
 
 import json
@@ -29,7 +29,7 @@ Answer = Mapping[str, Any]
 def inspect_cached(
     client: ControlClient, uri: str, namespace: str, *, limit: int, start_after: str, as_json: bool
 ) -> None:
-    """A cached object of just that key alone, else what is cached below the prefix."""
+    """Show the cached object of exactly that key, else the cached objects below the prefix."""
     require_uri(uri)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     named = {"namespace": namespace} if namespace else {}
@@ -47,7 +47,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # As Text: keys hold what rich would take for its markup.
+        # As Text: keys may hold rich's markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),
@@ -62,7 +62,7 @@ def inspect_cached(
             Text(found["etag"]),
         )
     console = Console()
-    # Keys that are cut short look alike, and cannot be asked for: a row is rather longer than the screen.
+    # Truncated keys look alike and cannot be used in a call, so a row may be longer than the screen.
     unbounded = console.options.update(max_width=_MOST_COLUMNS)
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
@@ -71,7 +71,7 @@ def inspect_cached(
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
-    """The object of that key in the form of a listing, where it is cached."""
+    """Return the object of that key in the form of a listing, or None where it is not cached."""
     if not key or key.endswith("/"):
         return None
     try:
@@ -99,7 +99,7 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
 
 
 def _checked(found: Answer) -> str:
-    """When the origin was asked last, and what that means for the next reader."""
+    """Return when the origin was last asked, and its meaning for the next reader."""
     meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
     checked_s = found["validated_s"]
     when = "not since the start" if checked_s is None else f"{_ago(time.time() - checked_s)} ago"

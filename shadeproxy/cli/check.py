@@ -1,7 +1,7 @@
-"""What ``serve`` will need, tried one by one. Each row says what was found, and if it failed what to change.
+"""The needs of ``serve``, tried one by one. Each row gives a finding and, for a failure, what to change.
 
 Nothing is created: a directory that does not exist is judged by its nearest parent. Beside a proxy that runs
-with the same configuration, what that proxy holds is as it should be.
+with the same configuration, its own locks and listeners count as right.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _INTERPRETED = (
 
 
 def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Every check in turn; a failure does not stop the others. ``with_origin``: ask the origin too."""
+    """Run every check in turn; a failure does not stop the others. ``with_origin``: ask the origin too."""
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -113,7 +113,7 @@ def _check_memory(settings: Settings) -> CheckRow:
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # As servers do, or a port that was closed a moment ago would count as taken.
+        # As servers do; otherwise a port that was closed a moment ago would count as taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))

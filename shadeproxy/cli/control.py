@@ -10,7 +10,7 @@ from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, Unk
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
-"""For calls that look at every cached page before they answer."""
+"""Timeout of calls that look at every cached page before they answer."""
 
 
 class ControlClient:
@@ -20,23 +20,23 @@ class ControlClient:
         parts = _split(url)
         if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
-        if "@" in parts.netloc:  # not shown: it is somebody's password
+        if "@" in parts.netloc:  # not shown: it contains a password
             raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
-        # Bytes: of text http.client sends Latin-1, and the listener reads UTF-8.
+        # Bytes, because http.client encodes text as Latin-1 and the listener reads UTF-8.
         self._headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-        """The JSON object at ``path``. Raises UnknownName, and other errors that say what to change."""
+        """Return the JSON object at ``path``. Raises UnknownName, and errors that say what to change."""
         return self._send("GET", path, None, timeout_s)
 
     def post(self, path: str, body: dict[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-        """The answer to ``body``. Raises ShadeProxyError that says what to change."""
+        """Send ``body`` and return the answer. Raises ShadeProxyError that says what to change."""
         return self._send("POST", path, json.dumps(body).encode(), timeout_s)
 
     def delete(self, path: str) -> dict[str, Any]:
-        """The answer to DELETE. Raises ShadeProxyError that says what to change."""
+        """Send DELETE and return the answer. Raises ShadeProxyError that says what to change."""
         return self._send("DELETE", path, None)
 
     def _send(
@@ -93,11 +93,11 @@ class ControlClient:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Its parts; None when a listener cannot be named so. Port 0 is one that is not known yet."""
+    """Return the parts of ``url``; None for one that no listener can have. Port 0 is not known yet."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError:  # brackets that do not close, a port that is none
+    except ValueError:  # unclosed brackets, or an invalid port
         return None
     is_plain = url.isprintable() and " " not in url
     return parts if parts.scheme in {"http", "https"} and host and is_plain else None

@@ -1,4 +1,4 @@
-"""The directories of a configuration as a start would find them: room, owner, origin, and who holds them.
+"""The directories of a configuration as a start would find them: room, owner, origin, and lock holders.
 
 Law: nothing is created, changed or kept locked. A proxy that starts meanwhile waits for a look at its lock.
 """
@@ -36,7 +36,7 @@ def directories_of(settings: Settings) -> dict[str, Path]:
 
 
 def find_holders(settings: Settings) -> list[Holder]:
-    """Return who holds the directories of a configuration now."""
+    """Return the processes that hold the directories of a configuration now."""
     listeners = {"s3.listen": settings.s3.listen.port, "control.listen": settings.control.listen.port}
     found: dict[str, Holder] = {}
     for setting, path in directories_of(settings).items():
@@ -75,7 +75,7 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
 
 
 def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
-    """Return the row of a tier's directory: what a start would refuse it for, or warn of."""
+    """Return the row of a tier's directory: reasons for a start to refuse it, or to warn of it."""
     name = f"{tier.key}.path"
     if not (row := check_writable(name, tier.path)).ok:
         return row
@@ -93,7 +93,7 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
 
 
 def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
-    """Return what is wrong with what lies in a directory; None for an empty one and for a cache of ours."""
+    """Return the row of a directory with other contents; None for an empty one and for a cache of ours."""
     try:
         refuse_foreign(path, name)
         version = read_version(path)
@@ -121,12 +121,12 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
         name,
         ok=True,
         detail=f"{path} has {what}: a start renames it, and begins an empty one",
-        change="delete it (shadeproxy purge --all) where nobody needs it, or choose another directory",
+        change="delete it (shadeproxy purge --all) if it is not needed, or choose another directory",
     )
 
 
 def check_writable(name: str, path: Path) -> CheckRow:
-    """Return the row of a directory that a start makes, or writes to."""
+    """Return the row of a directory that a start creates or writes to."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     try:
         with suppress_full(), tempfile.TemporaryFile(dir=existing):

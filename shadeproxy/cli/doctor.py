@@ -1,8 +1,8 @@
-"""``shadeproxy doctor``: what the running proxy says of itself, or why there is none to ask.
+"""``shadeproxy doctor``: the running proxy's own diagnosis, or the reason why no proxy answers.
 
-The judgement is the proxy's (app/diagnosis.py), also where it runs on another machine. Without one, the
-checks of ``shadeproxy check`` are tried, and who holds the directories is found out. An origin that nobody
-named is not judged.
+The proxy makes the diagnosis (app/diagnosis.py), also where it runs on another machine. Without one, the
+checks of ``shadeproxy check`` run, and the processes that hold the directories are looked up. An origin that
+is not configured is not judged.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,9 @@ Report = dict[str, Any]
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
-    """``{"running", "healthy", "findings", ...}``. ``elsewhere``: the proxy is not the one of ``settings``,
-    so this machine has nothing to tell. Raises ShadeProxyError when the proxy refuses to answer.
+    """Return ``{"running", "healthy", "findings", ...}``. ``elsewhere``: the proxy is not the one of
+    ``settings``, so this machine's checks say nothing about it. Raises ShadeProxyError when the proxy refuses
+    to answer.
     """
     try:
         return {"running": True, **client.get("/v1/doctor")}
@@ -33,7 +34,7 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:
-    """Return what is so of a control listener that does not answer, and what to do."""
+    """Return the finding about a control listener that does not answer, and what to do."""
     if not error.reason:
         cause, _, remedy = str(error).partition("; ")
         return cause, remedy
@@ -45,7 +46,7 @@ def _stopped(error: NoListener) -> tuple[str, str]:
 
 
 def _checked(settings: Settings) -> Iterator[dict[str, str]]:
-    """Yield what would keep a proxy from starting. An endpoint that nobody set accuses nobody."""
+    """Yield reasons that would keep a proxy from starting. An endpoint that is not configured gives none."""
     unnamed = names_no_store(settings)
     for row in run_checks(settings, with_origin=not unnamed):
         if not row.ok:

@@ -11,7 +11,7 @@ from shadeproxy.tiers.dropping import drop_cache
 
 
 def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print what each tier's directory held. Raises ConfigError, also for a ``place`` (a prefix, a URL)."""
+    """Empty the tiers, printing their sizes. Raises ConfigError, also for a ``place`` (a prefix, a URL)."""
     if place:
         raise ConfigError(
             "--all empties the cache directories of this configuration while no proxy runs on them:"
@@ -20,7 +20,7 @@ def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool
     paths = {"cache.ram.path": settings.cache.ram.path}
     if settings.cache.disk.capacity:
         paths["cache.disk.path"] = settings.cache.disk.path
-    # All of them are looked at before any is changed.
+    # Look at all of them before changing any.
     for setting, path in paths.items():
         drop_cache(path, setting=setting, dry_run=True)
     for setting, path in paths.items():

@@ -1,8 +1,8 @@
 """``shadeproxy``: the commands, and how they fail.
 
-A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit
-status: 2 for configuration and usage, 1 for what failed at run time, 130 after Ctrl-C. What is not one of
-our errors is a bug and keeps its traceback. Heavy modules are imported by the command that needs them.
+A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit status:
+2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a bug and
+keeps its traceback. Heavy modules are imported by the command that needs them.
 """
 
 import importlib.util
@@ -59,7 +59,9 @@ UrlOption = Annotated[
 NamespaceOption = Annotated[
     str,
     typer.Option(
-        "--namespace", metavar="NAME", help="Whose bucket; by default that of the proxy's own credentials."
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of the bucket; by default that of the proxy's own credentials.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
@@ -159,7 +161,7 @@ def stats(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
 ) -> None:
-    """Show what a running proxy has counted: per tier, bucket, job and epoch."""
+    """Show the counters of a running proxy: per tier, bucket, job and epoch."""
     if watch and as_json:
         raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
     client = _client(config, override, url)
@@ -176,7 +178,7 @@ def stats(
 @app.command()
 def purge(
     uri: Annotated[
-        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to drop from the cache.")
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Prefix to drop from the cache.")
     ] = "",
     *,
     config: ConfigOption = None,
@@ -227,7 +229,7 @@ def inspect(
     start_after: Annotated[str, typer.Option(metavar="KEY", help="Only keys after this one.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is cached of an object, or of those below a prefix in key order."""
+    """Show the cached pages of an object, or the cached objects below a prefix in key order."""
     from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
 
     client = _client(config, override, url)
@@ -236,7 +238,7 @@ def inspect(
 
 @app.command()
 def warm(
-    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to read into the cache.")],
+    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Prefix to read into the cache.")],
     *,
     config: ConfigOption = None,
     override: SetOption = None,
@@ -254,7 +256,7 @@ def warm(
 @app.command()
 def pin(
     uri: Annotated[
-        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What to keep; without it, list the pins.")
+        str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Prefix to keep; without it, list the pins.")
     ] = "",
     *,
     config: ConfigOption = None,
@@ -264,7 +266,7 @@ def pin(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep what is read below a prefix, whatever else is read, until it is unpinned."""
+    """Pin a prefix: keep its pages, whatever else is read, until it is unpinned."""
     from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
 
     pin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
@@ -272,7 +274,7 @@ def pin(
 
 @app.command()
 def unpin(
-    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="What was pinned.")],
+    uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Pinned prefix.")],
     *,
     config: ConfigOption = None,
     override: SetOption = None,
@@ -281,7 +283,7 @@ def unpin(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a pin back."""
+    """Remove a pin."""
     from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
 
     unpin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
@@ -323,7 +325,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    # Where nobody says how wide a line is, the table of spreads needs more than 80 columns.
+    # If no width is set, the table of spreads needs more than 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     results = run_bench(names, quick=quick, out=None if quick else out, console=console)
     failed = [row.name for row in results.rows if row.status == "failed"]
@@ -340,12 +342,14 @@ def simulate_policies(
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="Instead: uniform, importance, heavy, lagged or shards.")
     ] = "",
-    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Of the sampler.")] = 10_000,
-    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Of the sampler.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Of the sampler, at one speed.")] = 1,
+    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Objects of the sampler.")] = 10_000,
+    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Epochs of the sampler.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Jobs of the sampler, at one speed.")] = 1,
     ranks: Annotated[int, typer.Option(min=1, help="The trace is of one node of so many.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampler, and of policies that draw.")] = 0,
-    policy: Annotated[str, typer.Option(metavar="all|NAME,...", help="Which to compare.")] = "all",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the sampler, and of policies that draw at random.")
+    ] = 0,
+    policy: Annotated[str, typer.Option(metavar="all|NAME,...", help="Policies to compare.")] = "all",
     cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
         "5%,10%,20%"
     ),
@@ -359,7 +363,7 @@ def simulate_policies(
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
 ) -> None:
-    """Replay a trace through the policies: hit ratios beside what a clairvoyant would have."""
+    """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
     from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
 
     run_simulate(
@@ -381,13 +385,13 @@ def version() -> None:
 
 
 def run() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(app())
 
 
 def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
     settings = Settings.load(config, override or ())
     listen = settings.control.listen
-    # A wildcard bind is reached by its own machine through loopback.
+    # A wildcard listener is reached from its own machine through loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
     return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())

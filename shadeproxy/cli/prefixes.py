@@ -1,7 +1,7 @@
-"""``shadeproxy warm``, ``pin`` and ``unpin``: prefixes that a running proxy is to read or to keep.
+"""``shadeproxy warm``, ``pin`` and ``unpin``: read or keep prefixes in a running proxy.
 
-The proxy does the work; here it is asked, watched and told to people. Who stops watching a warm with Ctrl-C
-ends it.
+The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C while watching a
+warm ends the warm.
 """
 
 import json
@@ -25,7 +25,7 @@ Answer = Mapping[str, Any]
 
 
 def require_uri(uri: str) -> None:
-    """Raises ConfigError unless it names a bucket."""
+    """Raise ConfigError unless ``uri`` names a bucket."""
     if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
         raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
 
@@ -38,13 +38,13 @@ def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
 
 
 def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Begin, show how far it is, and tell the end. Raises ShadeProxyError when not all could be read."""
+    """Start a warm, show its progress, and print the result. Raises ShadeProxyError if any read failed."""
     operation: Answer = client.post("/v1/warm", body_of(uri, namespace, dry_run=dry_run))
     path = f"/v1/operations/{operation['id']}"
     try:
         if not as_json:
             typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
-        # On stderr, so that what is printed in the end can be piped.
+        # Progress on stderr, so that the result can be piped.
         with _bar(quiet=as_json) as bar:
             task = bar.add_task(uri, total=None, read="")
             while operation["state"] == "running":
@@ -68,7 +68,7 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
 
 
 def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Tell what of it is cached and held; without ``uri`` all that is pinned."""
+    """Pin a prefix and print how much of it is cached and held; without ``uri`` print all pins."""
     if not uri:
         _list_pins(client.get("/v1/pins"), as_json=as_json)
         return
@@ -88,7 +88,7 @@ def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool
 
 
 def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Tell what of it is cached."""
+    """Remove a pin and print how much of it is cached."""
     body = body_of(uri, namespace, dry_run=dry_run)
     answer = client.post("/v1/unpin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
@@ -127,7 +127,7 @@ def _bar(*, quiet: bool) -> Progress:
 
 
 def _told(operation: Answer) -> str:
-    """In words, without what is none."""
+    """Return an operation's counts in words, without those that are zero."""
     verb = "to read" if operation["dry_run"] else "read"
     parts = [
         f"{operation['done']:,} of {operation['total']:,} objects",
@@ -135,7 +135,7 @@ def _told(operation: Answer) -> str:
     ]
     for field, words in (
         ("resident", "were cached already"),
-        ("not_stored", "not stored, for what is cached is worth as much or more"),
+        ("not_stored", "not stored, because the cached pages are worth as much or more"),
         ("failed", "failed"),
     ):
         if operation[field]:
@@ -153,11 +153,11 @@ def _raise_for(operation: Answer) -> None:
     if operation["state"] == "failed":
         raise ShadeProxyError(f"{operation['uri']} was not warmed: {operation['error']}; {_told(operation)}")
     if operation["state"] == "cancelled":
-        raise ShadeProxyError(f"somebody ended it, or the proxy stopped; {_told(operation)}")
+        raise ShadeProxyError(f"a call ended it, or the proxy stopped; {_told(operation)}")
     if operation["failed"]:
         raise ShadeProxyError(
             f"{operation['failed']:,} objects could not be read; the first: {operation['error']};"
-            " run it again to read what is missing"
+            " run it again to read the missing ones"
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One thing that was tried. ``change``: what to do about a failure, or about what is worth a warning."""
+    """One thing that was tried. ``change``: what to do about a failure or a warning."""
 
     name: str
     ok: bool

@@ -25,7 +25,7 @@ _MOST_READS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What ``--sampler`` and the options beside it say."""
+    """The values of ``--sampler`` and the options beside it."""
 
     sampler: str
     objects: int
@@ -46,7 +46,7 @@ def run_simulate(
     plot: Path | None,
     with_plot: bool,
 ) -> None:
-    """Raises ConfigError, and ShadeProxyError for a plot that cannot be made."""
+    """Simulate and print. Raises ConfigError, and ShadeProxyError for a plot that cannot be made."""
     if (trace is None) == (not workload.sampler):
         raise ConfigError(f"name what to read: --trace FILE.npz, or --sampler {'|'.join(SAMPLERS)}")
     if plot is not None and with_plot:
@@ -79,7 +79,7 @@ def run_simulate(
 
 
 def make_trace(workload: Workload) -> Trace:
-    """The trace of a sampler. Raises ConfigError."""
+    """Return the trace of a sampler. Raises ConfigError."""
     sampler, objects, epochs, jobs, seed = (
         workload.sampler,
         workload.objects,
@@ -110,7 +110,7 @@ def make_trace(workload: Workload) -> Trace:
 
 
 def _print(result: Result) -> None:
-    # Where nobody says how wide a line is, rows must not wrap.
+    # If no width is set, rows must not wrap.
     console = Console(width=None if sys.stdout.isatty() else 120)
     size = "" if result.bytes is None else f" ({format_size(result.bytes)})"
     console.print(f"{result.reads:,} reads of {result.objects:,} objects{size}", highlight=False)

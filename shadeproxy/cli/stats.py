@@ -19,7 +19,7 @@ _NOT_BY_JOB = ("joined", "bypass")
 
 
 def render_stats(stats: Mapping[str, Any]) -> Group:
-    """Tables of tiers, buckets, jobs with their epochs, and the origin."""
+    """Return tables of tiers, buckets, jobs with their epochs, and the origin."""
     tables = [_tiers(stats["tiers"]), _buckets(stats["buckets"], stats["totals"])]
     if stats["jobs"]:
         tables.append(_jobs(stats["jobs"]))

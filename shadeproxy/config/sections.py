@@ -199,7 +199,9 @@ class Auth(Section):
         if twice:
             raise ValueError(f"clients: the access key {twice[0]} is there twice; give each client its own")
         if not self.anonymous and not keys:
-            raise ValueError("anonymous = false and no client: nobody could connect; add [[auth.clients]]")
+            raise ValueError(
+                "anonymous = false and no client: every request would be refused; add [[auth.clients]]"
+            )
         return self
 
 

@@ -94,7 +94,7 @@ def _set_up(
     objects: int,
     epochs: int,
 ) -> tuple[Stage, DataSet]:
-    console.print(f"Digits of scikit-learn, seen {objects:,} times anew: PNG photographs, one object each.")
+    console.print(f"Digits of scikit-learn, photographed {objects:,} times: PNG images, one object each.")
     making = bars.add("making photographs", objects)
     photos = [_counted(photo, making) for photo in Photographer("train").shoot(objects)]
     dataset = DataSet(len(photos), sum(len(photo.data) for photo in photos))

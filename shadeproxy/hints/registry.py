@@ -208,7 +208,7 @@ class HintRegistry:
         InvalidRequest when a job without a dataset scores too many objects.
         """
         if self.space(name) is not batch.space:
-            raise Conflict(f"job {name!r} was registered anew meanwhile", hint="send the scores again")
+            raise Conflict(f"job {name!r} was registered again meanwhile", hint="send the scores again")
         ids = batch.ids
         if batch.hashes is not None:
             assert isinstance(batch.space, GrowingSet)

@@ -19,5 +19,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, CredentialRetrievalError):
         return f"the provider {error.kwargs['provider']!r} failed; run it by hand to see why"
     if not isinstance(error, BotoCoreError | ClientError):
-        return f"what a provider found cannot be read ({type(error).__name__}); look at its file or service"
+        return (
+            f"a provider's credentials cannot be read ({type(error).__name__}); look at its file or service"
+        )
     return str(error)

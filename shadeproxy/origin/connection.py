@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answered = True
             self._take_head()
         else:
-            self._fail(BadAnswer("bytes that nobody asked for"))
+            self._fail(BadAnswer("bytes after the end of the answer"))
 
     def eof_received(self) -> bool:
         self._ended = True

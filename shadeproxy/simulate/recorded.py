@@ -26,9 +26,9 @@ def numbered(path: Path, arrays: Arrays) -> Arrays:
     and ``epochs`` are left out where they are all alike. Raises ConfigError.
     """
     if set(arrays) != set(COLUMNS) or len({array.shape for array in arrays.values()}) > 1:
-        raise ConfigError(f"{path}: not a recording as this version writes it; record it anew")
+        raise ConfigError(f"{path}: not a recording as this version writes it; record it again")
     if any(array.ndim != 1 or array.dtype.kind != COLUMNS[name] for name, array in arrays.items()):
-        raise ConfigError(f"{path}: not a recording as this version writes it; record it anew")
+        raise ConfigError(f"{path}: not a recording as this version writes it; record it again")
     jobs, epochs = arrays["jobs"], arrays["epochs"].copy()
     objects, ids = np.unique(arrays["objects"], return_inverse=True)
     sizes = np.ones(len(objects), dtype=np.int64)

@@ -15,7 +15,7 @@ _RIGHTS = f"make the directory and its files readable and writable for user id {
 _HINTS = {
     sqlite3.SQLITE_FULL: "free space there",
     sqlite3.SQLITE_IOERR: "free space there, or mend the disk",
-    sqlite3.SQLITE_BUSY: "stop who else has it open",
+    sqlite3.SQLITE_BUSY: "stop the other process that has it open",
     sqlite3.SQLITE_CANTOPEN: _RIGHTS,
     sqlite3.SQLITE_PERM: _RIGHTS,
     sqlite3.SQLITE_READONLY: _RIGHTS,

@@ -286,7 +286,7 @@ class StateStore:
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(
                 f"control state in {self.path} cannot be read: {error}; mend the disk, or move the "
-                "directory away: what it knows of datasets and jobs is then told anew by the clients"
+                "directory away: the clients then register their datasets and jobs again"
             ) from error
         return values
 

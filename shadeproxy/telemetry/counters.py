@@ -57,14 +57,14 @@ class Reads(Counters):
     """Demand GETs answered, by the source of the answer. A hit is an answer from RAM or disk."""
 
     requests: int = counter("Demand GETs answered.")
-    bytes: int = counter("Body bytes that demand GETs asked for.")
+    bytes: int = counter("Body bytes requested by demand GETs.")
     hits_ram: int = counter("Demand GETs answered from RAM.")
     hits_disk: int = counter("Demand GETs answered from disk.")
     hit_bytes_ram: int = counter("Body bytes answered from RAM.")
     hit_bytes_disk: int = counter("Body bytes answered from disk.")
     origin: int = counter("Demand GETs for which the origin was read.")
     coalesced: int = counter("Demand GETs that joined a read of the origin already under way.")
-    bypass: int = counter("Demand GETs that passed by the cache.")
+    bypass: int = counter("Demand GETs that bypassed the cache.")
 
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
@@ -93,19 +93,19 @@ class TierCounters(Counters):
 
 @dataclass(slots=True)
 class PageCounters(Counters):
-    bypassed: int = counter("Pages served without being stored: worth less than what they would displace.")
+    bypassed: int = counter("Pages served without being stored: worth less than those they would displace.")
     coalesced: int = counter("Page reads that joined a fill already under way.")
     unidentified: int = counter("Answers of the origin without a strong ETag, or a length: never cached.")
 
 
 @dataclass(slots=True)
 class PrefetchCounters(Counters):
-    issued: int = counter("Pages asked for ahead of demand.")
+    issued: int = counter("Prefetches of pages that were issued.")
     used: int = counter("Prefetched pages that demand then read.")
-    wasted: int = counter("Prefetched pages that left unread, or won no place.")
-    failed: int = counter("Prefetches that the origin or a limit refused.")
-    warmed: int = counter("Pages that were stored because a call asked for their prefix.")
-    faults: int = counter("Defects of the prefetcher itself, each in the log; it goes on.")
+    wasted: int = counter("Prefetched pages that were evicted unread, or not stored.")
+    failed: int = counter("Prefetches refused by the origin or a limit.")
+    warmed: int = counter("Pages stored by warming a prefix.")
+    faults: int = counter("Defects of the prefetcher itself, each logged; prefetching goes on.")
 
 
 @dataclass(slots=True)

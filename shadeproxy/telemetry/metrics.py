@@ -35,13 +35,13 @@ _TIER_HELP = {
     "pages": "Pages in the tier.",
     "limit_bytes": "Bytes that capacity and free space let the tier hold.",
     "pinned_bytes": "Bytes of pinned pages in the tier.",
-    "disabled": "1 when the tier takes nothing more because its medium failed.",
-    "dropped_records": "Pages found damaged at the start and given up.",
+    "disabled": "1 when the tier stores no more pages because its medium failed.",
+    "dropped_records": "Pages found damaged at the start and dropped.",
     "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",
-    "owed_erasures": "Old pages that the medium refused to erase; each is tried again.",
-    "tombstones": "Overwritten objects whose erasure is not known to be on the medium yet.",
+    "owed_erasures": "Old pages that the medium refused to erase; never served, and each is tried again.",
+    "tombstones": "Overwritten objects whose erasure may not be on the medium yet.",
     "in_doubt": "1 when the next start checks every page of the tier with the origin.",
-    "dropped_lists": "Lists of overwritten objects found damaged; every page was to be checked then.",
+    "dropped_lists": "Tombstone files found damaged or lost at the start; every page is then checked.",
 }
 
 
@@ -91,7 +91,7 @@ class StatsCollector(Collector):
     def _loop_lag(self) -> Metric:
         lag = self._stats.loop_lag
         family = HistogramMetricFamily(
-            "shadeproxy_loop_lag_seconds", "How late timers of the event loop were: requests wait as long."
+            "shadeproxy_loop_lag_seconds", "Delay of timers of the event loop; requests wait as long."
         )
         bounds = [*map(str, LAG_BOUNDS_S), "+Inf"]
         family.add_metric([], list(zip(bounds, accumulate(lag.buckets), strict=True)), sum_value=lag.sum_s)

@@ -139,8 +139,8 @@ class Erasures:
 
     def _refusal(self, error: OSError) -> str:
         return (
-            f"the {self._name} tier cannot note that what it holds of this object is old ({error.strerror}), "
-            "and could answer it after a restart; nothing was written"
+            f"the {self._name} tier cannot record that its pages of this object are old ({error.strerror}), "
+            "and could serve them after a restart; nothing was written"
         )
 
     # ------------------------------------------------------------------ settling

@@ -82,7 +82,7 @@ class Session:
             if place == self.directory:
                 raise
             _logger.warning(
-                "the list of overwritten objects cannot be kept in %s (%s): it is kept in %s, where each name"
+                "the tombstones cannot be kept in %s (%s): they are kept in %s, where each name"
                 " waits for the disk; make room there and restart",
                 place,
                 error.strerror,
@@ -141,9 +141,7 @@ class Session:
             self.tombstones.found, self.tombstones.epoch = theirs.found, theirs.epoch
             self.tombstones.session = _number(number)
         elif not self._cut_off:
-            _logger.warning(
-                "%s: the list of overwritten objects is lost: every page is checked", self.directory
-            )
+            _logger.warning("%s: the tombstones are lost: every page is checked", self.directory)
             self.lost_lists += 1
         return bool(known)
 
@@ -152,7 +150,7 @@ class Session:
         try:
             self.tombstones.found |= legacy_tombstones.read_list(self.directory)
         except TierError as error:
-            _logger.warning("%s: the list of overwritten objects is lost: %s", self.directory, error)
+            _logger.warning("%s: the tombstones are lost: %s", self.directory, error)
             self.lost_lists += 1
             return True
         return False
@@ -162,7 +160,7 @@ class Session:
         try:
             return tombstones.read()
         except (TierError, OSError, ValueError) as error:
-            _logger.warning("the list of overwritten objects of %s: %s", self.directory, error)
+            _logger.warning("the tombstones of %s: %s", self.directory, error)
             return None
 
     # ------------------------------------------------------------------ end

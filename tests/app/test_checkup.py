@@ -62,14 +62,14 @@ async def no_jobs() -> tuple[()]:
         ),
         (
             [NO_SERVER, NO_SERVER, REFUSED, None],
-            [["what answers for the origin is no S3 server"]] * 2 + [["the origin refuses the proxy"], []],
+            [["the server at origin.endpoint is no S3 server"]] * 2 + [["the origin refuses the proxy"], []],
             ["origin is no S3 server", "origin refuses the proxy", "origin answers"],
         ),
         (
             [OriginUnavailable("down"), NO_SERVER, OriginUnavailable("down"), None],
             [
                 ["the origin does not answer"],
-                ["what answers for the origin is no S3 server"],
+                ["the server at origin.endpoint is no S3 server"],
                 ["the origin does not answer"],
                 [],
             ],

@@ -102,7 +102,7 @@ def test_a_cache_that_a_start_would_set_aside_is_a_warning(check, ram, tmp_path,
     assert rows(result, "warning") == [
         (
             f"cache.ram.path: {ram} has {what}: a start renames it, and begins an empty one",
-            "delete it (shadeproxy purge --all) where nobody needs it, or choose another directory",
+            "delete it (shadeproxy purge --all) if it is not needed, or choose another directory",
         )
     ]
     assert snapshot(tmp_path) == before

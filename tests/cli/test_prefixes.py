@@ -50,7 +50,7 @@ def test_warm_watches_it_to_the_end(shade, control, answering):
     assert result.exit_code == 0
     assert result.stdout == (
         "s3://b/d/: 1,200 of 1,200 objects, read 3.0 MiB, 3 were cached already,"
-        " 1,100 not stored, for what is cached is worth as much or more\n"
+        " 1,100 not stored, because the cached pages are worth as much or more\n"
     )
     assert "1200/1200" in result.stderr
     assert control.requests == [
@@ -122,12 +122,12 @@ def test_who_interrupts_a_warm_ends_it(shade, control, answering, monkeypatch):
             {"failed": 2, "error": "s3://b/d/1: timed out"},
             (
                 "2 objects could not be read; the first: s3://b/d/1: timed out;"
-                " run it again to read what is missing\n"
+                " run it again to read the missing ones\n"
             ),
         ),
         (
             {"state": "cancelled", "done": 5},
-            "somebody ended it, or the proxy stopped; s3://b/d/: 5 of 1,200 objects, read 3.0 MiB\n",
+            "a call ended it, or the proxy stopped; s3://b/d/: 5 of 1,200 objects, read 3.0 MiB\n",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_literal_and_incomplete_secrets_are_refused_and_never_shown(refused, tex
         (["s3.listen=[::]:9000", CLIENT], "s3.listen = [::]:9000 can be reached from other machines"),
         (
             ["auth.anonymous=false"],
-            "--set auth.anonymous: auth: anonymous = false and no client: nobody could connect",
+            "--set auth.anonymous: auth: anonymous = false and no client: every request would be refused",
         ),
         (
             ["control.listen=10.0.0.1:9001"],

@@ -42,7 +42,7 @@ _NOTICED = {
     "stored state left out": "stored state left out",
     "of another format moved": "cache directories moved aside",
     "was a cache of": "caches emptied for another origin",
-    "the list of overwritten objects is lost": "lists of overwritten objects found damaged",
+    "the tombstones are lost": "lists of overwritten objects found damaged",
 }
 
 

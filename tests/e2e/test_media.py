@@ -231,7 +231,7 @@ def test_where_nothing_can_be_noted_a_write_is_refused_and_not_carried_out(
     (answers,) = put_all(served, b"new" * 1000).items()
     status, texts = answers
     assert status == 503
-    assert all("cannot note that what it holds of this object is old" in text for text in texts)
+    assert all("cannot record that its pages of this object are old" in text for text in texts)
     assert all("nothing was written" in text for text in texts)
     assert {path.name: path.read_bytes() for path in (bucket_directory / "data").glob("[0-9]*")} == before
     assert "some writes are refused" in str(readyz(served))

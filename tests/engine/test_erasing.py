@@ -44,7 +44,9 @@ async def bench(make_bench):
 
 async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_of_it(bench, refusing):
     refusing[0] = True
-    with pytest.raises(WriteRefused, match=r"tier cannot note .* old \(Read-only file system\).*was written"):
+    with pytest.raises(
+        WriteRefused, match=r"tier cannot record .* old \(Read-only file system\).*was written"
+    ):
         async with bench.engine.writing([REF]):
             raise AssertionError("the origin would be asked")
     # Another object is not held up by it once it can be noted, nor is this one.
@@ -77,7 +79,7 @@ async def test_a_purge_that_cannot_be_noted_nor_flushed_is_no_success(bench, ref
         segment._calls = calls
     with monkeypatch.context() as patched:
         patched.setattr(Tombstones, "doubt_all", doubt_all)
-        with pytest.raises(WriteRefused, match="cannot note"):
+        with pytest.raises(WriteRefused, match="cannot record"):
             await bench.engine.purge("b", "k", dry_run=False)
     refusing[0] = False
     await bench.cache.erasing.settle()

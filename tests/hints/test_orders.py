@@ -164,7 +164,7 @@ def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(trainin
     knowledge.delete_dataset(name)
     knowledge.put_dataset(builder.finish())
     knowledge.put_job(Job("j", dataset=name), 0.0)
-    with pytest.raises(Conflict, match="'j' was registered anew meanwhile"):
+    with pytest.raises(Conflict, match="'j' was registered again meanwhile"):
         knowledge.orders.put(checked, 0.0)
     knowledge.orders.settle()
     assert knowledge.orders.state("j") is None

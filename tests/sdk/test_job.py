@@ -295,7 +295,7 @@ def test_a_killed_job_keeps_its_names_and_the_next_goes_on_by_others(make_client
     assert (manifest.name, len(manifest)) == (f"{old.name}.2", 41)
     assert len(proxy.datasets[old.name]) == 40
     assert f"This run goes on as job '{ranks[0].name}', not 'run'" in caplog.text
-    assert f"This run registers what is there now as '{old.name}.2'" in caplog.text
+    assert f"This run registers the present objects as '{old.name}.2'" in caplog.text
     ranks[0].report([40], [1.0])
     assert ranks[0].flush()
     assert list(proxy.scores[ranks[0].name]) == [40]

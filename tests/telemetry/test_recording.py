@@ -85,6 +85,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_is_no_recording_is_told(tmp_path, arrays):
     np.savez(tmp_path / "t.npz", **arrays)
     with pytest.raises(
-        ConfigError, match=r"t\.npz: not a recording as this version writes it; record it anew"
+        ConfigError, match=r"t\.npz: not a recording as this version writes it; record it again"
     ):
         load_trace(tmp_path / "t.npz")

@@ -131,7 +131,7 @@ def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, p
     failing.errno = errno.EIO
     store.disown(hashed)
     assert store._health.failures == 1
-    assert "cannot note that what it holds of this object is old (Input/output error)" in (
+    assert "cannot record that its pages of this object are old (Input/output error)" in (
         store.erasures.unmarked([hashed])
     )
     assert not store.erasures.unmarked([hashed + 1])

@@ -58,9 +58,9 @@ def test_a_place_without_room_costs_no_page_and_no_start(bench, sample, place, f
     store, recovered = bench.open(tombstones=place)
     assert names(recovered) == ({0, 1, 2} if ending == "killed" else {0, 1, 2, 3})
     assert not store.erasures.in_doubt
-    text = f"the list of overwritten objects cannot be kept in {place} (No space left on device)"
+    text = f"the tombstones cannot be kept in {place} (No space left on device)"
     assert text in caplog.text
-    assert f"it is kept in {bench.path}" in caplog.text
+    assert f"they are kept in {bench.path}" in caplog.text
     assert list(place.iterdir()) == [], "nothing there that could be taken for a later use"
     # What is noted there is known to the next start, with room again or without.
     store.disown(object_hash(sample(2, 1).header.page.ref))

@@ -1,1 +1,1 @@
-"""Studies: what the product's ideas are worth; each is one command, with its results in docs/studies/."""
+"""Studies: the worth of the product's ideas; each is one command, with its results in docs/studies/."""

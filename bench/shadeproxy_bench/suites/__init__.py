@@ -1,1 +1,1 @@
-"""One module for each group of rows. A suite measures; it starts no more than its rows need, and ends it."""
+"""One module for each group of rows. A suite starts only the servers that its rows need, and ends them."""

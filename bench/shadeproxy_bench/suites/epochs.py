@@ -25,13 +25,13 @@ _EPOCHS = 3
 _ROUNDS = 3
 
 Rounds = list[list[tuple[float, float, float]]]
-"""Of each round, of each epoch: seconds through ours, seconds direct, share of hits."""
+"""By round, by epoch: seconds through ours, seconds direct, share of hits."""
 
 
 def shuffled_epochs(
     ours: Served, source: Served, *, objects: int, seed: int
 ) -> list[tuple[float, float, float]]:
-    """For each epoch: seconds through ours, seconds direct, share of hits."""
+    """Return for each epoch: seconds through ours, seconds direct, share of hits."""
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
     drawn = random.Random(seed)
     walls = []
@@ -45,7 +45,7 @@ def shuffled_epochs(
 
 
 def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds:
-    """``shuffled_epochs`` with real servers, an empty proxy for each round."""
+    """Run ``shuffled_epochs`` with real servers, an empty proxy for each round."""
     found = []
     ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
     with (
@@ -64,7 +64,7 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """The epoch after the first whose median is worst against its direct neighbours."""
+    """Return the epoch after the first whose median is worst against its direct neighbours."""
     later = [
         (
             measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
@@ -83,8 +83,8 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 
 def epochs(scale: Scale) -> Iterator[Planned]:
-    """Both rows with an origin that always takes as long, and with one that takes now less and now more:
-    the first lets readers wait for the same moment, and come back together, for ever.
+    """Yield both rows with a constant and with a varying latency of the origin: under a constant one, readers
+    that once wait for the same moment come back together for ever.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

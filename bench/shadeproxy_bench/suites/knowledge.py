@@ -1,7 +1,7 @@
 """Decisions on the event loop: applying scores, taking orders, and choosing a victim among very many pages.
 
-Each figure is the CPU time for which one plain call holds the loop, while nothing else is done there; the
-worst call is in the spread.
+Each figure is the CPU time for which one plain call holds the loop while nothing else runs there; the spread
+contains the worst call.
 """
 
 import time
@@ -37,7 +37,7 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """A job on a dataset of so many whole objects, all of them scored; later samples matter more."""
+    """Return a job on a data set of so many whole objects, all scored; later samples matter more."""
     builder = ManifestBuilder("bench")
     for number in range(samples):
         builder.add(_ref(number), None, None)
@@ -51,7 +51,7 @@ def scored_job(samples: int) -> HintRegistry:
 
 
 def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
-    """Milliseconds to check and apply ``scores`` scores of a job on ``samples`` samples."""
+    """Return milliseconds to check and apply ``scores`` scores of a job on ``samples`` samples."""
     knowledge, drawn = scored_job(samples), np.random.default_rng(0)
     spent = []
     for _ in range(rounds):
@@ -64,8 +64,8 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Milliseconds from the ids of an epoch to an order that counts, and in the note how long of it the loop
-    is held: all but the check and the build, which the proxy leaves to its pool.
+    """Return milliseconds from the ids of an epoch to an order in use, and in the note how long of it the
+    loop is held: all but the check and the build, which the proxy leaves to its pool.
     """
     knowledge, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []
@@ -94,7 +94,7 @@ def _apply(knowledge: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.f
 
 
 class _Books:
-    """What placement asks of a tier, for one that is full until a victim is named; holds no bytes."""
+    """The tier that placement sees: full until a victim is named; holds no bytes."""
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes
@@ -107,7 +107,7 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Microseconds to find a scored newcomer's victim among scored residents: sample, weights, ranks."""
+    """Return microseconds to find a newcomer's victim, all pages scored: sample, weights, ranks."""
     knowledge = scored_job(residents + 1)
     table = Residents(1)
     for number in range(residents + 1):
@@ -118,7 +118,7 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     newcomer = slot
     table.record_bytes[newcomer] = _PAGE_BYTES
     tier = _Books(residents * _PAGE_BYTES)
-    # Without a staging share, for which a tier with these books would have to make room at once.
+    # No staging share, for which such a tier would have to make room at once.
     policy = replace(default_policy(), staging_share=0.0)
     placement = Placement(
         table,

@@ -1,8 +1,8 @@
 """Stock clients through the warm proxy and on the origin: every size with every number of connections.
 
-The promise is that nobody is slower for the proxy. Three origins: one that takes 5 ms to answer, as a near
-object store does, and else nothing; nginx with the files on tmpfs, which no object store matches; and a real
-object store, Ceph RGW, on this machine, with a warm proxy of its own in front of it.
+The promise is that the proxy makes no client slower. Three origins: one that takes 5 ms to answer, as a near
+object store does, and costs nothing else; nginx with the files on tmpfs, which no object store matches; and a
+real object store, Ceph RGW, on this machine, with a warm proxy of its own in front of it.
 """
 
 import importlib.util
@@ -40,14 +40,14 @@ _ROUNDS = 5
 _COMMAND = (sys.executable, "-m", "shadeproxy_bench.clients")
 _MB = 1e6
 _RGW_THREADS = 512
-# So long it goes on reading for 256 connections that were given up, which would count against ours.
+# Time for which RGW goes on reading for 256 abandoned connections, which would count against ours.
 _RGW_REST_S = 0.8
 
 Behind = Literal["5 ms origin", "nginx, 0 ms", "Ceph RGW, 0 ms"]
 
 
 class Sides(NamedTuple):
-    """What a cell compares, and with what its clients sign on both sides."""
+    """The two servers that a cell compares, and the credentials of its clients on both."""
 
     ours: Served
     reference: Served
@@ -55,7 +55,7 @@ class Sides(NamedTuple):
 
 
 class Arena:
-    """What the cells share, each started when the first cell needs it; ``close`` ends all of it."""
+    """Servers that the cells share, each started when the first cell needs it; ``close`` ends all of them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -82,7 +82,7 @@ class Arena:
         return self._warm(self.slow_origin)
 
     def sides(self, behind: Behind) -> Sides:
-        """Raises ShadeProxyError."""
+        """Return the two servers of a cell. Raises ShadeProxyError."""
         match behind:
             case "5 ms origin":
                 return Sides(self.warm_proxy, self.slow_origin)
@@ -107,7 +107,7 @@ class Arena:
         return Sides(ours, gateway.served, gateway.main)
 
     def _warm(self, behind: Served, *, account: Credentials | None = None, name: str = "proxy") -> Served:
-        """A proxy that has all in RAM. ``account``: who reads, at the proxy and beyond."""
+        """Run a proxy that has all in RAM. ``account``: the reader, at the proxy and beyond."""
         total = sum(piece.size_bytes for piece in self._pieces())
         ours = self._stack.enter_context(
             proxy(
@@ -136,7 +136,7 @@ class Arena:
         credentials: Credentials = CLIENT,
         compare: bool = False,
     ) -> float:
-        """Megabytes a second that a stock client gets. Raises BenchError, ReferenceMissing."""
+        """Return the megabytes a second of a stock client. Raises BenchError, ReferenceMissing."""
         size_bytes, objects = _SIZES[size]
         job = Job(client, server.url, size_bytes, objects, connections, seconds, compare, credentials)
         done = self._run(job)
@@ -169,8 +169,8 @@ class Arena:
 def cell(
     arena: Arena, client: ClientName, size: str, connections: int, *, behind: Behind, seconds: float
 ) -> Measured:
-    """Rates through the proxy and at the origin in turn, after one uncounted window of each whose bodies are
-    compared.
+    """Measure rates through the proxy and at the origin in turn, after one uncounted window of each whose
+    bodies are compared.
     """
     ours, reference, credentials = arena.sides(behind)
     rate = partial(arena.rate, client, credentials=credentials, size=size, connections=connections)
@@ -230,9 +230,9 @@ def matrix(scale: Scale) -> Iterator[Planned]:
 
 
 def _seconds(size: str, behind: Behind, *, quick: bool) -> float:
-    """Longer where one object takes long; shorter on RGW, whose 256 bodies of 64 MB take long to begin.
+    """Return the window's length: more for big objects, less on RGW, where 256 bodies of 64 MB begin late.
 
-    All cells together take about 20 minutes so, those on RGW 6 of them.
+    With these lengths all cells together take about 20 minutes, those on RGW 6 of them.
     """
     full = 1.1 if size == "64 MB" else 0.8
     if behind == "Ceph RGW, 0 ms":

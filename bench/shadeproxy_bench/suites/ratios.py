@@ -1,9 +1,9 @@
-"""Hit ratios on the running proxy: what each kind of knowledge is worth, beside LRU on the same reads.
+"""Hit ratios on the running proxy: the value of each kind of hint, beside LRU on the same reads.
 
-The traces are those of simulate/workloads.py, so that proxy, simulator and exact MIN speak of the same reads.
+The traces are those of simulate/workloads.py, so that proxy, simulator and exact MIN see the same reads.
 Every read is a whole object over HTTP with the job's header, one after another; orders are announced when the
 row says, and scores are posted as each epoch begins, as a sampler does. Prefetching is off: with it nearly
-every read is a hit, and what eviction alone is worth does not show.
+every read is a hit, and the value of eviction alone does not show.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
 _OBJECT_BYTES = 8_000
-_RECORD_BYTES = 8_212  # what one takes with its header and metadata, as the tier counts it
+_RECORD_BYTES = 8_212  # bytes of one record with its header and metadata, as the tier counts it
 _EPOCHS = 5
 _EPOCHS_OF_JOBS = 4
 _EPOCHS_OF_A_NODE = 16
@@ -34,7 +34,7 @@ _FEWEST_AHEAD = 8
 
 
 class Read(NamedTuple):
-    """One read of a trace. ``place``: how many of its epoch the job has read before."""
+    """One read of a trace. ``place``: number of earlier reads of the job in this epoch."""
 
     job: int
     epoch: int
@@ -43,14 +43,14 @@ class Read(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is told just before a read: the order of which epochs, and whether the weights of this one."""
+    """Hints sent just before a read: the epochs whose orders go out, and if this epoch's weights do."""
 
     orders: list[int]
     weights: bool
 
 
 class Reads:
-    """A trace job by job: what each reads, and what is known when."""
+    """A trace job by job: each job's reads, and the hints known at each."""
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
         self.trace = trace
@@ -82,14 +82,14 @@ class Reads:
             told[job], newest = max(told[job], known), max(newest, epoch)
 
     def _known(self, epoch: int, place: int, length: int) -> int:
-        """The first epoch of which nothing is known, as in simulate/announced.py."""
+        """Return the first epoch of which nothing is known, as in simulate/announced.py."""
         if self._announce.epochs <= 0:
             return len(self.orders[0]) if self._announce.epochs else 0
         return epoch + self._announce.epochs + (self._announce.half and place >= length // 2)
 
 
 def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
-    """The reads as requests; what becomes known before one is sent when the read before it was answered."""
+    """Yield the reads as requests; hints due before a read are sent when the read before it was answered."""
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(reads.trace.objects)]
     register(ours, pieces, (f"job{job}" for job in range(reads.jobs)))
     requests = [
@@ -107,8 +107,8 @@ def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
 
 
 def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
-    """Per cent of the reads that count (from each job's second epoch on) that a proxy which was empty at
-    first, with room for ``cached`` of the data, answers from its cache.
+    """Return the per cent of counted reads (from each job's second epoch on) that a proxy answers from its
+    cache, which is empty at first and has room for ``cached`` of the data.
     """
     settings: dict[str, dict[str, Any]] = {"policy": {"name": policy}, "prefetch": {"enabled": False}}
     sources: list[str] = []
@@ -121,7 +121,7 @@ def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
 
 
 def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
-    """Ours, LRU on the same reads, and in the note what the simulator and exact MIN make of them."""
+    """Measure ours and LRU on the same reads; the note has the figures of the simulator and of exact MIN."""
     ours = hit_ratio(Reads(trace, announce), cached=cached, policy="default")
     lru = hit_ratio(Reads(trace, Announce(0)), cached=cached, policy="lru")
     places, counted = int(cached * trace.objects), trace.counted()
@@ -135,7 +135,7 @@ def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
 
 
 def ratios(scale: Scale) -> Iterator[Planned]:
-    """Rows of hit ratios in per cent; the reference is LRU on the same reads."""
+    """Yield rows of hit ratios in per cent; the reference is LRU on the same reads."""
     objects = scale.pick(5000, 1000)
     of_jobs = objects // 2
     draws = importance(objects, _EPOCHS)

@@ -1,7 +1,7 @@
-"""What ``job.report`` costs the training loop: microseconds a call, and as a share of a small training step.
+"""The cost of ``job.report`` to a training loop: microseconds a call, and the share of a small training step.
 
 A step with and a step without the report alternate, so that both meet the same machine. Two cases: no proxy
-answers, which is the expensive one for whoever waits for it; and a live proxy, where the sending thread
+answers, which is the expensive one for a caller that waits for it; and a live proxy, where the sending thread
 competes for the interpreter.
 """
 
@@ -37,7 +37,7 @@ def _nothing(_losses: Any) -> None:
 
 
 def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
-    """A step of a small CNN on 32 x 32 images, giving seconds of the whole and of the report in it.
+    """Return a step of a small CNN on 32 x 32 images, which returns seconds of the whole and of its report.
 
     It does little work, so the share of the report is an upper bound.
     """
@@ -67,7 +67,7 @@ def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
 
 
 def report_cost(url: str, *, batch: int, steps: int) -> tuple[Measured, Measured]:
-    """(microseconds of the call, its share of a step without it)."""
+    """Return (microseconds of the call, its share of a step without it)."""
     step = make_step(batch)
     shade, torch = _import("shadeproxy_sdk", "shadeproxy-sdk"), _import("torch", "torch")
     entries = (shade.Entry("bench", f"{sample}") for sample in range(_SAMPLES))
@@ -90,7 +90,7 @@ def report_cost(url: str, *, batch: int, steps: int) -> tuple[Measured, Measured
 def _without_proxy(scale: Scale) -> tuple[Measured, Measured]:
     logger = logging.getLogger("shadeproxy_sdk")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # that nobody answers is the point
+    logger.setLevel(logging.ERROR)  # unanswered reports are the point
     try:
         return report_cost(_NOBODY, batch=256, steps=scale.pick(200, 50))
     finally:

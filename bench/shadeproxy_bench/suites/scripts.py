@@ -1,4 +1,4 @@
-"""Measurements that are scripts of their own in the repository's ``bench/``, and how a suite finds them."""
+"""Measurements that are scripts of their own in the repository's ``bench/``, and their loader."""
 
 import importlib.util
 import sys
@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).parents[2]
 
 
 def script_function(script: str, name: str, scripts: Path = SCRIPTS) -> Callable[..., Any]:
-    """Function ``name`` of bench/``script``. Raises NotBuilt."""
+    """Return function ``name`` of bench/``script``. Raises NotBuilt."""
     path = scripts / script
     spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
     if not path.is_file() or spec is None or spec.loader is None:

@@ -1,7 +1,7 @@
 """Samples a second of one process: the SDK on the warm proxy, and s3torchconnector reading nginx.
 
-Our side is ``bench/sdk_batch.py``: ``reader(control_url, manifest, way, "tensors")`` gives a function that
-reads the samples of some ids into a batch tensor by that way only, and answers how many bytes came. The
+Our side is ``bench/sdk_batch.py``: ``reader(control_url, manifest, way, "tensors")`` returns a function that
+reads the samples of some ids into a batch tensor by that way only, and returns the bytes received. The
 connector is spared the tensor.
 """
 
@@ -29,7 +29,7 @@ _THREADS = 16
 
 
 def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> float:
-    """Samples a second of ``read`` (ids -> bytes that came), all of them in batches."""
+    """Return samples a second of ``read`` (ids -> bytes received), all of them in batches."""
     started = time.perf_counter()
     for first in range(0, samples, batch):
         ids = list(range(first, min(first + batch, samples)))
@@ -40,7 +40,7 @@ def sdk_rate(read: Callable[[list[int]], int], samples: int, *, batch: int) -> f
 
 
 def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads: int, batch: int) -> float:
-    """Samples a second of ``reader`` (key -> bytes) in batches, by so many threads; 1: in turn."""
+    """Return samples a second of ``reader`` (key -> bytes) in batches, by so many threads; 1: in turn."""
     started = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(keys), batch):
@@ -51,7 +51,7 @@ def connector_rate(reader: Callable[[str], Any], keys: Sequence[str], *, threads
 
 
 def connector(server: Served) -> Callable[[str], Any]:
-    """s3torchconnector's client on ``server``: key -> bytes. Raises ReferenceMissing."""
+    """Return s3torchconnector's client on ``server``: key -> bytes. Raises ReferenceMissing."""
     try:
         client_module = importlib.import_module("s3torchconnectorclient._mountpoint_s3_client")
     except ImportError:
@@ -63,8 +63,8 @@ def connector(server: Served) -> Callable[[str], Any]:
 
 
 def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measured:
-    """Samples/s by ``way`` ("batch" or "locate"), and of the connector: the better of reading samples in
-    turn, as its data set does, and by a pool of threads. Raises BenchError for wrong bytes.
+    """Measure samples/s by ``way`` ("batch" or "locate"), and of the connector: the better of reading samples
+    in turn, as its data set does, and by a pool of threads. Raises BenchError for wrong bytes.
     """
     make_reader = script_function("sdk_batch.py", "reader")
     shade = importlib.import_module("shadeproxy_sdk")
@@ -88,7 +88,7 @@ def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measu
             threads: connector_rate(reader, keys, threads=threads, batch=batch) for threads in (1, _THREADS)
         }
         best = max(rates, key=lambda threads: rates[threads])
-        sdk_rate(read, samples, batch=batch)  # finds its way, and learns the length
+        sdk_rate(read, samples, batch=batch)  # the client chooses its way, and learns the samples' length
         found = alternate(
             partial(sdk_rate, read, samples, batch=batch),
             partial(connector_rate, reader, keys, threads=best, batch=batch),
@@ -114,7 +114,7 @@ def sdk(scale: Scale) -> Iterator[Planned]:
 
 
 def _check(first: int, bodies: Sequence[Any]) -> None:
-    """Raises BenchError when these are not the samples from ``first`` on."""
+    """Raise BenchError when these are not the samples from ``first`` on."""
     for number, body in enumerate(bodies, first):
         if bytes(body) != bytes(body_of(_OBJECT_BYTES, number)):
             raise BenchError(f"{key_of(_OBJECT_BYTES, number)}: wrong bytes")

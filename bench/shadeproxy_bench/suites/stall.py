@@ -1,7 +1,7 @@
-"""How long a training loop waits for its data, with an order announced and the data prefetched.
+"""The time that a training loop waits for its data, with an order announced and the data prefetched.
 
-Objects are small where the rate is what matters, so that two cores carry loader, proxy and origin. The first
-epoch, in which the cache fills, is not counted. Rounds of ours; what is only shown beside it is run once.
+Objects are small where the rate matters, so that two cores carry loader, proxy and origin. The first epoch,
+in which the cache fills, is not counted. Ours runs in rounds; rows shown only beside it run once.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _LINK_SAMPLE_BYTES = 64_000
 
 
 def stalled(runs: list[Run], lru: Run) -> Measured:
-    """Per cent of the time that the consumer waited."""
+    """Return the per cent of the time that the consumer waited."""
     found = measured([run.stall for run in runs], [lru.stall])
     worst = max(100 * epoch.stall_s / epoch.wall_s for run in runs for epoch in run.later)
     issued, wasted = (sum(run.prefetch[name] for run in runs) for name in ("issued", "wasted"))
@@ -37,7 +37,7 @@ def stalled(runs: list[Run], lru: Run) -> Measured:
 
 
 def origin_bytes(load: Load, ours: Run, alone: Run) -> Measured:
-    """Of the later epochs, in MB."""
+    """Return the bytes from the origin in the later epochs, in MB."""
     whole = load.samples * load.sample_bytes * len(ours.later)
     note = (
         f"{ours.origin_bytes / whole:.1%} of what was read, {alone.origin_bytes / whole:.1%} by eviction"
@@ -47,7 +47,7 @@ def origin_bytes(load: Load, ours: Run, alone: Run) -> Measured:
 
 
 def link_bound(load: Load, runs: list[Run]) -> Measured:
-    """Wall time against what is needed: to compute, or to carry what was missed over the link."""
+    """Compare wall time with the time needed to compute, or to carry the missed bytes over the link."""
     carried_s = [run.origin_bytes / load.link_bytes_per_s for run in runs]
     needed_s = [max(run.compute_s, carried) for run, carried in zip(runs, carried_s, strict=True)]
     found = measured([run.wall_s for run in runs], needed_s)

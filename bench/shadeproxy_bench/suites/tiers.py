@@ -51,7 +51,7 @@ class SegmentWriter:
 
 
 class DiskcacheWriter:
-    """The usual settings of a cache on disk: files for big values, LRU culling at the same capacity."""
+    """diskcache with usual settings: files for big values, LRU culling at the same capacity."""
 
     def __init__(self, path: Path, capacity_bytes: int) -> None:
         import diskcache  # noqa: PLC0415  only this comparison uses it as a cache of bodies
@@ -81,7 +81,7 @@ class _Turn:
 
 
 def write_cost(*, writes: int, rounds: int, capacity_bytes: int = _CAPACITY_BYTES) -> Measured:
-    """Microseconds of CPU per write of both, in turn, after twice the capacity was written."""
+    """Measure microseconds of CPU per write of both, in turn, after twice the capacity was written."""
     bodies = [random.Random(seed).randbytes(_BODY_BYTES) for seed in range(16)]
     with workplace(on_disk=True) as work:
         segments = SegmentWriter(work / "segments", capacity_bytes)

@@ -36,7 +36,7 @@ from shadeproxy.hints.hashing import object_hash
 _SCHEME = "s3://"
 _BUCKET = re.compile(BUCKET_PATTERN)
 LISTING = {
-    "prefix": "What the keys begin with; left out, the whole bucket",
+    "prefix": "Beginning of the keys; by default the whole bucket",
     "limit": "At most so many objects, 1 to 1000; 100 by default",
     "start_after": "Only keys after this one",
     "namespace": FIELD,

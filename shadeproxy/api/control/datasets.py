@@ -26,7 +26,7 @@ from shadeproxy.hints.manifest import ManifestBuilder, write_lines
 from shadeproxy.hints.unpack import MAX_BYTES, ManifestReader
 
 _GZIP = frozenset({"gzip", "x-gzip"})
-QUERY = {"namespace": f"Of the buckets of a manifest. {FIELD}"}
+QUERY = {"namespace": f"For the buckets of a manifest. {FIELD}"}
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):

@@ -36,7 +36,7 @@ from shadeproxy.hints.registry import Batch, HintRegistry
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
 BEGINS = {
-    "begins": "The rank whose process has just started: the second time that one does, a new run begins",
+    "begins": "The rank whose process has just started; a rank's second start begins a new run",
     "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
 }
 # JSON up to _INLINE_BYTES is decoded on the event loop: a hop to the pool costs more.

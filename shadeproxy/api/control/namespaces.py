@@ -10,7 +10,7 @@ from shadeproxy.core.types import OWN
 
 OWN_NAME = "shared"
 """Name of the proxy's own namespace in the configuration."""
-FIELD = "Whose buckets are meant: a namespace of the configuration; left out, the proxy's own"
+FIELD = "Namespace of the configuration that the bucket names belong to; by default the proxy's own"
 _MOST_NAMED = 10
 
 

@@ -18,7 +18,7 @@ _MANIFEST = {
     "name": MANIFEST_FIELD,
     "in": "header",
     "required": False,
-    "description": "Digest of the manifest whose ids are meant; 409 when the job is on another one",
+    "description": "Digest of the manifest that the ids belong to; 409 when the job is on another one",
     "schema": {"type": "string"},
 }
 
@@ -32,7 +32,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
     shapes = {shape for route in routes for shape in _shapes(route)} | {ErrorAnswer}
     ordered = sorted(shapes, key=lambda shape: shape.__name__)
     _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
-    error = {"description": "What went wrong and what to change", "content": _content({JSON: ErrorAnswer})}
+    error = {"description": "The error and what to change", "content": _content({JSON: ErrorAnswer})}
     schemes = {"token": {"type": "http", "scheme": "bearer"}, "browser": {"type": "http", "scheme": "basic"}}
     return {
         "openapi": "3.1.0",

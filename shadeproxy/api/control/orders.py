@@ -29,8 +29,8 @@ _MOST = 1 << 31
 # Announcements up to this length are checked on the event loop: a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 QUERY = {
-    "rank": "which rank reads so; 0 by default",
-    "offset": "where this piece begins in the epoch; what is known from there on is replaced; 0 by default",
+    "rank": "rank that reads in this order; 0 by default",
+    "offset": "position of this piece in the epoch; it replaces the order from there on; 0 by default",
 }
 
 

@@ -34,12 +34,12 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import check_ids
 
 QUERY = {
-    "dataset": "With binary ids: whose ids they are; left out, the dataset of the job",
+    "dataset": "With binary ids: the dataset that they belong to; by default that of the job",
     "digest": "With binary ids: the call is refused where the dataset has another digest",
-    "job": "With binary ids: the job whose reads they are",
-    "epoch": "With binary ids: of the job",
-    "rank": "With binary ids: of the job",
-    "order": "With binary ids, of a batch: given (default) or ready",
+    "job": "With binary ids: the job that reads",
+    "epoch": "With binary ids: epoch of the job",
+    "rank": "With binary ids: rank of the job",
+    "order": "With binary ids: order of the answers of a batch, given (default) or ready",
 }
 _ID_BYTES = 4
 # Up to this many bytes or ids are processed on the event loop: a hop to the pool costs more.
@@ -150,7 +150,7 @@ async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBo
             )
         return asked, np.frombuffer(data, dtype="<u4")
     if request.query_string:
-        raise InvalidRequest("a JSON call has no query", hint="put what it says into the body")
+        raise InvalidRequest("a JSON call has no query", hint="put the parameters into the body")
     data = await read_body(request, MAX_READS_BYTES)
     inline = len(data) <= _INLINE_BYTES
     asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
@@ -173,7 +173,7 @@ def _dataset(knowledge: HintRegistry, asked: ReadsBody) -> Dataset:
     dataset = knowledge.dataset(name)
     if asked.digest not in {None, dataset.digest}:
         raise Conflict(
-            f"dataset {name!r} was registered anew, so that its ids mean other samples than those of "
+            f"dataset {name!r} was registered again, so that its ids mean other samples than those of "
             f"{asked.digest}",
             hint="register your manifest under another name, or ask for items by bucket and key",
         )

@@ -98,14 +98,16 @@ ROUTES = (
         answers={**_ok(wire.Readiness), 503: _NOT_READY},
         probe=True,
     ),
-    Route("HEAD", "/healthz", "As GET, without body", service.healthz, answers=_HEAD, probe=True),
-    Route("HEAD", "/readyz", "As GET, without body", service.readyz, answers=_HEAD | _NOT_YET, probe=True),
-    Route("HEAD", "/metrics", "As GET, without body", service.metrics, answers=_HEAD),
+    Route("HEAD", "/healthz", "Same as GET, without a body", service.healthz, answers=_HEAD, probe=True),
+    Route(
+        "HEAD", "/readyz", "Same as GET, without a body", service.readyz, answers=_HEAD | _NOT_YET, probe=True
+    ),
+    Route("HEAD", "/metrics", "Same as GET, without a body", service.metrics, answers=_HEAD),
     Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
-    Route("GET", "/v1/doctor", "What is wrong, why, and what to change", service.doctor, answers=_ok()),
+    Route("GET", "/v1/doctor", "Faults, causes, and what to change", service.doctor, answers=_ok()),
     Route("GET", "/v1/log-level", "Level of the log", service.get_log_level, answers=_ok(wire.LogLevel)),
     Route(
         "PUT",
@@ -138,7 +140,7 @@ ROUTES = (
     Route(
         "PUT",
         "/v1/jobs/{job}",
-        "Register a job, or update it; every rank may",
+        "Register a job, or update it; every rank may call it",
         jobs.put_job,
         query=jobs.BEGINS,
         body={wire.JSON: wire.JobSpec},
@@ -149,7 +151,7 @@ ROUTES = (
     Route(
         "DELETE",
         "/v1/jobs/{job}/ranks/{rank}",
-        "A rank of a job has ended; the job stays, and is no longer in use once all have",
+        "End a rank of a job; the job stays, and is no longer in use once all ranks have ended",
         jobs.end_rank,
         answers=_GONE,
     ),
@@ -171,7 +173,7 @@ ROUTES = (
     Route(
         "POST",
         "/v1/jobs/{job}/epochs/{epoch}/scores",
-        "Freeze the score column for an epoch: each rank gets what the first one got, with x-shade-mean-loss",
+        "Freeze the score column for an epoch: all ranks get the first one's, with x-shade-mean-loss",
         columns.freeze_scores,
         body={wire.JSON: columns.FreezeRequest},
         answers=_COLUMN,
@@ -179,7 +181,7 @@ ROUTES = (
     Route(
         "PUT",
         "/v1/jobs/{job}/epochs/{epoch}/order",
-        "Announce what a rank will read in an epoch, also of coming epochs; little-endian u32 ids or JSON",
+        "Announce a rank's order of reads in this or a coming epoch; little-endian u32 ids or JSON",
         orders.put_order,
         body={wire.OCTETS: None, wire.IDS: None, wire.JSON: wire.OrderBody},
         answers=_ok(wire.OrderAnnounced),
@@ -188,7 +190,7 @@ ROUTES = (
     Route(
         "DELETE",
         "/v1/jobs/{job}/epochs/{epoch}/order",
-        "Withdraw what was announced of an epoch, of all ranks or of one",
+        "Withdraw the announced order of an epoch, of all ranks or of one",
         orders.delete_order,
         answers=_GONE,
         query={"rank": "only this rank's"},
@@ -196,7 +198,7 @@ ROUTES = (
     Route(
         "POST",
         "/v1/jobs/{job}/progress",
-        "Tell where a rank is and how long it waited",
+        "Report the position of a rank and how long it waited",
         jobs.post_progress,
         body={wire.JSON: wire.ProgressReport},
         answers=_GONE,
@@ -214,7 +216,7 @@ ROUTES = (
     Route(
         "POST",
         "/v1/locate",
-        "Where a process on this host finds objects or samples in the cache's files",
+        "Locate objects or samples in the cache's files, for a process on this host",
         locate.post_locate,
         body=_READS,
         answers=_PLACES,
@@ -223,7 +225,7 @@ ROUTES = (
     Route(
         "POST",
         "/v1/purge",
-        "Drop what is cached under a prefix; with dry_run only count it",
+        "Drop the cached pages under a prefix; with dry_run only count them",
         admin.purge,
         body={wire.JSON: wire.PurgeRequest},
         answers=_ok(wire.PurgeAnswer),
@@ -231,7 +233,7 @@ ROUTES = (
     Route(
         "POST",
         "/v1/pin",
-        "Keep what is read under a prefix whatever else is read; with dry_run only count it",
+        "Pin a prefix: keep its pages whatever else is read; with dry_run only count them",
         admin.pin,
         body={wire.JSON: wire.PinRequest},
         answers=_ok(wire.PinAnswer),
@@ -239,14 +241,12 @@ ROUTES = (
     Route(
         "POST",
         "/v1/unpin",
-        "Take a pin back; with dry_run only count what is cached under it",
+        "Remove a pin; with dry_run only count the cached pages under it",
         admin.unpin,
         body={wire.JSON: wire.PinRequest},
         answers=_ok(wire.PinAnswer),
     ),
-    Route(
-        "GET", "/v1/pins", "What is pinned, by calls and by rules", admin.list_pins, answers=_ok(wire.PinList)
-    ),
+    Route("GET", "/v1/pins", "Pins, by calls and by rules", admin.list_pins, answers=_ok(wire.PinList)),
     Route(
         "POST",
         "/v1/warm",
@@ -258,28 +258,28 @@ ROUTES = (
     Route(
         "GET",
         "/v1/operations",
-        "What was begun and runs, or ended within the hour",
+        "Operations that run, or ended within the hour",
         operations.list_operations,
         answers=_ok(wire.OperationList),
     ),
     Route(
         "GET",
         "/v1/operations/{id}",
-        "How far an operation is",
+        "Progress of an operation",
         operations.get_operation,
         answers=_ok(wire.OperationSummary),
     ),
     Route(
         "DELETE",
         "/v1/operations/{id}",
-        "End an operation; one that ended stays as it is",
+        "End an operation; one that has ended stays unchanged",
         operations.delete_operation,
         answers=_ok(wire.OperationSummary),
     ),
     Route(
         "GET",
         "/v1/objects/{bucket}",
-        "What is cached of the objects under a prefix, in key order",
+        "Cached objects under a prefix, in key order",
         admin.list_objects,
         answers=_ok(wire.CachedList),
         query=admin.LISTING,
@@ -287,7 +287,7 @@ ROUTES = (
     Route(
         "GET",
         "/v1/objects/{bucket}/{key}",
-        "What is cached of one object",
+        "Cached pages of one object",
         admin.get_object,
         answers=_ok(wire.ObjectSummary),
         query=admin.ONE,

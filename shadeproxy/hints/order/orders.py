@@ -94,7 +94,7 @@ class Orders:
         self._hear(now_s)
         job = self._jobs.get(new.job)
         if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
-            raise Conflict(f"job {job.name!r} was registered anew meanwhile", hint="send the order again")
+            raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
         book = self._books.get(job.name)

@@ -320,7 +320,7 @@ async def test_scores_checked_for_a_job_that_is_then_replaced_are_not_applied(cl
     await client.delete(job)
     await client.delete("/v1/datasets/train")
     await client.put(job, json={})
-    with pytest.raises(Exception, match="registered anew meanwhile"):
+    with pytest.raises(Exception, match="registered again meanwhile"):
         context.knowledge.apply("resnet", batch, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""boto3 as it is: reads, heads, listings, PutObject, CopyObject, multipart uploads, and its own retries.
+"""Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and its own retries.
 
-It checks the CRC-32 that the origin gives for whole objects by itself. The one writer of the objects that are
-boto3's.
+boto3 itself checks the CRC-32 that the origin gives for whole objects. This client is the one writer of the
+objects that are boto3's.
 """
 
 import importlib
@@ -44,7 +44,7 @@ _BROKEN = (
 
 
 class Stock:
-    """One thread's boto3 client. ``choices``: of this thread alone."""
+    """One thread's boto3 client. ``choices``: random numbers of this thread alone."""
 
     def __init__(
         self, endpoint_url: str, *, data: ChaosData, versions: Versions, tally: Tally, choices: random.Random
@@ -66,17 +66,17 @@ class Stock:
         )
 
     def read(self) -> None:
-        """One read of any form."""
+        """Read in any form."""
         form = self._random.choice((self._get, self._get, self._get, self._part, self._head, self._list))
         form()
 
     def change(self) -> None:
-        """A write, or a copy."""
+        """Write or copy an object."""
         form = self._random.choice((self._write, self._write, self._copy))
         form()
 
     def _write(self) -> None:
-        """The next version of one of its objects, read back at once."""
+        """Write the next version of one of its objects and read it back at once."""
         number = self._data.ranges[4096][0]
         while not self._data.is_of_boto(number):
             number = self._random.choice(self._data.ranges[self._random.choice(_WRITTEN)])
@@ -88,7 +88,7 @@ class Stock:
             self._get(number)
 
     def _copy(self) -> None:
-        """An object onto itself, as fields are changed in S3."""
+        """Copy an object onto itself, as S3 clients do to change its fields."""
         key = self._key(self._random.choice(self._data.ranges[100_000]))
         source = {"Bucket": BUCKET, "Key": key}
 
@@ -130,7 +130,7 @@ class Stock:
         self._asked("range", lambda: self._compared(number, start, stop, Range=field))
 
     def _compared(self, number: int, start: int, stop: int, **more: str) -> int:
-        """Bytes that were right. Raises Wrong."""
+        """Return the number of bytes that were right. Raises Wrong."""
         before = self._versions.acknowledged(number)
         answer = self._client.get_object(Bucket=BUCKET, Key=self._key(number), **more)
         body = answer["Body"].read()
@@ -166,7 +166,9 @@ class Stock:
         self._asked("list", ask)
 
     def _asked(self, kind: str, ask: Callable[[], int]) -> bool:
-        """Whether it was done, and right. ``ask``: how many bytes were compared."""
+        """Return whether the request succeeded with a right answer. ``ask`` returns the number of bytes
+        compared.
+        """
         kind = f"boto3 {kind}"
         try:
             count = ask()
@@ -194,7 +196,7 @@ class Stock:
 
 
 def _right(is_right: bool, found: str) -> int:
-    """0 bytes compared. Raises Wrong."""
+    """Return 0 bytes compared. Raises Wrong."""
     if not is_right:
         raise Wrong(found)
     return 0

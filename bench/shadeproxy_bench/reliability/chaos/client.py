@@ -1,7 +1,7 @@
 """A client process of a chaos run; it ends when its stdin does.
 
 Roles: ``http`` (raw requests, slow readers, clients that hang up, the writer), ``sdk`` (batches by locate and
-by the batch call), ``boto``. What it counts is in ``--tally``, renewed every second.
+by the batch call), ``boto``. Its counts are in ``--tally``, rewritten every second.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_sdk.errors import Busy, Unreachable
 
 LIMITS_S = {"http": 75.0, "sdk": 150.0, "boto": 200.0}
-"""What one step of a client of that role may take: a request, a batch, a call of boto3 with its retries."""
+"""Longest time of one step of a client by role: a request, a batch, a call of boto3 with its retries."""
 _SILENCE_S = 45.0
 _FAST, _WRITE_EVERY_S, _AGAIN_S = 4, 0.15, 0.5
 Step = Callable[[], None]
 
 
 class Client:
-    """``stop``: set to end all threads after what each is doing."""
+    """The threads of one client. ``stop``: set to end each thread after its current step."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -45,7 +45,7 @@ class Client:
         self.patience = Patience(options.limit or LIMITS_S[options.role], self.tally)
 
     def loops(self) -> list[Step]:
-        """What each thread does until it is stopped."""
+        """Return the step that each thread repeats until it is stopped."""
         if self.options.role == "sdk":
             return [self._training(way, turn) for turn, way in enumerate(("locate", "batch"))]
         if self.options.role == "boto":
@@ -54,7 +54,7 @@ class Client:
         return [self._asking(step, turn) for turn, step in enumerate(steps)] + [self._writing(len(steps))]
 
     def choices(self, turn: int) -> random.Random:
-        """Another stream for each thread of each process of a seed."""
+        """Return a random stream of its own for each thread of each process of a seed."""
         options = self.options
         return random.Random(f"{options.seed}/{options.role}/{options.turn}/{turn}")
 
@@ -117,7 +117,7 @@ class Client:
 
 
 def excuse(error: shade.ShadeError) -> str:
-    """The outcome of a call of the SDK that failed: "error" where it should not have."""
+    """Return the outcome of a failed call of the SDK; "error" if it should not have failed."""
     if isinstance(error, shade.ControlError):
         return f"control: {error.status}" if error.status >= 500 or error.status == 429 else "error"
     if "does not answer" in str(error) or isinstance(error, Unreachable | Busy):

@@ -1,7 +1,7 @@
-"""What the soak's data set is here: three writers, each with objects of its own.
+"""The soak's data set for chaos: three writers, each with objects of its own.
 
-The raw client overwrites objects, boto3 overwrites others, and the origin changes a third part by itself, as
-somebody who writes past the proxy would: these may be read in any version up to the newest.
+The raw client overwrites some objects, boto3 overwrites others, and the origin itself changes a third part,
+like a writer that bypasses the proxy: these may be read in any version up to the newest.
 """
 
 from pathlib import Path
@@ -15,17 +15,17 @@ _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5
 
 
 class ChaosData(DataSet):
-    """Which object is whose to change."""
+    """The objects by writer."""
 
     def changes(self, number: int) -> bool:
         return number % _STRIDE in {_BY_CLIENT, _BY_BOTO, _BY_ORIGIN}
 
     def is_of_boto(self, number: int) -> bool:
-        """Whether boto3 overwrites it."""
+        """Return whether boto3 overwrites the object."""
         return number % _STRIDE == _BY_BOTO
 
     def is_of_origin(self, number: int) -> bool:
-        """Whether the origin changes it in the middle of reads."""
+        """Return whether the origin changes the object in the middle of reads."""
         return number % _STRIDE == _BY_ORIGIN
 
 

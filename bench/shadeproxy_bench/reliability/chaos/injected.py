@@ -1,4 +1,4 @@
-"""How often each kind of fault was injected: counts in a file, so that they outlive a killed process."""
+"""The number of injected faults by kind: counts in a file, so that they outlive a killed process."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Injected:
-    """``path``: a file of uint64[len(kinds)], made if need be. Of one process at a time."""
+    """``path``: a file of uint64[len(kinds)], created if missing. One process uses it at a time."""
 
     def __init__(self, path: Path, kinds: Sequence[str]) -> None:
         if not path.exists():
@@ -18,7 +18,7 @@ class Injected:
         self._counts = np.memmap(path, np.uint64, "r+", shape=(len(kinds),))
 
     def note(self, kind: str) -> None:
-        """One more."""
+        """Count one more."""
         with self._lock:
             self._counts[self._index[kind]] += np.uint64(1)
 

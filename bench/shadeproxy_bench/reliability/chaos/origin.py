@@ -1,7 +1,7 @@
-"""The faulty origin, a process: the soak's origin with multipart uploads, CopyObject and CRC-32
-checksums, whose answers go wrong on the wire as ``wire.py`` says.
+"""The faulty origin, a process: the soak's origin with multipart uploads, CopyObject and CRC-32 checksums,
+whose answers go wrong on the wire as ``wire.py`` says.
 
-What it holds is in files (present versions, parts of uploads), so that it can be killed. Versions only go
+Its state is in files (present versions, parts of uploads), so that it can be killed. Versions only go
 forward: a write that arrives after a later one counts as overwritten by it. SIGUSR1 ends all faults.
 """
 
@@ -39,11 +39,11 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _UPLOAD_BYTES = 64 * 1024
-"""A shorter upload comes with its head: there is no time before its body."""
+"""A shorter upload arrives together with its head: there is no time before its body."""
 
 
 class ChaosOrigin(SoakOrigin):
-    """``data`` of ``ChaosData``. ``directory``: where the parts of uploads are."""
+    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: for the parts of uploads."""
 
     data: ChaosData
 
@@ -64,15 +64,15 @@ class ChaosOrigin(SoakOrigin):
         return True
 
     def change(self, number: int) -> None:
-        """Somebody writes past the proxy."""
+        """Change an object as a writer that bypasses the proxy."""
         self.present[number] = self.started.start(number)
 
     def is_checked(self, number: int) -> bool:
-        """Whether its whole body comes with a checksum."""
+        """Return whether the whole body comes with a checksum."""
         return number % 2 == 0 and self.data.sizes[number] > 0
 
     def checksum(self, number: int) -> str:
-        """Base64 of the CRC-32 of the present body."""
+        """Return the base64 of the CRC-32 of the present body."""
         tag = self.tag(number)
         if tag not in self._checksums:
             while len(self._checksums) >= _KNOWN_CHECKSUMS:
@@ -83,7 +83,7 @@ class ChaosOrigin(SoakOrigin):
 
 
 class ChaosConnection(OriginConnection):
-    """One connection; ``schedule`` says which answers are spoiled."""
+    """One connection; ``schedule`` chooses the answers that are spoiled."""
 
     _origin: ChaosOrigin
 
@@ -200,7 +200,7 @@ class ChaosConnection(OriginConnection):
 
 
 class Server:
-    """Listens on ``port`` of loopback (0: any), but for the times when it refuses connections."""
+    """A listener on ``port`` of loopback (0: any), except while it refuses connections."""
 
     def __init__(self, origin: ChaosOrigin, schedule: Schedule[WireFault], port: int) -> None:
         self.schedule = schedule
@@ -212,7 +212,7 @@ class Server:
         self._closing: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
-        """From now on connections are accepted."""
+        """Accept connections from now on."""
         self._listener = await asyncio.get_running_loop().create_server(
             lambda: ChaosConnection(self._origin, self), "127.0.0.1", self.port,
             backlog=1024, family=socket.AF_INET, reuse_address=True,
@@ -220,7 +220,7 @@ class Server:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Close everything, for a while."""
+        """Close the listener and all connections for a while."""
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._refuse())
 

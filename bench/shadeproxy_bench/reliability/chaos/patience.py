@@ -1,4 +1,4 @@
-"""How long a client may be at one thing: each beyond the limit is a hang, counted once, with every stack."""
+"""Limit on the time of each client step: exceeding it is a hang, counted once, with every thread's stack."""
 
 import faulthandler
 import sys
@@ -12,7 +12,7 @@ from shadeproxy_bench.reliability.soak.tally import Tally
 
 
 class Patience:
-    """``limit_s`` for each thing that a thread does. ``gave_up``: something took longer."""
+    """``limit_s``: longest time of a step. ``gave_up``: set once a step took longer."""
 
     def __init__(self, limit_s: float, tally: Tally) -> None:
         self._limit_s = limit_s
@@ -24,7 +24,7 @@ class Patience:
 
     @contextmanager
     def over(self, kind: str) -> Iterator[None]:
-        """What is done in the block."""
+        """Watch the step in the block."""
         turn = next(self._turns)
         with self._lock:
             self._doing[turn] = kind, time.monotonic()
@@ -35,7 +35,7 @@ class Patience:
                 self._doing.pop(turn, None)
 
     def look(self) -> None:
-        """Count what takes too long."""
+        """Count the steps that take too long."""
         late_s = time.monotonic() - self._limit_s
         with self._lock:
             late = [turn for turn, (_, began_s) in self._doing.items() if began_s < late_s]

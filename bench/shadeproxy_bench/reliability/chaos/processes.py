@@ -1,4 +1,4 @@
-"""The processes of a run that are killed and started again, each on the port it had."""
+"""The processes that a run kills and restarts, each on the port it had."""
 
 import signal
 import time
@@ -14,9 +14,9 @@ _GONE_S = 60.0
 
 
 class Phoenix:
-    """A process of ``command(turn)``, started as often as it is ended; its logs are ``work``/``name``-N.log.
+    """A process of ``command(turn)``, restarted each time it ends; its logs are ``work``/``name``-N.log.
 
-    A context: at its end the process is gone.
+    A context manager: at its end the process is gone.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Phoenix:
 
     @property
     def child(self) -> Child:
-        """The process as it is now."""
+        """The present process."""
         assert self._child is not None, "started before it is looked at"
         return self._child
 
@@ -46,11 +46,11 @@ class Phoenix:
         return self.child.process.pid
 
     def start(self) -> Child:
-        """Another process, in place of one that is gone."""
+        """Start another process in place of one that is gone."""
         self._stack.close()
         self.turn += 1
         self.logs.append(self._work / f"{self.name}-{self.turn}.log")
-        # An endpoint in the AWS variables would be the SDK's way around the proxy.
+        # An endpoint in the AWS variables would let the SDK bypass the proxy.
         env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
         self._child = self._stack.enter_context(
             running(self.name, self._command(self.turn), log=self.logs[-1], env=env, piped=self._piped)
@@ -58,17 +58,17 @@ class Phoenix:
         return self._child
 
     def end(self, number: signal.Signals) -> int:
-        """Send a signal, and wait until the process is gone; its status. What it started is left alone."""
+        """Send a signal, wait until the process is gone, return its status. Its children are left alone."""
         self.child.process.send_signal(number)
         return self.child.process.wait(_GONE_S)
 
     def ended(self) -> bool:
-        """Whether it is gone, whoever ended it."""
+        """Return whether the process is gone for any reason."""
         return self.child.process.poll() is not None
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it came true in time."""
+    """Return whether the condition became true in time."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The page of all chaos runs, and the results that it is made of: one run a seed, as JSON beside it."""
+"""The page of all chaos runs, and the results behind it: one run a seed, as JSON beside it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ register a dataset while nobody listened."""
 
 
 def summary(run: Run) -> list[str]:
-    """Lines for the terminal."""
+    """Return lines for the terminal."""
     counts = run.counts
     return [
         *(f"{MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in judge(run)),
@@ -58,7 +58,7 @@ def summary(run: Run) -> list[str]:
 
 
 def keep(run: Run, directory: Path) -> Path:
-    """Put a run among the results in ``directory`` and write the page anew; its path."""
+    """Store a run among the results in ``directory`` and rewrite the page; return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     results = directory / "chaos.json"
     runs = msgspec.json.decode(results.read_bytes(), type=list[Run]) if results.exists() else []
@@ -70,7 +70,7 @@ def keep(run: Run, directory: Path) -> Path:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The page."""
+    """Return the page."""
     minutes = sum(run.seconds for run in runs) / 60
     requests = sum(run.counts.requests for run in runs)
     compared = sum(run.counts.compared_bytes for run in runs)

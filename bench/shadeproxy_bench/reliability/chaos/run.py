@@ -1,4 +1,4 @@
-"""One chaos run: faults and kills for so long, then calm, then every object read once more."""
+"""One chaos run: faults and kills for a while, then calm, then one read of every object."""
 
 import random
 import re
@@ -24,12 +24,12 @@ _TICK_S, _LINE_S = 0.5, 30.0
 _REST_S = 90.0
 _PATH = re.compile(r"\S*/(?=shadeproxy/)")
 _EXPECTED = "takes no more pages"
-"""An error line that says what it is to say: a medium is broken, and its tier off."""
+"""Text of the error line that is expected: a medium is broken, and its tier off."""
 
 
 class Run(msgspec.Struct):
-    """What happened. ``noticed``: what the proxy counted of it. ``swept``: counts of the last reading of all
-    objects, without faults. ``faults``: what should not have happened, beside what clients saw.
+    """The result. ``noticed``: faults that the proxy counted. ``swept``: counts of the last read of all
+    objects, without faults. ``faults``: things that should not have happened, beside those that clients saw.
     """
 
     seed: int
@@ -52,7 +52,7 @@ Line = Callable[[str], None]
 
 
 def chaos(plan: Plan, out: Path, line: Line) -> Run:
-    """Run it; ``line`` is told now and then how it goes. Logs are kept in ``out``.
+    """Run chaos; ``line`` is called now and then with the progress. Logs are kept in ``out``.
 
     Raises ShadeProxyError when something cannot be started.
     """
@@ -122,7 +122,7 @@ def _play(scene: Scene, choices: random.Random, line: Line) -> Run:
 
 
 def _sweep(scene: Scene) -> Counts:
-    """Every object once, by a client that forgives nothing."""
+    """Read every object once, by a client that forgives nothing."""
     data, tally = scene.plan.data, Tally()
     versions = Versions(scene.work / "versions", len(data))
     address = scene.served.address
@@ -137,7 +137,7 @@ def _sweep(scene: Scene) -> Counts:
 
 
 def _noticed(scene: Scene) -> Counter[str]:
-    """What the proxy that is about to end counted."""
+    """Return the counts of the proxy that is about to end."""
     try:
         look = scene.watch.look()
     except (OSError, ShadeProxyError, KeyError):

@@ -1,4 +1,4 @@
-"""Who plays in a chaos run: faulty origin, proxy on faulty media, clients; started, killed, watched."""
+"""The processes of a chaos run: faulty origin, proxy on faulty media, clients; started, killed, watched."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ _ORIGIN = (sys.executable, "-m", f"{_MODULES}.origin")
 _PROXY = (sys.executable, "-m", f"{_MODULES}.proxy")
 _ROLES = ("http", "sdk", "boto")
 _READY_S = 300.0
-"""Other work may hold the machine; what is measured is whether it comes, not when."""
+"""Generous: other work may hold the machine, and the check is that the process starts, not when."""
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "5 s"},
@@ -42,9 +42,9 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``kills``: how often each kind of killing, as weights; one every ``kill_every_s`` seconds, about.
+    """Settings of a run. ``kills``: weight of each kind of killing; one about every ``kill_every_s`` seconds.
 
-    ``severity`` multiplies the rates of all faults; ``limit_s``: upper bound of a client's step, 0 that of
+    ``severity`` multiplies the rates of all faults. ``limit_s``: upper bound of a client's step; 0: that of
     its role. ``origin`` and ``proxy``: other programs with the same arguments.
     """
 
@@ -80,8 +80,8 @@ class Plan:
 
 
 class Scene:
-    """A context. ``work``: a directory on disk; ``ram``: one on tmpfs. ``kills``, ``faults``: what was done,
-    and what should not have happened.
+    """A context manager. ``work``: a directory on disk. ``ram``: one on tmpfs. ``kills``: what was killed.
+    ``faults``: things that should not have happened.
     """
 
     def __init__(self, plan: Plan, work: Path, ram: Path) -> None:
@@ -117,7 +117,7 @@ class Scene:
 
     @property
     def served(self) -> Served:
-        """The proxy as it is now."""
+        """The present proxy."""
         return Served("proxy", "127.0.0.1", self._s3, self.proxy.pid, f"http://127.0.0.1:{self._control}")
 
     @property
@@ -127,21 +127,21 @@ class Scene:
     # ------------------------------------------------------------------ starting
 
     def start_origin(self) -> None:
-        """Raises ShadeProxyError."""
+        """Start the origin. Raises ShadeProxyError."""
         child = self.origin.start()
         assert child.process.stdout is not None
         if not child.process.stdout.readline():
             raise child.failure()
 
     def start_proxy(self) -> None:
-        """Raises ShadeProxyError when it does not get ready."""
+        """Start the proxy. Raises ShadeProxyError when it does not get ready."""
         began_s = time.monotonic()
         for left in reversed(range(_START_TRIES)):
             child = self.proxy.start()
             try:
                 wait_until_ready(child, _READY_S)
             except ShadeProxyError as error:
-                # A reader of the one before may hold the directory for a moment more.
+                # A worker of the previous proxy may hold the directory for a moment more.
                 if not left or "is in use by process" not in str(error):
                     raise
                 self.kills["proxy refused to start beside a reader of the one before"] += 1
@@ -153,7 +153,7 @@ class Scene:
     # ------------------------------------------------------------------ killing
 
     def kill(self, kind: str) -> None:
-        """One of ``Plan.kills``, and what was killed is started again."""
+        """Kill as one of ``Plan.kills`` says, and restart the killed process."""
         self.kills[kind] += 1
         match kind:
             case "proxy, kill -9" | "proxy, SIGTERM":
@@ -180,7 +180,7 @@ class Scene:
         self.start_proxy()
 
     def look(self) -> None:
-        """Note what ended that nobody killed, and start the proxy and the origin again."""
+        """Record processes that ended without being killed, and restart the proxy and the origin."""
         for one, start in ((self.proxy, self.start_proxy), (self.origin, self.start_origin)):
             if one.ended():
                 self.faults.append(str(one.child.failure()))
@@ -191,12 +191,12 @@ class Scene:
                 client.start()
 
     def end_faults(self) -> None:
-        """From now on the origin and the media do as they should."""
+        """Make the origin and the media work without faults from now on."""
         for one in (self.origin, self.proxy):
             one.child.process.send_signal(signal.SIGUSR1)
 
     def dismiss(self, limit_s: float) -> None:
-        """Let the clients end what they do."""
+        """Let the clients end their current steps."""
         self._dismissed = True
         for client in self.clients.values():
             assert client.child.process.stdin is not None

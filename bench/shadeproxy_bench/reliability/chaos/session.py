@@ -1,4 +1,4 @@
-"""What a raw client takes for a failure that can be repeated, and what not."""
+"""The failures that a raw client may retry, and those that it may not."""
 
 import time
 from xml.etree.ElementTree import ParseError
@@ -11,19 +11,19 @@ from shadeproxy_bench.reliability.soak.link import Answer, Cut, Silent
 from shadeproxy_bench.reliability.soak.session import Asked, Session, Wrong
 
 RETRIED_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "TooManyRequests"})
-"""Which the SDKs of S3 repeat by themselves."""
+"""Errors that the SDKs of S3 retry by themselves."""
 CLAIMED = "right bytes, total as the origin claimed"
 _AGAIN_S = 0.1
 
 
 class HardenedSession(Session):
-    """A session that lives with connections that break and answers that say "not now"."""
+    """A session that tolerates broken connections and answers that say "not now"."""
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (the base's signature)
         if isinstance(error, Silent):
             return "hang"
         if isinstance(error, ConnectionRefusedError):
-            # Nobody listens: the proxy was killed.
+            # No process listens: the proxy was killed.
             time.sleep(_AGAIN_S)
             return "connection refused"
         return "cut"
@@ -41,7 +41,7 @@ class HardenedSession(Session):
         total, claim = (str(self.data.sizes[asked.number] + more) for more in (0, MORE_BYTES))
         unit, _, told = answer.fields.get("content-range", "").rpartition("/")
         if answer.status == 206 and told == claim:
-            # A part goes on before the end of the origin's body shows that it announced too much.
+            # A range may be passed on before the end of the origin's body shows that its total was too large.
             fields = answer.fields | {"content-range": f"{unit}/{total}"}
             try:
                 self._compare(asked, answer._replace(fields=fields))
@@ -54,7 +54,7 @@ class HardenedSession(Session):
 
 
 def error_code(document: bytes) -> str:
-    """The code of an S3 error document; "" when it is none."""
+    """Return the code of an S3 error document; "" when it is none."""
     try:
         root = fromstring(document)
     except (ParseError, DefusedXmlException):

@@ -1,4 +1,4 @@
-"""How an answer goes wrong on its way: what of it is sent, in which pieces, and how the connection ends."""
+"""Answers that go wrong on the wire: which part is sent, in which pieces, and how the connection ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _ERRORS = {
 
 
 class Spoiler:
-    """One answer with its ``fault`` (None: none). ``choose(stop)``: a number in [0, stop)."""
+    """One answer with its ``fault`` (None: none). ``choose(stop)`` draws a number in [0, stop)."""
 
     def __init__(
         self, transport: asyncio.WriteTransport, fault: WireFault | None, choose: Callable[[int], int]
@@ -27,7 +27,7 @@ class Spoiler:
         self._choose = choose
 
     def refuses(self, method: str) -> bool:
-        """Whether the request is answered without being carried out; it is then."""
+        """Return whether the fault replaces the answer, in which case the request is not carried out."""
         match self._fault:
             case WireFault.STALL_HEAD:
                 return True
@@ -43,7 +43,7 @@ class Spoiler:
         return False
 
     def write(self, parts: Parts) -> None:
-        """The answer, as it goes."""
+        """Write the answer with its fault."""
         if self._transport.is_closing():
             return
         head, body = bytes(parts[0]), b"" if len(parts) == 1 else bytes(parts[1])

@@ -1,4 +1,4 @@
-"""Whether a chaos run passed: every check with what it found."""
+"""The verdict on a chaos run: every check with its finding."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from shadeproxy_bench.reliability.soak.bodies import MIB
 from shadeproxy_bench.reliability.soak.verdict import Check
 
 _LEAST_S = 240.0
-"""A shorter run need not come round to every kind of fault."""
+"""Shorter runs need not include every kind of fault."""
 
 
 def judge(run: Run) -> list[Check]:
-    """All checks; the run passed when none is False."""
+    """Return all checks; the run passed when none is False."""
     outcomes, swept = run.counts.outcomes, run.swept
     wrong, errors, hangs = (outcomes.get(name, 0) for name in ("wrong", "error", "hang"))
     right = swept.outcomes.get("ok", 0)
@@ -50,7 +50,7 @@ def judge(run: Run) -> list[Check]:
 
 def _all_injected(run: Run) -> Check:
     name = "every kind of fault was injected"
-    # How often a disk turns read-only is a matter of luck: one such fault switches the tier off.
+    # The number of read-only disks is a matter of luck: one such fault switches the tier off.
     missing = [kind for kind, count in run.injected.items() if not count and "EROFS" not in kind]
     if run.seconds < _LEAST_S and missing:
         return Check(name, None, f"not judged: the run is shorter than {_LEAST_S / 60:.0f} min")

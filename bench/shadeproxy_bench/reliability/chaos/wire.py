@@ -1,4 +1,4 @@
-"""What an origin can do wrong on the wire, and to which requests."""
+"""The faults of an origin on the wire, and the requests that each fits."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from shadeproxy_bench.reliability.kit.schedule import Schedule
 
 
 class WireFault(StrEnum):
-    """Of one answer, but for the two that last a while: THROTTLE and REFUSE."""
+    """A fault of one answer; THROTTLE and REFUSE last a while."""
 
     DELAY = "delay"
     ERROR_500 = "500 InternalError"
@@ -34,10 +34,10 @@ class WireFault(StrEnum):
 
 READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
 HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
-"""What is asked of an origin: a whole body; one of several pages, which need not be read to its end; one
-range; a whole body that comes with its checksum; a body of an object that may change now (asked with
-If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and, before
-``WRITE``, the body of an upload that has yet to come."""
+"""Operations of an origin: a whole body; one of several pages, which need not be read to its end; one range;
+a whole body that comes with its checksum; a body of an object that may change now (requested with If-Match);
+a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and, before ``WRITE``,
+the body of an upload that has yet to come."""
 
 _READS = {READ, PAGED, RANGED, CHECKED, CHANGING}
 _BODIES = {*_READS, LIST}
@@ -57,9 +57,9 @@ FITS: Mapping[WireFault, frozenset[str]] = {
             (WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE),
             _BODIES,
         ),
-        # Of a body that is not read to its end nobody hears that it has none.
+        # A body that is not read to its end cannot show that it has none.
         ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
-        # Where nothing says how long the body really is, or what it really is, nobody could know.
+        # Without a stated length or checksum no reader can notice these two.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
         ((WireFault.FLIP,), {CHECKED}),
         ((WireFault.CHANGE, WireFault.CHANGE_UNASKED), {CHANGING}),
@@ -71,7 +71,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
 }  # fmt: skip
 
 MORE_BYTES = 4096
-"""So much more than it has an origin announces that announces too much."""
+"""Bytes by which a Content-Length is too large."""
 
 RATES: Mapping[WireFault, float] = {
     WireFault.DELAY: 0.01,
@@ -96,7 +96,7 @@ RATES: Mapping[WireFault, float] = {
     WireFault.OK_ERROR: 0.1,
     WireFault.REFUSE: 0.0006,
 }
-"""Of each request that a fault fits. Those that change, or finish something, fit few."""
+"""Probability per request that a fault fits. Faults that change or finish something fit few requests."""
 
 
 def scheduled(
@@ -106,7 +106,7 @@ def scheduled(
     seed: int = 0,
     noted: Callable[[WireFault], None] = lambda _fault: None,
 ) -> Schedule[WireFault]:
-    """A schedule for the faulty origin; see ``kit/schedule.py``."""
+    """Return a schedule for the faulty origin; see ``kit/schedule.py``."""
 
     def fits(kind: WireFault, operation: str) -> bool:
         return operation in FITS[kind]

@@ -1,1 +1,1 @@
-"""What the long runs and the tests share: faults that are drawn from a seed, and media that suffer them."""
+"""Parts that the long runs and the tests share: faults drawn from a seed, and media that suffer them."""

@@ -1,8 +1,8 @@
 """The clients of a memory run, a thread each: ``python -m shadeproxy_bench.reliability.memory.client``.
 
-Even ones upload with one PutObject and download with one GET. Odd ones do as boto3 does over TLS: multipart
-uploads with a trailing CRC-32 behind each part, and ranged GETs with If-Match. Every request is signed. What
-was moved is in ``--tally``, renewed every second.
+Even clients upload with one PutObject and download with one GET. Odd ones do as boto3 does over TLS:
+multipart uploads with a trailing CRC-32 behind each part, and ranged GETs with If-Match. Every request is
+signed. The bytes moved are in ``--tally``, rewritten every second.
 """
 
 import argparse
@@ -30,11 +30,11 @@ Fields = list[tuple[str, str]]
 
 
 class Failed(Exception):
-    """The proxy did not do what was asked."""
+    """The proxy did not carry out a request."""
 
 
 class _Body(NamedTuple):
-    """``length`` bytes of an object from ``offset`` on; ``trailed``: in chunks, with a CRC-32 behind them."""
+    """``length`` bytes of an object from ``offset`` on. ``trailed``: in chunks, with a CRC-32 behind them."""
 
     offset: int
     length: int
@@ -52,11 +52,11 @@ class Mover:
         self._host = urlsplit(options.s3).netloc
         self._path = f"/{BUCKET}/{key_of(number)}"
         self._line = http.client.HTTPConnection(self._host, timeout=_SILENCE_S)
-        # Receives what it reads; one for the life of the client.
+        # Receive buffer; one for the life of the client.
         self._buffer = memoryview(bytearray(PIECE_BYTES))
 
     def run(self) -> None:
-        """Up, then down; a fault ends it and is counted."""
+        """Upload, then download; a fault ends the client and is counted."""
         whole, in_parts = _Body(0, self._options.size), self._number % 2 == 1
         kind = "upload"
         try:
@@ -91,7 +91,7 @@ class Mover:
     def _exchange(
         self, kind: str, method: str, query: str, *, body: _Body | None = None, document: bytes = b""
     ) -> bytes:
-        """Ask until it is answered with 200, as clients do; the answer's body."""
+        """Retry as clients do until the answer is 200; return the body of the answer."""
         for _ in range(_TRIES):
             response = self._sent(method, query, body, document)
             text = response.read()
@@ -161,7 +161,7 @@ class Mover:
             for piece in self._pieces(body) if body else (document,):
                 self._line.send(piece)
         except (BrokenPipeError, ConnectionResetError):
-            # Refused before its end: the answer says why.
+            # The proxy refused before the end of the body: its answer says why.
             pass
         return self._line.getresponse()
 
@@ -184,7 +184,7 @@ def _trailer(checksum: int) -> bytes:
 
 
 def _trailed_length(length: int) -> int:
-    """Bytes on the wire of ``length`` bytes in chunks."""
+    """Return the bytes on the wire of ``length`` bytes in chunks."""
     full, rest = divmod(length, PIECE_BYTES)
     sizes = [PIECE_BYTES] * full + [rest] * bool(rest)
     return length + sum(len(f"{size:x}") + 4 for size in sizes) + len(b"0\r\n") + len(_trailer(0))
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--tally", type=Path, required=True)
     options = parser.parse_args()
     stream, tally = Stream(), Tally()
-    stream.piece(0, 0, 1)  # made before the threads begin: they share it
+    stream.piece(0, 0, 1)  # made before the threads start, because they share it
     threads = [
         threading.Thread(target=Mover(options, number, stream, tally).run)
         for number in range(options.clients)

@@ -1,7 +1,8 @@
 """The origin of a memory run: ``python -m shadeproxy_bench.reliability.memory.origin``.
 
-GET and HEAD (whole or one range) of objects that it makes as it sends them; PutObject and multipart uploads
-that it compares as they come, at ``--rate``, and throws away. A wrong body gets 400. Prints its port first.
+GET and HEAD (whole or one range) of objects that are made while they are sent; PutObject and multipart
+uploads that are compared as they arrive, at ``--rate``, and discarded. A wrong body gets 400. Prints its port
+first.
 """
 
 import argparse
@@ -25,7 +26,7 @@ _BUCKETS = (
 
 
 class Origin:
-    """Objects of ``size_bytes``, uploaded in parts of ``part_bytes`` where they are uploaded in parts."""
+    """Objects of ``size_bytes``; multipart uploads have parts of ``part_bytes``."""
 
     def __init__(self, size_bytes: int, part_bytes: int, bytes_per_s: float) -> None:
         self._size_bytes = size_bytes
@@ -34,7 +35,7 @@ class Origin:
         self._stream = Stream()
 
     async def serve(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         await serve_exchanges(reader, out, self._answer)
 
     async def _answer(
@@ -66,7 +67,7 @@ class Origin:
             _say(out, "501 Not Implemented", f"{_XML}<Error><Code>NotImplemented</Code></Error>")
 
     async def _take(self, number: int, offset: int, length: int, reader: asyncio.StreamReader) -> bool:
-        """Whether the ``length`` bytes that come are those at ``offset``."""
+        """Return whether the next ``length`` bytes received are those at ``offset``."""
         right, pace, taken = True, Pace(self._bytes_per_s), 0
         while taken < length:
             piece = await reader.read(min(PIECE_BYTES, length - taken))

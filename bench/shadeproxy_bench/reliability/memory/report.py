@@ -1,4 +1,4 @@
-"""What a memory run says: a line now and then, the verdict, a picture, and the page in docs/."""
+"""Reports of a memory run: a line now and then, the verdict, a picture, and the page in docs/."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """The page: what ran, on what, the bound and its parts, and the verdict."""
+    """Return the page: the run, the machine, the bound and its parts, and the verdict."""
     bound = plan.bound_bytes(run.idle.rss_bytes)
     held = min(HELD_BYTES, plan.clients // 2 * plan.part_bytes)
     slow_downs = run.counts.outcomes.get("slow down", 0)
@@ -79,7 +79,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
 
 
 def plot(plan: Plan, run: Run, path: Path) -> None:
-    """Resident memory, the tier's files and pages in flight over seconds, below the bound."""
+    """Plot resident memory, the tier's files and pages in flight over seconds, below the bound."""
     figure = Figure(figsize=(7.2, 3.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     times = [look.at_s for look in run.looks]

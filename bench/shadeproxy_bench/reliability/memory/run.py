@@ -1,4 +1,4 @@
-"""One run: origin, proxy and clients as processes, and what the proxy's memory was all the while."""
+"""One memory run: origin, proxy and clients as processes, and the proxy's memory over time."""
 
 import re
 import sys
@@ -18,10 +18,10 @@ from shadeproxy_bench.reliability.soak.watch import Watch
 from shadeproxy_bench.server import Served, proxy, workplace
 
 HELD_BYTES = 128 * MIB
-"""Parts of uploads that are held whole until their trailing checksum came (``api.s3.handler``)."""
+"""Parts of uploads that are held whole until their trailing checksum arrives (``api.s3.handler``)."""
 CONNECTION_BYTES = 4 * MIB
-"""What a connection may hold: pieces on their way in and out, and for a slow reader the rest of one page that
-was stored meanwhile, so that the ledger of pages in flight does not count it any more."""
+"""Memory of one connection: pieces on their way in and out, and for a slow reader the rest of one page. Such
+a page may already be stored, so that the ledger of pages in flight no longer counts it."""
 _SLACK_BYTES = 4 * MIB
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.origin")
 _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.client")
@@ -31,7 +31,7 @@ _REST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``rate``: bytes a second of each upload at the origin and of each download at its client; 0: any."""
+    """``rate``: bytes a second of each upload at the origin and each download at its client; 0: any."""
 
     clients: int = 64
     size_bytes: int = 1024 * MIB
@@ -44,15 +44,15 @@ class Plan:
     origin: Sequence[str] = _ORIGIN
 
     def bound_bytes(self, idle_bytes: int) -> int:
-        """The most that the process may have resident when it has ``idle_bytes`` before the first request."""
+        """Return the largest resident memory allowed, given ``idle_bytes`` before the first request."""
         in_parts = self.clients // 2 * self.part_bytes
         beside = min(HELD_BYTES, in_parts) + self.clients * CONNECTION_BYTES
         return idle_bytes + self.ram_bytes + self.inflight_bytes + beside
 
 
 class Look(NamedTuple):
-    """``rss_bytes`` and its largest value ever, ``peak_bytes``, as the kernel counts them; ``total_bytes``
-    has all files of the RAM tier in it, whether or not the process has them mapped.
+    """One sample of the process. ``rss_bytes``, and its largest value ever, ``peak_bytes``, are the kernel's
+    counts; ``total_bytes`` includes all files of the RAM tier, mapped or not.
     """
 
     at_s: float
@@ -101,7 +101,7 @@ def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
 
 
 class _Observer:
-    """Looks at one proxy from outside."""
+    """Observes one proxy from outside."""
 
     def __init__(self, served: Served, work: Path) -> None:
         self._watch = Watch(served, work)
@@ -124,7 +124,7 @@ class _Observer:
         )
 
     def rest(self) -> Look:
-        """As soon as nothing is under way, or after some patience."""
+        """Return a sample once nothing is under way, or after _REST_S."""
         deadline = time.monotonic() + _REST_S
         while True:
             look = self.look()
@@ -134,7 +134,7 @@ class _Observer:
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """All checks; the run passed when none is False."""
+    """Return all checks; the run passed when none is False."""
     outcomes, bound = run.counts.outcomes, plan.bound_bytes(run.idle.rss_bytes)
     peak, total = run.rested.peak_bytes, max(look.total_bytes for look in run.looks)
     tier = max(look.tier_bytes for look in run.looks)

@@ -1,4 +1,4 @@
-"""The clients of one phase, a process: prints as JSON what they saw."""
+"""The clients of one phase, a process: prints their results as JSON."""
 
 import argparse
 import itertools
@@ -12,7 +12,7 @@ from shadeproxy_bench.reliability.overload.phases import PHASES, Options
 from shadeproxy_bench.reliability.overload.told import Told
 
 NUMBERS = 5_000_000
-"""So many objects of its own has each phase."""
+"""Number of objects that each phase has for itself."""
 
 
 async def _play(phase: str, options: Options) -> Told:

@@ -1,4 +1,4 @@
-"""One connection of a client: signed requests, whose answers are compared with what the key says."""
+"""One connection of a client: signed requests; bodies are compared with those that follow from the keys."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ _SLOW_DOWN_S = 1.0
 
 
 class Answer(NamedTuple):
-    """``fields``: lower-case names."""
+    """The head of an answer. ``fields``: by lower-case name."""
 
     status: int
     fields: dict[str, str]
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """To one address as one client; opens again what was closed."""
+    """A connection to one address as one client; reopened after it was closed."""
 
     def __init__(self, address: Address, key: Credentials) -> None:
         self._address = address
@@ -44,7 +44,7 @@ class Line:
             self._streams = None
 
     def head(self, method: str, path: str, length: int | None = None) -> bytes:
-        """A signed request head; ``length`` of a body that is not signed."""
+        """Return a signed request head; ``length`` of a body that is not signed."""
         host = f"{self._address[0]}:{self._address[1]}"
         signed = sign_request(
             method=method, raw_path=path, raw_query="", headers=[("host", host)],
@@ -57,14 +57,14 @@ class Line:
         return "\r\n".join([*lines, "", ""]).encode()
 
     async def answer(self) -> Answer:
-        """The head of the next answer."""
+        """Read the head of the next answer."""
         reader, _ = await self.open()
         first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         return Answer(int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in pairs})
 
     async def get(self, piece: Piece, tally: Tally) -> bool:
-        """Read an object once and note how it went; whether it was right."""
+        """Read an object once and count the outcome; return whether it was right."""
         began_s = time.monotonic()
         try:
             reader, writer = await self.open()
@@ -91,7 +91,7 @@ class Line:
 
 
 def outcome_of(answer: Answer, text: bytes) -> str:
-    """The name of an answer that was not 200."""
+    """Return the name of the outcome of an answer that was not 200."""
     if answer.status == 503:
         return SLOW_DOWN if b"SlowDown" in text and answer.fields.get("retry-after") else HASTY
     return f"{REFUSED} {answer.status}"

@@ -1,8 +1,8 @@
 """The origin of an overload run: ``python -m shadeproxy_bench.reliability.overload.origin``.
 
-GET and HEAD of the objects of ``bench.objects``, each read counted by key and first byte; PutObject, counted
-and hashed as it comes and thrown away. ``POST /-/set`` says how slow it is: ``at_once`` requests are worked
-on at a time, each for ``latency_s``. ``GET /-/counts`` tells what was asked. Prints its port first.
+GET and HEAD of the objects of ``bench.objects``, each read counted by key and first byte; PutObject bodies,
+counted and hashed as they arrive and discarded. ``POST /-/set`` sets its pace: it works on ``at_once``
+requests at a time, each for ``latency_s``. ``GET /-/counts`` returns the counts. Prints its port first.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _BUCKETS = (
 
 
 class Pace(msgspec.Struct):
-    """``at_once`` 0: any number."""
+    """The speed of the origin. ``at_once`` 0: unlimited."""
 
     latency_s: float = 0.0
     at_once: int = 0
@@ -39,7 +39,7 @@ class Upload(msgspec.Struct):
 
 
 class Asked(msgspec.Struct):
-    """``reads``: GETs by key and first byte ("key 0"); ``uploads``: the last whole one of each key."""
+    """Requests. ``reads``: GETs by key and first byte ("key 0"). ``uploads``: last whole one by key."""
 
     reads: dict[str, int] = {}
     uploads: dict[str, Upload] = {}
@@ -55,7 +55,7 @@ class Origin:
         self._uploads: dict[str, Upload] = {}
 
     async def serve(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         await serve_exchanges(reader, out, self._answer)
 
     async def _answer(

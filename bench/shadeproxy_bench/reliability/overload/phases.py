@@ -1,4 +1,4 @@
-"""What clients do in each phase. A phase is a coroutine from the run's options to what its clients saw.
+"""The clients' work in each phase. A phase is a coroutine from the run's options to the clients' results.
 
 Beside the bad clients ("crowd") there is a good one ("modest"), with a key of its own and two connections.
 """
@@ -30,18 +30,18 @@ _PIECE_BYTES = 1 << 20
 
 
 def scaled(connections: int, share: float) -> int:
-    """``share`` of a number of connections, and two at least."""
+    """Return ``share`` of a number of connections, and two at least."""
     return max(2, round(connections * share))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``seconds``: how long a phase lasts, where it has no end of its own. Counts are of connections."""
+    """``seconds``: length of a phase that has no end of its own. The other counts are of connections."""
 
     address: Address
     seconds: float
     numbers: Iterator[int]
-    """Of objects that nobody asked for before."""
+    """Numbers of objects that were never requested before."""
     idle: int = 2000
     busy: int = 500
     slow: int = 300
@@ -51,7 +51,7 @@ class Options:
     upload_bytes: int = 10 << 30
 
     def scaled(self, share: float) -> "Options":
-        """The same with ``share`` of all connections, and two at least."""
+        """Return the same options with ``share`` of all connections, and two at least."""
         kinds = ("idle", "busy", "slow", "flood", "greedy", "herd")
         counts: dict[str, Any] = {kind: scaled(getattr(self, kind), share) for kind in kinds}
         return replace(self, **counts)
@@ -61,7 +61,7 @@ Phase = Callable[[Options], Awaitable[Told]]
 
 
 async def crowd(options: Options) -> Told:
-    """``idle`` connections that asked once, ``busy`` ones that read hot and cold objects."""
+    """Run ``idle`` connections with one request each, and ``busy`` ones that read hot and cold objects."""
     idle, first = [Line(options.address, CLIENT) for _ in range(options.idle)], Tally()
     for some in _batches(idle, 100):
         await asyncio.gather(*(line.get(_hot(options, 0), first) for line in some))
@@ -75,7 +75,7 @@ async def crowd(options: Options) -> Told:
 
 
 async def slow_readers(options: Options) -> Told:
-    """``slow`` connections ask for cold pages and take a kilobyte at a time."""
+    """Read cold pages through ``slow`` connections that take a kilobyte at a time."""
     tally = Tally()
     crowd = [asyncio.create_task(_take_sips(options, tally)) for _ in range(options.slow)]
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
@@ -83,7 +83,7 @@ async def slow_readers(options: Options) -> Told:
 
 
 async def slow_writers(options: Options) -> Told:
-    """Half of ``slow`` send heads byte by byte, half send bodies in sips."""
+    """Send heads byte by byte on half of ``slow`` connections, and bodies in sips on the other half."""
     tally = Tally()
     ways = (_send_head_in_bytes, _send_body_in_sips)
     crowd = [asyncio.create_task(ways[turn % 2](options, tally)) for turn in range(options.slow)]
@@ -95,7 +95,7 @@ async def slow_writers(options: Options) -> Told:
 
 
 async def header_flood(options: Options) -> Told:
-    """``flood`` connections send header fields without end, again and again."""
+    """Send header fields without end on ``flood`` connections, again and again."""
     tally = Tally()
     sent: list[int] = []
     crowd = [asyncio.create_task(_send_fields(options, tally, sent)) for _ in range(options.flood)]
@@ -106,7 +106,7 @@ async def header_flood(options: Options) -> Told:
 
 
 async def big_body(options: Options) -> Told:
-    """One body of ``upload_bytes``, made as it is sent; its hash is in the notes' place of the key."""
+    """Upload one body of ``upload_bytes``, made while it is sent and compared by its hash."""
     tally = Tally()
     began_s = time.monotonic()
     await _write(Line(options.address, CLIENT), options.upload_bytes, tally)
@@ -115,7 +115,7 @@ async def big_body(options: Options) -> Told:
 
 
 async def stampede(options: Options) -> Told:
-    """``herd`` clients ask for one cold object at the same time."""
+    """Ask for one cold object with ``herd`` clients at the same time."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.herd)], Tally()
     for some in _batches(lines, 100):
         await asyncio.gather(*(line.open() for line in some))
@@ -128,7 +128,7 @@ async def stampede(options: Options) -> Told:
 
 
 async def big_reads(options: Options) -> Told:
-    """``greedy`` clients ask for a cold object of several pages each, all at the same time."""
+    """Ask for a cold object of several pages with each of ``greedy`` clients, all at the same time."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.greedy)], Tally()
     pieces = [Piece(STAMPEDE_BYTES, next(options.numbers)) for _ in lines]
     began_s = time.monotonic()
@@ -140,12 +140,12 @@ async def big_reads(options: Options) -> Told:
 
 
 async def alone(options: Options) -> Told:
-    """The modest client at the slow origin with nobody beside it."""
+    """Run the modest client alone at the slow origin."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
 
 
 async def greedy(options: Options) -> Told:
-    """The same beside one client with ``greedy`` connections."""
+    """Run the same beside one client with ``greedy`` connections."""
     others = asyncio.create_task(_reading(options, CLIENT, options.greedy, _cold))
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     told.sides["greedy"] = (await others).sides["readers"]
@@ -154,7 +154,7 @@ async def greedy(options: Options) -> Told:
 
 
 async def slow_origin(options: Options) -> Told:
-    """``busy`` connections of one client ask for cold objects; the modest one for hot ones."""
+    """Ask for cold objects with ``busy`` connections of one client, and for hot ones as the modest client."""
     lines = [Line(options.address, MODEST) for _ in range(_WARMING)]
     await asyncio.gather(*(_warm(options, line, turn) for turn, line in enumerate(lines)))
     others = asyncio.create_task(_reading(options, CLIENT, options.busy, _cold))
@@ -165,7 +165,7 @@ async def slow_origin(options: Options) -> Told:
 
 
 async def after(options: Options) -> Told:
-    """What anybody gets when all is over."""
+    """Read after all other phases, when every answer must be right."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _mixed)
 
 
@@ -247,7 +247,7 @@ async def _write(line: Line, size: int, tally: Tally) -> None:
 
 
 def _pieces(size: int) -> Iterator[memoryview]:
-    """A body of ``size`` bytes that nobody holds."""
+    """Yield a body of ``size`` bytes that is never held whole."""
     for turn, at in enumerate(range(0, size, _PIECE_BYTES)):
         yield body_of(_PIECE_BYTES, turn)[: min(_PIECE_BYTES, size - at)]
 
@@ -281,7 +281,7 @@ async def _send_body_in_sips(options: Options, tally: Tally) -> None:
 
 
 async def _drip(line: Line, data: bytes, tally: Tally) -> None:
-    """Byte by byte, until the proxy has had enough."""
+    """Send byte by byte until the proxy refuses or closes."""
     try:
         reader, writer = await line.open()
         for at in range(len(data)):

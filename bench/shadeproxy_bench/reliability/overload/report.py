@@ -1,4 +1,4 @@
-"""What an overload run says: lines while it goes, the verdict, a picture, and the page in docs/."""
+"""Reports of an overload run: lines while it goes, the verdict, a picture, and the page in docs/."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from shadeproxy_bench.tables import table
 
 
 def phase_lines(played: Played) -> list[str]:
-    """What one phase came to."""
+    """Return the result of one phase in lines."""
     peak = max(map(memory_bytes, played.samples)) / MIB
     first = (
         f"{played.name}: memory {peak:,.0f} MiB, descriptors {most(played.samples, 'descriptors')}, "
@@ -32,7 +32,7 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, warnings: Sequence[str]) -> str:
-    """The page: what ran, on what, the bound, what each client saw, and the verdict."""
+    """Return the page: the run, the machine, the bound, the results of each client, and the verdict."""
     passed = all(check.passed is not False for check in checks)
     about = (
         "One proxy, one origin, and phases of clients that ask for more than there is; beside bad clients "
@@ -88,7 +88,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, war
 
 
 def plot(run: Run, path: Path) -> None:
-    """Memory, descriptors and tasks over minutes; a band for each phase."""
+    """Plot memory, descriptors and tasks over minutes, with a band for each phase."""
     figure = Figure(figsize=(7.2, 7.2), dpi=130, layout="constrained")
     axes = figure.subplots(3, 1, sharex=True)
     samples = [sample for one in run.played for sample in one.samples]

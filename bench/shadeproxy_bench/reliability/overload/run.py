@@ -1,8 +1,8 @@
 """One overload run: origin, proxy and the clients of each phase as processes; after each the proxy rests.
 
-The proxy comes to rest when its connections, descriptors and tasks are what they were before the first phase.
-The phases that need a slow origin have it slow for their length; the proxy asks it with no more connections
-than it works on at a time, so that who waits, waits in the proxy.
+The proxy is at rest when its connections, descriptors and tasks are as before the first phase. Phases that
+need a slow origin have it slow for their length; the proxy opens no more connections to it than it works on
+at a time, so that waiting requests wait in the proxy.
 """
 
 import sys
@@ -45,7 +45,7 @@ _SETTLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``seconds`` of each phase that has no end of its own. ``scale``: share of all connections."""
+    """``seconds``: length of each phase that has no end of its own. ``scale``: share of all connections."""
 
     seconds: float = 20.0
     scale: float = 1.0
@@ -59,7 +59,7 @@ class Plan:
 
 
 class Played(NamedTuple):
-    """``rested_after_s``: None when the proxy did not come to rest in time."""
+    """One phase's result. ``rested_after_s``: None when the proxy did not come to rest in time."""
 
     name: str
     told: Told
@@ -70,7 +70,7 @@ class Played(NamedTuple):
 
 
 class Run(NamedTuple):
-    """``idle``: before the first phase. ``complaints``: error lines of the proxy's log, by kind."""
+    """The result. ``idle``: before the first phase. ``complaints``: error lines of the log, by kind."""
 
     idle: Sample
     played: Sequence[Played]
@@ -78,7 +78,7 @@ class Run(NamedTuple):
 
 
 def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
-    """Run it. Raises ShadeProxyError when a process ends that should not."""
+    """Run all phases. Raises ShadeProxyError when a process ends that should not."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
         source = stack.enter_context(_origin(work))
         served = stack.enter_context(
@@ -93,7 +93,7 @@ def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
             )
         )
         stage = _Stage(plan, work, source, served)
-        # Once round first: what is opened for good (threads, segments, late code) is open then.
+        # One phase first: it opens everything that stays open (threads, segments, modules imported late).
         stage.play("afterwards", None, seconds=_WARM_S)
         idle = stage.watch.look()
         played = []
@@ -108,7 +108,7 @@ def _behind(source: Served) -> dict[str, object]:
 
 
 class _Stage:
-    """Where phases are played."""
+    """The processes on which phases are played."""
 
     def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
         self.watch = Watch(served, work)
@@ -118,9 +118,9 @@ class _Stage:
         self._served = served
 
     def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
-        """One phase, and the rest after it: as at ``idle``, or (None) after all patience of the first one."""
+        """Play one phase, then wait for rest: as at ``idle``, or (None) for the whole patience."""
         plan = self._plan
-        # What an earlier phase left in the tier would decide what this one may keep.
+        # Purge: pages of an earlier phase would decide which pages this one may keep.
         served = self._served
         _post(f"{served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"}, served.control_fields)
         _set_pace(self._source, _SLOW.get(name, Pace()))
@@ -168,7 +168,7 @@ def _told(child: Child) -> Told:
 
 
 def at_rest(sample: Sample, idle: Sample) -> bool:
-    """Whether nothing is under way, and nothing open that was not before."""
+    """Return whether nothing is under way, and nothing is open that was not open before."""
     calm = not sample.readings and not sample.inflight_bytes and not sample.connections
     as_before = sample.sockets <= idle.sockets and sample.others <= idle.others
     return calm and as_before and sample.tasks <= idle.tasks and not sample.deleted

@@ -1,4 +1,4 @@
-"""What the clients of a phase say when it is over: JSON on one line, from their process to the run."""
+"""Results of a phase's clients: JSON on one line, from their process to the run."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ REFUSED, CUT, WRONG, HASTY = "refused", "cut off", "wrong bytes", "503 without R
 
 
 class Side(msgspec.Struct):
-    """One kind of client: answers by outcome, and how long those that were right took."""
+    """One kind of client: answers by outcome, and the waiting times of those that were right."""
 
     outcomes: dict[str, int] = {}
     p50_s: float = 0.0
@@ -24,14 +24,14 @@ class Side(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """By kind of client; ``notes``: single numbers."""
+    """Results by kind of client. ``notes``: single numbers."""
 
     sides: dict[str, Side] = {}
     notes: dict[str, float] = {}
 
 
 class Tally:
-    """Of one kind of client."""
+    """Counts of one kind of client."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Whether an overload run passed: every check with what it found."""
+"""The verdict on an overload run: every check with its finding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,10 +9,10 @@ from shadeproxy_bench.reliability.soak.verdict import Check
 from shadeproxy_bench.reliability.soak.watch import Sample
 
 CONNECTION_BYTES = 64 * 1024
-"""What a client's connection may take beside the pages that are counted, on average."""
+"""Mean memory of a client's connection, beside the pages that are counted."""
 LEAST_TIMES = 4.0
-"""So much more gets each connection of the modest client than each of the greedy one. Served in the order in
-which they came, both would get the same; with clients in turns, as much more as there are fewer of them."""
+"""Least ratio of the service per connection of the modest client to that of the greedy one. In order of
+arrival both get the same; with clients in turns, the modest client's few connections get more each."""
 
 
 def memory_bytes(sample: Sample) -> int:
@@ -21,16 +21,16 @@ def memory_bytes(sample: Sample) -> int:
 
 
 def bound_bytes(plan: Plan, idle: Sample, connections: int) -> int:
-    """The stated most of ``memory_bytes`` with so many connections.
+    """Return the largest allowed ``memory_bytes`` with so many connections.
 
-    Pages in flight are in the ledger, ``cache.inflight``; as much again may be held by slow readers of pages
+    Pages in flight are in the ledger, ``cache.inflight``. As much again may be held by slow readers of pages
     that were stored, and by the allocator.
     """
     return memory_bytes(idle) + 2 * plan.inflight_bytes + connections * CONNECTION_BYTES
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """All checks; the run passed when none is False."""
+    """Return all checks; the run passed when none is False."""
     by_name = {one.name: one for one in run.played}
     sides = [(one.name, who, side) for one in run.played for who, side in one.told.sides.items()]
     wrong = sum(side.outcomes.get(WRONG, 0) for _, _, side in sides)
@@ -75,7 +75,7 @@ _UNHARMED = {
     "origin slower than demand": ("hits",),
     "afterwards": ("readers",),
 }
-"""Who is to get nothing but right answers."""
+"""Clients that must get only right answers, by phase."""
 
 
 def _unharmed(name: str, sides: dict[str, Side]) -> Check:
@@ -115,5 +115,5 @@ def _rest(one: Played, idle: Sample) -> Check:
 
 
 def most(samples: Sequence[Sample], field: str) -> int:
-    """The largest value of a field."""
+    """Return the largest value of a field."""
     return int(max(getattr(sample, field) for sample in samples))

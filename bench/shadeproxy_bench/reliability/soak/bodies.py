@@ -68,17 +68,17 @@ class DataSet:
         return [f"{size}/{number:06d}.bin" for number, size in enumerate(self.sizes)]
 
     def number_of(self, key: str) -> int | None:
-        """The object of that key, or None when there is none."""
+        """Return the object of that key, or None when there is none."""
         found = _KEY.fullmatch(key)
         number = int(found[2]) if found else len(self)
         return number if number < len(self) and self.keys[number] == key else None
 
     def is_written(self, number: int) -> bool:
-        """Whether the writer overwrites it."""
+        """Return whether the writer overwrites the object."""
         return number % 7 == 3
 
     def changes(self, number: int) -> bool:
-        """Whether it may get another version, from whomever."""
+        """Return whether any writer may give the object another version."""
         return self.is_written(number)
 
     def body(self, number: int, version: int) -> memoryview:
@@ -86,11 +86,11 @@ class DataSet:
         return self._base[offset : offset + self.sizes[number]]
 
     def tag(self, number: int, version: int) -> str:
-        """The ETag, quotes included."""
+        """Return the ETag, quotes included."""
         return f'"{self._stem(number)}{version:08x}"'
 
     def version_of(self, number: int, tag: str) -> int | None:
-        """The version that ``tag`` is of; None when it is no ETag of this object."""
+        """Return the version of ``tag``; None when it is no ETag of this object."""
         found = _TAG.fullmatch(tag)
         return int(found[2], 16) if found and found[1] == self._stem(number) else None
 

@@ -1,4 +1,4 @@
-"""What training does in a soak: batches through the SDK, located and streamed, and losses reported."""
+"""The training load of a soak: batches through the SDK, located and streamed, and losses reported."""
 
 import json
 import random
@@ -41,8 +41,8 @@ def _inexcusable(_error: shade.ShadeError) -> str:
 
 
 class Trainer:
-    """One thread. ``way``: "locate" or "batch"; what that way does not give comes by GETs. ``excuse``: the
-    outcome of a read that failed.
+    """One thread. ``way``: "locate" or "batch"; samples that this way does not give are read by GETs.
+    ``excuse``: returns the outcome of a read that failed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Trainer:
         )
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
-            # What the proxy is believed to offer decides the way.
+            # The client chooses its way by the features that it believes the proxy to have.
             self._client.connections.ways.offers = Offers(batch=True, locate=False, socket=told.get("socket"))
         whole = [(number, 0, size) for size in _WHOLE for number in data.ranges[size]]
         rows = [(number, 0, _ROW_BYTES) for number in data.ranges[_ROW_BYTES]]
@@ -84,17 +84,17 @@ class Trainer:
         self._job = self._client.job(f"soak-{way}", dataset=self._rows.manifest)
 
     def step(self) -> None:
-        """One batch."""
+        """Read one batch."""
         form = self._random.choice((self._read_whole, self._read_rows, self._read_rows, self._read_parts))
         form()
 
     def leave(self) -> None:
-        """Close, whether or not everything was delivered."""
+        """Close even if some reports were not delivered."""
         self._job.close()
         self._client.close()
 
     def close(self) -> None:
-        """Deliver what was reported, and count it."""
+        """Deliver the reports, and count them."""
         self._job.close()
         stats = self._job.stats()
         self._tally.answered("scores", count=stats.sent)

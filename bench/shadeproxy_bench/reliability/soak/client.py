@@ -1,8 +1,8 @@
 """One client process of a soak; it ends when its stdin does.
 
 Role ``http``: threads with a connection each, slow readers, and clients that hang up; the first of these
-processes writes too. Role ``sdk``: batches by locate and by the batch call. What it counts is in ``--tally``,
-renewed every second.
+processes writes too. Role ``sdk``: batches by locate and by the batch call. The counts are in ``--tally``,
+rewritten every second.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
 
 
 class Client:
-    """``stop``: set to end all threads after what each is doing."""
+    """The threads of one client. ``stop``: set to end each thread after its current step."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -38,7 +38,7 @@ class Client:
         )
 
     def loops(self) -> list[Callable[[], None]]:
-        """What each thread does until it is stopped."""
+        """Return the functions that the threads repeat until stopped."""
         if self.options.role == "sdk":
             return [self._training(way, turn) for turn, way in enumerate(("locate", "batch"))]
         steps = [reads.mixed] * _FAST + [reads.slow] * _SLOW + [reads.hang_up]
@@ -46,7 +46,7 @@ class Client:
         return [*loops, self._writing(len(steps))] if self.options.turn == 0 else loops
 
     def _session(self, turn: int, receive_bytes: int = 0) -> Session:
-        # Another stream of choices for each thread of each process of a seed.
+        # A random stream of its own for each thread of each process of a seed.
         chosen = random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
         link = Link(self.s3, receive_bytes=receive_bytes)
         return Session(self.s3, self.data, self.versions, self.tally, chosen, link)
@@ -94,17 +94,17 @@ class Client:
 
 
 def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) -> list[threading.Thread]:
-    """A thread for each; one that dies sets ``failed``."""
+    """Start a thread for each loop; one that dies sets ``failed``."""
 
     def run(loop: Callable[[], None]) -> None:
         try:
             loop()
         except BaseException:
-            # A thread that died is a client that asks nothing: the run must not pass for it.
+            # A dead thread is a client that asks nothing: the run must not pass because of it.
             failed.set()
             raise
 
-    # Daemons: one that hangs does not keep its process.
+    # Daemon threads: one that hangs does not keep its process.
     threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()

@@ -1,6 +1,6 @@
-"""One keep-alive connection to the proxy on a blocking socket: requests as bytes, answers as they came.
+"""One keep-alive connection to the proxy on a blocking socket: requests and answers as bytes.
 
-Judges nothing but the framing: a connection that ends inside an answer is ``Cut``.
+Judges only the framing: a connection that ends inside an answer is ``Cut``.
 """
 
 import socket
@@ -19,11 +19,11 @@ class Cut(Exception):
 
 
 class Silent(Cut):
-    """Not a byte came for too long."""
+    """No byte arrived for too long."""
 
 
 class Pace(NamedTuple):
-    """Take ``chunk_bytes``, rest ``pause_s``, and so on."""
+    """Take ``chunk_bytes``, rest ``pause_s``, and repeat."""
 
     chunk_bytes: int = MIB
     pause_s: float = 0.0
@@ -33,8 +33,8 @@ FULL_SPEED = Pace()
 
 
 class Answer(NamedTuple):
-    """Names of ``fields`` in lower case. ``body``: ``length`` bytes at ``start`` of ``buffer``, valid until
-    the next answer.
+    """``fields``: by lower-case name. ``body``: ``length`` bytes at ``start`` of ``buffer``, valid until the
+    next answer.
     """
 
     status: int
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Link:
-    """Opened on first use, and again after ``close``. ``silence_s``: after so long without a byte, Silent."""
+    """Connects on first use and after ``close``. ``silence_s``: seconds without a byte until Silent."""
 
     def __init__(
         self, address: tuple[str, int], *, receive_bytes: int = 0, silence_s: float = _SILENCE_S
@@ -71,7 +71,7 @@ class Link:
         self._start = self._stop = 0
 
     def send(self, request: bytes) -> None:
-        """Raises Cut, OSError."""
+        """Send ``request``, connecting first if need be. Raises Cut, OSError."""
         if self._socket is None:
             self._socket = socket.socket()
             if self._receive_bytes:
@@ -87,7 +87,7 @@ class Link:
             raise Cut(f"the request could not be sent: {error}") from error
 
     def receive(self, *, without_body: bool = False, pace: Pace = FULL_SPEED) -> Answer:
-        """The next answer. Raises Cut."""
+        """Receive the next answer. Raises Cut."""
         rest = self._stop - self._start
         self._view[:rest] = bytes(self._view[self._start : self._stop])
         self._start, self._stop = 0, rest
@@ -106,7 +106,7 @@ class Link:
         return Answer(int(status[9:12]), fields, self._buffer, end + 4, length)
 
     def taste(self, count: int) -> None:
-        """Receive once, at most ``count`` bytes, of an answer that nobody will wait for."""
+        """Receive once, at most ``count`` bytes, of an answer whose rest is never read."""
         assert self._socket is not None
         self._socket.recv(count)
 

@@ -1,8 +1,8 @@
 """The soak's origin, a process: an S3 server that stores versions only.
 
-GET and HEAD (whole, one range, If-Match), PutObject (``x-amz-meta-version`` says which version the body must
-be; another body is refused, so that writes are checked too), ListObjectsV2, ListBuckets. Prints its port on
-the first line.
+GET and HEAD (whole, one range, If-Match), PutObject (``x-amz-meta-version`` names the version that the body
+must be; another body is refused, so that writes are checked too), ListObjectsV2, ListBuckets. Prints its port
+on the first line.
 """
 
 import argparse
@@ -41,11 +41,11 @@ class SoakOrigin:
         return self.data.body(number, self.version(number))
 
     def version(self, number: int) -> int:
-        """The present one."""
+        """Return the present version."""
         return self.versions[number]
 
     def put(self, number: int, version: int, body: bytes) -> bool:
-        """Whether ``body`` is that version, which then is the present one."""
+        """Make ``version`` the present one if ``body`` is its body; return whether it is."""
         if body != bytes(self.data.body(number, version)):
             return False
         self.versions[number] = version
@@ -107,16 +107,16 @@ class OriginConnection(asyncio.Protocol):
             self.respond(method, target, fields, body)
 
     def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (others look at it)
-        """Whether the rest of a body is waited for; asked once, when the head is there."""
+        """Return whether to wait for the rest of a body; called once, when the head is there."""
         return True
 
     def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
-        """Answer one request, some time later."""
+        """Answer one request after the latency."""
         answer = self.answer(method, target, fields, body)
         asyncio.get_running_loop().call_later(self._origin.latency_s, self._write, answer)
 
     def answer(self, method: str, target: str, fields: Fields, body: bytes) -> Parts:
-        """Head and body of the answer to one request."""
+        """Return head and body of the answer to one request."""
         path, _, query = target.partition("?")
         origin = self._origin
         if path in {"/", _PATH, _PATH + "/"}:
@@ -158,7 +158,7 @@ class OriginConnection(asyncio.Protocol):
 
 
 def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
-    """Head and body."""
+    """Return head and body of an answer."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "x-amz-request-id: soak"]
     lines += [f"{name}: {value}" for name, value in more.items()]
     head = ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -166,13 +166,13 @@ def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body:
 
 
 def error_of(status: str, code: str, method: str) -> Parts:
-    """Head and XML document; of a HEAD the head alone."""
+    """Return head and XML document of an error; for HEAD the head alone."""
     text = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code></Error>'.encode()
     return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
 
 
 async def serve(origin: SoakOrigin, connection: type[OriginConnection] = OriginConnection) -> None:
-    """Until cancelled, on a free port of loopback, which is printed."""
+    """Serve until cancelled, on a free port of loopback, which is printed."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: connection(origin), "127.0.0.1", 0, backlog=1024, family=socket.AF_INET

@@ -15,7 +15,8 @@ _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
 _SLOW_S = 3.0
 SIP_BYTES = 16 * 1024
-"""What a slow client takes at a time; its receive buffer is no larger, so that the proxy has to wait."""
+"""Bytes that a slow client takes at a time; its receive buffer is no larger, so that the proxy has to
+wait."""
 
 
 def whole(session: Session) -> None:
@@ -26,7 +27,7 @@ def whole(session: Session) -> None:
 
 
 def part(session: Session) -> None:
-    """Across page edges, aligned, at the end, open-ended, clamped."""
+    """Read a range: across page edges, aligned, at the end, open-ended, or clamped."""
     number = session.pick(*_EDGES, *_BIG, *_BIG, 1_000_000, 100_000)
     size_bytes = session.data.sizes[number]
     field, span = _range(session, size_bytes)
@@ -80,7 +81,7 @@ def pipelined(session: Session) -> None:
 
 
 def slow(session: Session) -> None:
-    """A client that takes a big object in small sips, for three seconds."""
+    """Read a big object in small sips, for three seconds."""
     number = session.pick(1_000_000, *_EDGES, *_BIG)
     size_bytes = session.data.sizes[number]
     asked = session.asked("slow", number, (0, size_bytes), 200)
@@ -89,7 +90,7 @@ def slow(session: Session) -> None:
 
 
 def hang_up(session: Session) -> None:
-    """A client that goes at any time: in its own head, before the answer, in the middle of the body."""
+    """Hang up at any time: in the request's head, before the answer, or in the middle of the body."""
     number = session.pick(100_000, 1_000_000, *_EDGES, *_BIG)
     request = session.request("GET", number)
     try:
@@ -107,7 +108,7 @@ def hang_up(session: Session) -> None:
         session.tally.answered("hang up")
     finally:
         session.link.close()
-    # Reconnecting for ever at full speed would run out of local ports in TIME_WAIT.
+    # Reconnecting at full speed all the time would exhaust local ports in TIME_WAIT.
     time.sleep(0.01)
 
 
@@ -124,13 +125,13 @@ MIXED: tuple[tuple[Callable[[Session], None], float], ...] = (
 
 
 def mixed(session: Session) -> None:
-    """One of them, as often as its weight says."""
+    """Make one kind of request, chosen by weight."""
     functions, weights = zip(*MIXED, strict=True)
     session.random.choices(functions, weights)[0](session)
 
 
 def _range(session: Session, size_bytes: int) -> tuple[str, Span]:
-    """Value of Range, and the half-open span that it means."""
+    """Return a value of Range, and its half-open span."""
     form = session.random.randrange(5)
     length = session.random.choice((1, 4096, 65_537, 262_144, 1_000_000))
     start = session.random.randrange(size_bytes)

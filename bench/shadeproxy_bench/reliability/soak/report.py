@@ -1,4 +1,4 @@
-"""What a soak says: a line each minute, the verdict, a picture, and the page in docs/."""
+"""Reports of a soak: a line each minute, the verdict, a picture, and the page in docs/."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ _HITS = ("ram", "disk")
 
 
 def hit_ratio(counts: Counts) -> float:
-    """Of the answers to reads of objects by plain S3 requests."""
+    """Return the hit ratio of the reads of objects by plain S3 requests."""
     total = sum(counts.sources.values())
     return sum(counts.sources.get(name, 0) for name in _HITS) / total if total else 0.0
 
@@ -42,7 +42,7 @@ def minute_line(sample: Sample, counts: Counts) -> str:
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
-    """The page: what ran, on what, what was counted, and the verdict."""
+    """Return the page: the run, the machine, the counts, and the verdict."""
     counts = run.counts
     passed = all(check.passed is not False for check in checks)
     sources = sum(counts.sources.values()) or 1
@@ -79,14 +79,14 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
 
 
 def checks_table(checks: Sequence[Check]) -> list[str]:
-    """Lines of Markdown: each check, its verdict, what was found."""
+    """Return lines of Markdown: each check, its verdict, its finding."""
     return table(
         ["check", "verdict", "found"], ([check.name, MARKS[check.passed], check.found] for check in checks)
     )
 
 
 def counts_table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
-    """Lines of Markdown, by name, and an empty one."""
+    """Return lines of Markdown, by name, and an empty one."""
     return [*table([name, value], sorted(rows.items())), ""]
 
 
@@ -103,7 +103,7 @@ def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
-    """RssAnon, and descriptors by kind, over minutes."""
+    """Plot RssAnon, and descriptors by kind, over minutes."""
     figure = Figure(figsize=(7.2, 5.4), dpi=130, layout="constrained")
     memory, descriptors = figure.subplots(2, 1, sharex=True)
     minutes = [sample.at_s / 60 for sample in samples]

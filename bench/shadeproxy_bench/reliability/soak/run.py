@@ -1,7 +1,7 @@
 """One soak: origin, proxy and clients as processes; a warm-up, the idle numbers, the load, and the rest.
 
-The warm-up is the same load: what a proxy opens once for good (connections to its origin, threads, segment
-files) is open when the idle numbers are taken, so that what is more after the load is a leak.
+The warm-up is the same load. It opens everything that a proxy opens once (connections to its origin, threads,
+segment files) before the idle numbers are taken, so that any surplus after the load is a leak.
 """
 
 import re
@@ -29,7 +29,7 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Checked in the background by listing, and before every answer; the rest for an hour.
+    # Checked by listing in the background, and before every answer; all other objects once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )
@@ -46,9 +46,9 @@ class _LogLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``seconds`` of load after ``warm_s`` of it; a look at the proxy each ``look_s``, a line each
+    """``seconds`` of load after ``warm_s`` of it; a sample of the proxy each ``look_s``, a line each
     ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up (idle connections to an origin are
-    closed within that time); after the load the proxy gets ``rest_s`` to come back to them.
+    closed within that time). After the load the proxy gets ``rest_s`` to come back to them.
     """
 
     seconds: float
@@ -68,11 +68,11 @@ class Plan:
 
 
 Line = Callable[[Sample, Counts], None]
-"""Told once a ``line_s`` what the proxy uses and what clients counted so far."""
+"""Called once a ``line_s`` with the proxy's resources and the clients' counts so far."""
 
 
 def soak(plan: Plan, out: Path, line: Line) -> Run:
-    """Run it; each look at the proxy becomes a line of ``out``/samples.jsonl.
+    """Run a soak; each sample of the proxy becomes a line of ``out``/samples.jsonl.
 
     Raises ShadeProxyError when a process ends that should not.
     """
@@ -119,8 +119,8 @@ def _origin(plan: Plan, work: Path, total_bytes: int) -> Iterator[Served]:
 
 @contextmanager
 def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
-    """Clients that ask until the block ends; raises ShadeProxyError when one failed."""
-    # An endpoint in the AWS variables would be the SDK's way around the proxy.
+    """Run clients until the block ends; raise ShadeProxyError when one failed."""
+    # An endpoint in the AWS variables would let the SDK bypass the proxy.
     env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
     with ExitStack() as stack:
         children = []
@@ -149,7 +149,7 @@ def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Ch
 
 
 def _hold(children: Sequence[Child], seconds: float) -> None:
-    """Wait, unless a client ends."""
+    """Wait for ``seconds``; raise if a client ends meanwhile."""
     deadline = time.monotonic() + seconds
     while (left_s := deadline - time.monotonic()) > 0:
         for child in children:
@@ -159,7 +159,7 @@ def _hold(children: Sequence[Child], seconds: float) -> None:
 
 
 def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
-    """The proxy when it has come to rest: as it was at ``idle``, or (the first time) after all patience."""
+    """Return a sample once the proxy rests as at ``idle``, or (None) after the whole patience."""
     deadline = time.monotonic() + patience_s
     while True:
         sample = watch.look()
@@ -171,7 +171,7 @@ def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
 
 
 def complaints(log: Path) -> list[str]:
-    """Each kind of error line once, with how often it came and where it was raised."""
+    """Return each kind of error line once, with its count and the place where it was raised."""
     kinds: Counter[str] = Counter()
     for line in log.read_text(errors="replace").splitlines():
         with suppress(msgspec.MsgspecError):

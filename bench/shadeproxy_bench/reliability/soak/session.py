@@ -1,4 +1,4 @@
-"""One thread's view of the proxy: what it may ask, what must come, and how an answer is judged."""
+"""One thread's requests to the proxy, the answers that are right, and the judgement of each answer."""
 
 import random
 import time
@@ -16,12 +16,12 @@ from shadeproxy_bench.requests import CLIENT, REGION
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
 _SHIFT_S = 45.0
-"""The hot objects are others after so long, so that what is worth keeping changes all the time."""
+"""The hot objects change after so long, so that the pages worth keeping change all the time."""
 Span = tuple[int, int]
 
 
 class Asked(NamedTuple):
-    """``span``: half-open, what must come; None: nothing but the head. ``before``: version known then."""
+    """``span``: half-open, bytes that must come; None: the head alone. ``before``: version known then."""
 
     kind: str
     number: int
@@ -31,18 +31,18 @@ class Asked(NamedTuple):
 
 
 def _amz(fields: Sequence[str]) -> list[tuple[str, str]]:
-    """Those that must be signed."""
+    """Return the fields that must be signed."""
     pairs = (field.partition(": ") for field in fields)
     return [(name, value) for name, _, value in pairs if name.startswith("x-amz-")]
 
 
 class Wrong(Exception):
-    """Other bytes, another version or other fields than must have come."""
+    """Bytes, version or fields of an answer are wrong."""
 
 
 @dataclass
 class Session:
-    """``random``: of this thread alone."""
+    """``random``: random numbers of this thread alone."""
 
     address: tuple[str, int]
     data: DataSet
@@ -52,7 +52,7 @@ class Session:
     link: Link
 
     def pick(self, *sizes: int) -> int:
-        """An object of one of these sizes: every other time of the few that are hot now."""
+        """Choose an object of one of these sizes; every other time one of the few that are hot now."""
         numbers = self.data.ranges[self.random.choice(sizes)]
         if self.random.random() < _HOT_READS:
             hot = max(1, round(len(numbers) * _HOT_SHARE))
@@ -61,7 +61,7 @@ class Session:
         return self.random.choice(numbers)
 
     def request(self, method: str, number: int, *fields: str, payload_hash: str = EMPTY_SHA256) -> bytes:
-        """The head of a request, every other one signed."""
+        """Return the head of a request, every other one signed."""
         path, host = f"/{BUCKET}/{self.data.keys[number]}", f"{self.address[0]}:{self.address[1]}"
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields]
         if self.random.random() < 0.5:
@@ -82,11 +82,11 @@ class Session:
         return Asked(kind, number, span, self.versions.acknowledged(number), status)
 
     def exchange(self, asked: Asked, request: bytes, *, pace: Pace = FULL_SPEED) -> None:
-        """Send, receive, judge, count."""
+        """Send one request, then receive, judge and count its answer."""
         self.pipeline([(asked, request)], pace=pace)
 
     def pipeline(self, exchanges: list[tuple[Asked, bytes]], *, pace: Pace = FULL_SPEED) -> None:
-        """All requests at once, then the answers in order."""
+        """Send all requests at once, then take the answers in order."""
         waiting = [asked for asked, _ in exchanges]
         try:
             self.link.send(b"".join(request for _, request in exchanges))
@@ -101,12 +101,12 @@ class Session:
             self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
-        """The outcome of a request without a whole answer."""
+        """Return the outcome of a request without a whole answer."""
         beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
         return "cut beside a write" if beside else "error"
 
     def refused(self, asked: Asked, answer: Answer) -> str | None:
-        """The outcome of an answer that says that it cannot be done now; None: it is judged as any other."""
+        """Return the outcome of an answer that refuses for now; None: judge it like any other."""
         if answer.status != 503:
             return None
         slow = "<Code>SlowDown</Code>" in answer.text
@@ -114,7 +114,7 @@ class Session:
         return "slow down" if slow else "cut beside a write" if beside else "error"
 
     def failed(self, kind: str, outcome: str, what: str) -> None:
-        """Count a request that did not end well; ``what`` is told of those that should have."""
+        """Count a request that failed; ``what`` is kept for outcomes that are faults."""
         self.tally.failed(kind, outcome, what if outcome in FAULTS else "")
 
     def _judge(self, asked: Asked, answer: Answer) -> None:
@@ -132,7 +132,7 @@ class Session:
             self.tally.answered(asked.kind, answer.length, source)
 
     def _compare(self, asked: Asked, answer: Answer) -> None:
-        """Raises Wrong."""
+        """Compare the answer with the expected one. Raises Wrong."""
         after = self.versions.started(asked.number)
         if answer.status == 412 and asked.kind == "if-match" and after != asked.before:
             return

@@ -1,4 +1,4 @@
-"""What a client saw: counts that add up, and the first faults in words. Thread-safe; a JSON file between
+"""Results of a client: counts that add up, and the first faults in words. Thread-safe; a JSON file between
 processes.
 """
 
@@ -31,7 +31,7 @@ class Counts(msgspec.Struct):
 
 
 class Tally:
-    """Of one process."""
+    """Counts of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Tally:
         self._faults: list[str] = []
 
     def answered(self, kind: str, compared_bytes: int = 0, source: str = "", count: int = 1) -> None:
-        """``count`` answers came and were right."""
+        """Count ``count`` answers that were right."""
         with self._lock:
             self._kinds[kind] += count
             self._outcomes["ok"] += count
@@ -51,7 +51,7 @@ class Tally:
                 self._sources[source] += 1
 
     def failed(self, kind: str, outcome: str, what: str = "") -> None:
-        """One request did not end well; ``what`` describes a fault."""
+        """Count one failed request; ``what`` describes a fault."""
         with self._lock:
             self._kinds[kind] += 1
             self._outcomes[outcome] += 1
@@ -59,7 +59,7 @@ class Tally:
                 self._faults.append(f"{outcome}: {kind}: {what}")
 
     def write(self, path: Path) -> None:
-        """Whoever reads ``path`` finds one whole state."""
+        """Replace ``path`` in one step, so that readers find one whole state."""
         with self._lock:
             counts = Counts(
                 dict(self._kinds),
@@ -74,7 +74,7 @@ class Tally:
 
 
 def read_counts(paths: Iterable[Path]) -> Counts:
-    """The sum of what the clients wrote so far."""
+    """Return the sum of the clients' counts so far."""
     kinds: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     sources: Counter[str] = Counter()

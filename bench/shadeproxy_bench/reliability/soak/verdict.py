@@ -1,4 +1,4 @@
-"""Whether a soak passed: every check with what it found, from the samples and the counts alone."""
+"""The verdict on a soak: every check with its finding, from the samples and the counts alone."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,11 +13,11 @@ from shadeproxy_bench.reliability.soak.watch import Sample
 GROWTH_SHARE_PER_HOUR = 0.02
 GROWTH_BYTES_PER_HOUR = 20 * 10**6
 LEAST_FIT_S = 600.0
-"""A line through less says nothing of an hour."""
+"""Least length of the fit; a shorter line predicts nothing for an hour."""
 FLOOR_S = 60.0
-"""What answers under way hold comes and goes by 100 MB and more; what stays is the least of each minute."""
+"""Memory of answers under way varies by 100 MB and more; the least of each minute shows lasting memory."""
 _SLACK_BYTES = 4 * MIB
-"""Of the tier's files: catalogue and headers, which are not pages."""
+"""Allowance for a tier's files: catalogue and headers, which are not pages."""
 
 
 class Check(NamedTuple):
@@ -30,7 +30,7 @@ class Check(NamedTuple):
 
 class Run(NamedTuple):
     """``idle``: after the warm-up; ``rested``: after the load; ``samples``: during it; ``complaints``: lines
-    of the proxy's log at level error, alike ones together.
+    of the proxy's log at level error, equal ones together.
     """
 
     counts: Counts
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 def judge(run: Run) -> list[Check]:
-    """All checks; the run passed when none is False."""
+    """Return all checks; the run passed when none is False."""
     outcomes = run.counts.outcomes
     wrong, errors = outcomes.get("wrong", 0), outcomes.get("error", 0)
     return [
@@ -66,10 +66,10 @@ class Growth(NamedTuple):
 
 
 def growth_per_hour(samples: Sequence[Sample]) -> Growth:
-    """Growth of what stays: a straight line through the least RssAnon of each ``FLOOR_S``.
+    """Return the growth of lasting memory: a straight line through the least RssAnon of each ``FLOOR_S``.
 
-    A line through all samples tells how much was under way, not what leaked: in 35 minutes of full load
-    its slope had a standard error of 44 MB/h.
+    A line through all samples shows answers under way, not leaks: in 35 minutes of full load its slope had a
+    standard error of 44 MB/h.
     """
     minutes = groupby(samples, lambda sample: sample.at_s // FLOOR_S)
     floor = [min(minute, key=lambda sample: sample.rss_anon_bytes) for _, minute in minutes]
@@ -129,7 +129,7 @@ def _capacity(samples: Sequence[Sample]) -> Check:
 
 
 def _evicted(run: Run) -> Check:
-    """The run is to be one in which pages come and go all the time."""
+    """Check that pages came and went: the run must put pressure on the tiers."""
     last = run.samples[-1].evictions
     pages = {name: last.get(name, 0) - run.idle.evictions.get(name, 0) for name in last}
     found = ", ".join(f"{name} {count:,}" for name, count in sorted(pages.items())) or "none"

@@ -1,7 +1,7 @@
-"""Which versions of an object may be read now: two numbers an object, in a file that all clients map.
+"""The versions of an object that may be read now: two numbers an object, in a file that all clients map.
 
 The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy said 200. A
-read that began when ``acknowledged`` was a, and ended when ``started`` was b, must give a version a .. b.
+read that began when ``acknowledged`` was a, and ended when ``started`` was b, must give a version in a .. b.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ class Versions:
         return int(self._columns[1, number])
 
     def start(self, number: int) -> int:
-        """The next version of ``number``, about to be sent."""
+        """Return the next version of ``number``, which is about to be sent."""
         self._columns[1, number] += 1
         return self.started(number)
 

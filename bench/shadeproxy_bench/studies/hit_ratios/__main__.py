@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def earlier_findings(path: Path) -> list[Finding]:
-    """What was kept of workloads that were simulated."""
+    """Return the stored results of workloads that were simulated."""
     return msgspec.json.decode(path.read_bytes(), type=list[Finding]) if path.exists() else []
 
 

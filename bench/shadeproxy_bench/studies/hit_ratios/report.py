@@ -1,4 +1,4 @@
-"""The study's tables. What a person wrote below them stays when they are made anew."""
+"""The study's tables. A person's text below them stays when they are made again."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _TITLE = "# Study (a): hit ratio by policy, workload and cache size"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One scenario's result; ``seconds`` of processor that it took."""
+    """One scenario's result; ``seconds``: processor time that it took."""
 
     scenario: str
     words: str
@@ -29,7 +29,7 @@ def markdown(
     picture: str,
     earlier: str,
 ) -> str:
-    """The whole document; ``earlier``: the text of the last one."""
+    """Return the whole document; ``earlier``: the text of the last one."""
     parts = [
         _TITLE,
         (

@@ -1,4 +1,4 @@
-"""The workloads of the study, what is announced of them, and the figures that the design promises."""
+"""The workloads of the study, their announcements, and the figures that the design promises."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ CACHES = "5%,10%,20%,30%,40%,50%,75%"
 
 
 class Promise(NamedTuple):
-    """The design's figure: at ``cache`` of the data the hit ratio of ``policy`` is ``least`` or more."""
+    """A figure of the design: at ``cache`` of the data the hit ratio of ``policy`` is ``least`` or more."""
 
     cache: float
     policy: str
@@ -18,7 +18,7 @@ class Promise(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One panel. ``trace``: from a number of objects and a seed. ``announce``: as on the command line."""
+    """One panel. ``trace``: a function of objects and seed. ``announce``: as on the command line."""
 
     name: str
     words: str

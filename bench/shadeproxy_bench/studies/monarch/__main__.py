@@ -36,7 +36,7 @@ def main() -> None:
         buckets = work / "buckets"
         buckets.mkdir()
         (work / BUCKET).rename(buckets / BUCKET)
-        # Seed by seed, so that a busy quarter of an hour meets every way.
+        # Seed by seed, so that a busy quarter of an hour affects every way.
         for seed in range(options.seeds):
             for number, way in enumerate(WAYS):
                 if any((point.way, point.seed) == (way.name, seed) for point in found):
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def earlier_points(path: Path, scale: Scale) -> list[Point]:
-    """What was kept of whole runs. Raises ValueError for runs of another loop or another number of epochs."""
+    """Return stored whole runs. Raises ValueError for runs of another loop or another number of epochs."""
     found = msgspec.json.decode(path.read_bytes(), type=list[Point]) if path.exists() else []
     compute_s = scale.data_bytes / scale.rate_bytes_per_s
     per_run = Counter((point.way, point.seed) for point in found)
@@ -64,7 +64,7 @@ def earlier_points(path: Path, scale: Scale) -> list[Point]:
 
 
 def markdown(found: Sequence[Point], scale: Scale, out: Path, warnings: Sequence[str]) -> str:
-    """The whole page. What a person wrote under it stays when it is made anew."""
+    """Return the whole page. A person's text under it stays when the page is made again."""
     picture = out / "epochs.png"
     plot(found, scale, picture)
     parts = [

@@ -18,19 +18,19 @@ Value = Callable[[Point], float]
 
 
 def needed_s(scale: Scale, point: Point) -> float:
-    """What an epoch takes if only the loop, or the link with what came over it, holds it up."""
+    """Return the time of an epoch that only the loop, or the link with the bytes it carried, limits."""
     return max(point.compute_s, point.bytes / scale.link_bytes_per_s)
 
 
 def by_epoch(points: Sequence[Point], way: str, value: Value) -> list[float]:
-    """The median of the seeds for each epoch that was run."""
+    """Return the median of the seeds for each epoch that was run."""
     mine = [point for point in points if point.way == way]
     epochs = sorted({point.epoch for point in mine})
     return [median(value(point) for point in mine if point.epoch == epoch) for epoch in epochs]
 
 
 def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
-    """Markdown: a line for each way that was run, a column for each epoch."""
+    """Return Markdown: a line for each way that was run, a column for each epoch."""
     epochs = sorted({point.epoch for point in points})
     rows = []
     for way in WAYS:
@@ -41,7 +41,7 @@ def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
 
 
 def plot(points: Sequence[Point], scale: Scale, path: Path) -> None:
-    """Time, operations and bytes of each epoch."""
+    """Plot time, operations and bytes of each epoch."""
     figure = Figure(figsize=(12, 4.2), dpi=120, layout="constrained")
     panels = figure.subplots(1, 3)
     values: tuple[tuple[str, Value], ...] = (

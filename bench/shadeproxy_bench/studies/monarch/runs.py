@@ -1,6 +1,6 @@
-"""What is run: every way to read the shards of a data set twice the cache, each on servers of its own.
+"""The runs: every way to read the shards of a data set twice the cache, each on servers of its own.
 
-As in Monarch (CCGrid'22): records lie in big files on a file system whose bandwidth many share; readers take
+As in Monarch (CCGrid'22), records lie in big files on a file system whose bandwidth is shared; readers take
 the files in a new random order each epoch, and each file from its beginning to its end in small pieces. The
 training loop is a model (bench/loader.py): a reader reads one piece after another, a consumer sleeps.
 """
@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """``rate_bytes_per_s``: what the loop takes when it never waits."""
+    """``rate_bytes_per_s``: the consumption of the loop when it never waits."""
 
     shards: int = 32
     shard_bytes: int = 16 << 20
@@ -47,7 +47,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Way(NamedTuple):
-    """How shards are read. ``policy`` None: with no cache. ``ahead``: the prefetch section."""
+    """A way to read shards. ``policy`` None: with no cache. ``ahead``: the prefetch section."""
 
     name: str
     policy: str | None
@@ -70,7 +70,7 @@ WAYS = (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One epoch of one way; number 0 finds the cache empty. Operations and bytes: the origin's."""
+    """One epoch of one way; number 0 finds the cache empty. Operations and bytes are the origin's."""
 
     way: str
     seed: int
@@ -83,7 +83,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def run(scale: Scale, way: Way, seed: int, *, buckets: Path, work: Path) -> Iterator[Point]:
-    """The epochs of one way. ``buckets``: the shards, a directory; ``work``: must not exist."""
+    """Run the epochs of one way. ``buckets``: directory of the shards. ``work``: must not exist."""
     cache_bytes = int(scale.data_bytes * _CACHED)
     ram_bytes = int(cache_bytes * _IN_RAM)
     settings: dict[str, Any] = {
@@ -136,7 +136,7 @@ def _requests(scale: Scale, number: int, authority: str) -> Iterator[bytes]:
 
 
 def _counted(server: Server) -> tuple[int, int]:
-    """Operations on the origin and bytes from it, since the server started."""
+    """Return operations on the origin and bytes from it, since the server started."""
     with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:
         found: dict[str, Any] = json.load(answer)["origin"]
         return found["requests"], found["bytes"]

@@ -1,1 +1,1 @@
-"""Study (c): how long a training loop waits for data, against the origin's latency and bandwidth."""
+"""Study (c): the time that a training loop waits for data, against the origin's latency and bandwidth."""

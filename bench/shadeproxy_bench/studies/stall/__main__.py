@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def markdown(found: Sequence[Point], samples: int, out: Path, warnings: Sequence[str]) -> str:
-    """The whole page. What a person wrote under it stays when it is made anew."""
+    """Return the whole page. A person's text under it stays when the page is made again."""
     by_latency, by_link = plots(found, out)
     parts = [
         _TITLE,

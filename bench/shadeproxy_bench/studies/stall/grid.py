@@ -1,4 +1,4 @@
-"""What is run: every way to read on every origin, a running proxy and an origin of its own each."""
+"""The runs: every way to read on every origin, each with a running proxy and an origin of its own."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -20,7 +20,7 @@ Axis = Literal["latency", "link"]
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """``links_bytes_per_s``: of the runs with bigger samples at 20 ms."""
+    """``links_bytes_per_s``: links of the runs with bigger samples at 20 ms."""
 
     samples: int = 1536
     latencies_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.1)
@@ -30,7 +30,7 @@ class Scale(msgspec.Struct, frozen=True):
 class Point(msgspec.Struct, frozen=True):
     """One way on one origin. The first epoch finds the cache empty; ``later`` is the second.
 
-    Read directly both are the same. ``missed_bytes``: of ``later``, from the origin.
+    Without a proxy both are the same. ``missed_bytes``: bytes of ``later`` from the origin.
     """
 
     axis: Axis
@@ -44,12 +44,12 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def stall(self) -> float:
-        """Of the later epoch, per cent of the time."""
+        """Stall of the later epoch, per cent of its time."""
         return 100 * self.later.stall_s / self.later.wall_s
 
     @property
     def needed_s(self) -> float:
-        """What the later epoch takes if only the loop or the link, with what was missed, holds it up."""
+        """Time of the later epoch if only the loop, or the link with the missed bytes, limited it."""
         carried_s = self.missed_bytes / self.link_bytes_per_s if self.link_bytes_per_s else 0.0
         return max(self.later.compute_s, carried_s)
 

@@ -17,12 +17,12 @@ Value = Callable[[Point], float]
 
 
 def columns(points: Sequence[Point], axis: Axis) -> list[float]:
-    """Milliseconds, or MB/s, that were run."""
+    """Return the milliseconds, or MB/s, of the runs."""
     return sorted({_at(point) for point in points if point.axis == axis})
 
 
 def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> str:
-    """Markdown: a line for each way, a column for each origin."""
+    """Return Markdown: a line for each way, a column for each origin."""
     places = columns(points, axis)
     head = [f"{place:g} {'ms' if axis == 'latency' else 'MB/s'}" for place in places]
     rows = []
@@ -34,7 +34,7 @@ def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> s
 
 
 def plots(points: Sequence[Point], out: Path) -> list[Path]:
-    """Stall and epoch time against each axis; their paths."""
+    """Plot stall and epoch time against each axis; return the paths."""
     return [
         _picture(points, "latency", "origin latency, ms", out / "latency.png"),
         _picture(points, "link", "link, MB/s", out / "link.png"),

@@ -62,14 +62,14 @@ def main() -> None:
 
 
 def earlier_runs(out: Path) -> list[Epoch]:
-    """What was kept of runs that ended."""
+    """Return the stored epochs of runs that ended."""
     path = out / _EPOCHS
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Epoch) for line in lines]
 
 
 def has_run(found: list[Epoch], data_set: str, mode: str, seed: int, epochs: int) -> bool:
-    """Whether there is a whole run, of just so many epochs. Raises ValueError for one of other length."""
+    """Return whether a whole run of just so many epochs is stored. Raises ValueError for another length."""
     known = sum((one.data_set, one.mode, one.seed) == (data_set, mode, seed) for one in found)
     if known not in {0, epochs}:
         raise ValueError(f"{data_set} {mode} {seed} was run for {known} epochs: leave --resume out")

@@ -1,4 +1,4 @@
-"""What is trained on: scikit-learn's digits, with wrong labels and with rare classes, and photos of them.
+"""The data sets: scikit-learn's digits, with wrong labels and with rare classes, and photos of them.
 
 Law: a data set is a pure function of its name and seed; nothing of the test split is ever trained on, and the
 test split has right labels and all classes. A sample is an object of 4 KiB or more, its label in the key, so
@@ -43,7 +43,7 @@ class DataSet(NamedTuple):
         return sum(len(body) for _, body in self.objects)
 
     def write(self, bucket: Path) -> None:
-        """The objects as files of a bucket."""
+        """Write the objects as files of a bucket."""
         for key, body in self.objects:
             path = bucket / key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class DataSet(NamedTuple):
 
 
 def data_sets(*, photos: int) -> Iterator[DataSet]:
-    """The four data sets; ``photos``: samples of the largest one."""
+    """Yield the four data sets; ``photos``: samples of the largest one."""
     yield _digits("digits", "scikit-learn's digits")
     yield _digits("noisy", "digits, a fifth of the labels wrong", wrong=_WRONG_LABELS)
     yield _digits("imbalanced", "digits, classes 5 to 9 with a tenth of their samples", rare=_RARE_SHARE)

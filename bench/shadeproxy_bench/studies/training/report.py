@@ -26,7 +26,7 @@ class Curves(NamedTuple):
 
 
 def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
-    """Of one mode on one data set; the distinct samples as a share of all."""
+    """Return the curves of one mode on one data set; the distinct samples as a share of all."""
     runs: dict[int, list[Epoch]] = {}
     for one in epochs:
         if one.data_set == data_set and one.mode == mode:
@@ -44,7 +44,7 @@ def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
 
 
 def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
-    """Accuracy of each seed's last epoch that ended within a budget of origin bytes; nan: none did."""
+    """Return the accuracy of each seed's last epoch within a budget of origin bytes; nan: none ended."""
     within = (found.origin_bytes <= budget_bytes).sum(axis=1)
     return np.array([
         accuracy[count - 1] if count else np.nan
@@ -53,7 +53,7 @@ def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
 
 
 def modes_table(epochs: list[Epoch], data_set: str) -> str:
-    """Markdown: a line for each mode, means and standard deviations over seeds."""
+    """Return Markdown: a line for each mode, means and standard deviations over seeds."""
     found = {mode.name: curves(epochs, data_set, mode.name) for mode in MODES}
     budget_bytes = min(float(one.origin_bytes[:, -1].mean()) for one in found.values())
     head = [
@@ -80,7 +80,7 @@ def modes_table(epochs: list[Epoch], data_set: str) -> str:
 
 
 def plots(epochs: list[Epoch], data_set: str, directory: Path) -> Path:
-    """Accuracy by epoch and by origin bytes; its path."""
+    """Plot accuracy by epoch and by origin bytes; return the path."""
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     by_epoch, by_bytes = figure.subplots(1, 2, sharey=True)
     for mode, colour, marker in zip(MODES, _COLOURS, _MARKERS, strict=False):

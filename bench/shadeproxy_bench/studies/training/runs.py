@@ -1,6 +1,6 @@
-"""One training run through a running proxy: what each epoch cost the origin, and what it taught the model.
+"""One training run through a running proxy: each epoch's load on the origin, and the model's accuracy.
 
-The loop is the README's. Nothing is prefetched, so that what reaches the origin is what eviction and the
+The loop is the README's. Prefetching is off, so that the load on the origin is what eviction and the
 sampler's mode cause.
 """
 
@@ -62,8 +62,8 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 def train(data: DataSet, mode: Mode, seed: int, *, epochs: int, buckets: Path, work: Path) -> Iterator[Epoch]:
-    """The epochs of one run behind a proxy of its own, whose cache begins empty and holds CACHED of the
-    data. ``buckets``: the origin, a directory; ``work``: for the proxy's files, must not exist.
+    """Run epochs behind a proxy of its own, whose cache begins empty and holds CACHED of the data.
+    ``buckets``: the origin, a directory. ``work``: for the proxy's files, must not exist.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "file", "path": str(buckets)},
@@ -121,7 +121,7 @@ def _epochs(data: DataSet, mode: Mode, seed: int, epochs: int, client: shade.Cli
 
 
 def _counted(client: shade.Client) -> tuple[int, int, int]:
-    """Reads, hits, and bytes from the origin, since the proxy started."""
+    """Return reads, hits, and bytes from the origin, since the proxy started."""
     stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
     totals = stats["totals"]
     return totals["requests"], totals["hits_ram"] + totals["hits_disk"], stats["origin"]["bytes"]

@@ -82,5 +82,5 @@ def _wire_length(request: S3Request) -> int | None:
     if coding is None:
         return int(request.fields.get("content-length", "0"))
     if coding.lower() != "chunked":
-        raise NotSupported("Of the transfer codings only chunked is supported")
+        raise NotSupported("The only transfer coding supported is chunked")
     return None

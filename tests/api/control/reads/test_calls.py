@@ -84,7 +84,9 @@ async def test_ids_that_are_refused(listener, path, *, query, body, status, word
 
 
 async def test_a_query_beside_json_and_other_types_are_refused(listener, path):
-    assert (await listener.refused(f"{path}?order=ready", ONE))[1].endswith("put what it says into the body")
+    assert (await listener.refused(f"{path}?order=ready", ONE))[1].endswith(
+        "put the parameters into the body"
+    )
     status, text = await listener.refused(path, b"0", "text/plain")
     assert status == 415
     assert IDS in text

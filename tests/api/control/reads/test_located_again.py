@@ -148,7 +148,7 @@ async def test_ids_of_another_manifest_are_refused(known):
     for path in ("/v1/locate", "/v1/batch"):
         status, text = await known.refused(f"{path}?{query}", bytes(4), IDS)
         assert status == 409
-        assert text.startswith("conflict | dataset 'data' was registered anew, so that its ids mean other")
+        assert text.startswith("conflict | dataset 'data' was registered again, so that its ids mean other")
         assert "register your manifest under another name, or ask for items by bucket and key" in text
     assert bodies(*await by_id(known, 0, 1)) == [OTHER, SMALL]
 

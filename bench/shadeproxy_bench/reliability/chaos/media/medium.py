@@ -12,36 +12,36 @@ _IMAGE_BYTES = 96 * 1024 * 1024
 
 
 class Medium(Protocol):
-    """``root``: where the disk tier and the state lie. ``breaks``: names of the ways in which it fails."""
+    """``root``: directory of the disk tier and the state. ``breaks``: names of the medium's failures."""
 
     root: Path
     breaks: Sequence[str]
 
     def settle(self) -> None:
-        """Have the device hold everything: what is found later is then whole, and old."""
+        """Flush everything to the device, so that a copy of it kept now is whole."""
         ...
 
     def break_(self, how: str) -> None:
-        """From now on every change fails."""
+        """Make every change fail from now on."""
         ...
 
     def heal(self) -> bool:
-        """End the outage under the running proxy; False where that cannot be."""
+        """End the outage under the running proxy; return False where that is impossible."""
         ...
 
     def keep_image(self) -> bool:
-        """Copy what the device holds now, to be what is found later; False where that cannot be."""
+        """Copy the device's present contents, to be found later; return False where that is impossible."""
         ...
 
     def repair(self) -> None:
-        """Make it whole again, with no process on it."""
+        """Make the medium whole again while no process uses it."""
         ...
 
     def close(self) -> None: ...
 
 
 class FailingDirectory:
-    """Calls fail by the hooks of ``proxy.py``, told by a file."""
+    """A directory whose calls fail by the hooks of ``proxy.py``, controlled by a file."""
 
     breaks: Sequence[str] = ("EIO", "EROFS", "ENOSPC")
 
@@ -51,7 +51,7 @@ class FailingDirectory:
         self._told = work / "failing"
 
     def settle(self) -> None:
-        """Nothing is lost here."""
+        """Do nothing: this medium loses nothing."""
 
     def break_(self, how: str) -> None:
         self._told.write_text(how)
@@ -103,7 +103,7 @@ class LoopMounted:
         self._unmount()
         if self._kept.exists():
             self._kept.rename(self._image)
-        # 1: errors were corrected.
+        # fsck status 1: errors were corrected.
         _run("fsck.ext4", "-fy", str(self._image), statuses=(0, 1))
         self._mount()
 

@@ -20,8 +20,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class FailingMedium:
-    """``Calls`` that change nothing while ``failing`` names an error, and an audit hook for all other calls
-    on what lies under ``root``.
+    """``Calls`` that refuse every change while ``failing`` names an error, and an audit hook that does so for
+    all other calls below ``root``.
     """
 
     def __init__(self, root: Path, failing: Path) -> None:
@@ -61,7 +61,7 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Take the mend away, for the check that the rounds notice: nothing is marked before a write."""
+    """Remove the product's protection, to check that the rounds notice: nothing is marked before a write."""
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_: None  # type: ignore[method-assign]
 

@@ -1,5 +1,5 @@
-"""The rounds: a proxy on media that fail for good, and an origin that is a directory, so that what an answer
-has to be can be read there at any time.
+"""Rounds: a proxy on media that fail for good, and an origin that is a directory, so that the right answer
+can be read there at any time.
 """
 
 import base64
@@ -44,8 +44,8 @@ _PROXY = (sys.executable, "-m", "shadeproxy_bench.reliability.chaos.media.proxy"
 
 class MediaRun(msgspec.Struct):
     """The result. ``rounds``: by medium, fault and end. ``outcomes``: of writes under a failing medium.
-    ``stale``: answers that were not what the origin has, in words. ``broken_promises``: a 503 of a write
-    that the origin has carried out.
+    ``stale``: answers that differ from the origin, in words. ``broken_promises``: 503 answers to writes that
+    the origin has carried out.
     """
 
     seed: int
@@ -64,7 +64,7 @@ class MediaRun(msgspec.Struct):
 
 
 def judged(run: MediaRun) -> list[str]:
-    """Lines for the terminal."""
+    """Return lines for the terminal."""
     mark, writes = "passed" if run.passed else "FAILED", sum(run.outcomes.values())
     found = (
         f"{mark:>10}  {run.rounds.total()} rounds in {run.seconds / 60:.0f} min, {writes:,} writes around "
@@ -83,7 +83,7 @@ def judged(run: MediaRun) -> list[str]:
 
 @dataclass
 class _Life:
-    """The proxy over one medium, started again after each round."""
+    """The proxy over one medium, restarted after each round."""
 
     work: Path
     ram: Path
@@ -107,7 +107,7 @@ class _Life:
         self.phoenix = Phoenix("proxy", self.work, lambda _turn: command, piped=False)
 
     def _settings(self) -> dict[str, object]:
-        # The state beside the disk tier, as it is by default: no other device helps.
+        # The state lies beside the disk tier, as by default: no other device helps.
         return {
             "s3": {"listen": "127.0.0.1:0"},
             "control": {"listen": "127.0.0.1:0"},
@@ -126,7 +126,7 @@ class _Life:
         self.server = wait_until_ready(self.phoenix.start(), _READY_S)
 
     def reboot(self, *, lose: bool) -> None:
-        """The id of another boot; ``lose`` what is in RAM."""
+        """Change the boot id; with ``lose`` also drop the contents of RAM."""
         self.boot += 1
         (self.work / "boot").write_text(f"boot-{self.boot}\n")
         if lose:
@@ -134,7 +134,7 @@ class _Life:
 
 
 class _Client:
-    """One connection a request: the proxy may be gone."""
+    """A client with one connection a request, because the proxy may be gone."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
@@ -149,7 +149,7 @@ class _Client:
         *,
         control: bool = False,
     ) -> tuple[int, bytes, str]:
-        """Status (0: no answer), body, and what the answer came from."""
+        """Return status (0: no answer), body, and the source of the answer."""
         server = self._life.server
         address = urlsplit(server.control_url if control else server.s3_url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port or 0, timeout=_ANSWER_S)
@@ -165,7 +165,7 @@ class _Client:
 
 
 class Rounds:
-    """Rounds over one medium; what is found goes to ``run``."""
+    """The rounds over one medium; findings go to ``run``."""
 
     def __init__(self, life: _Life, run: MediaRun, choices: random.Random) -> None:
         self._life, self._run, self._choices = life, run, choices
@@ -179,7 +179,7 @@ class Rounds:
         self._life.start()
 
     def play(self) -> None:
-        """One round; the proxy of the next one runs afterwards."""
+        """Play one round; the proxy of the next round runs afterwards."""
         life, choices, medium = self._life, self._choices, self._life.medium
         for number in range(OBJECTS):
             if not (life.origin / str(number)).exists():
@@ -188,7 +188,7 @@ class Rounds:
             self._read_all("before")
         medium.settle()
         how = choices.choice(list(medium.breaks))
-        # Before, between or after the writes; at times the outage ends before the proxy does.
+        # The medium breaks before, between or after the writes; sometimes it heals before the proxy ends.
         broken_at = choices.choice((0, 0, OBJECTS // 2, OBJECTS))
         heals = choices.random() < 0.3
         for turn, number in enumerate(choices.sample(range(OBJECTS), OBJECTS)):
@@ -283,7 +283,7 @@ class Rounds:
         return ask("POST", f"{path}?uploadId={upload}", document)[0]
 
     def _purge(self, number: int) -> int:
-        """Another version at the origin, which the proxy is told of by a purge alone."""
+        """Change the object at the origin; only a purge tells the proxy."""
         path = self._life.origin / str(number)
         before = path.read_bytes() if path.exists() else None
         fresh = path.with_name(f".new-{number}")
@@ -293,7 +293,7 @@ class Rounds:
         fields = {"Content-Type": "application/json"}
         status = self._client.ask("POST", "/v1/purge", asked, fields, control=True)[0]
         if status != 200:
-            # Not purged: the old one may still answer, so the old one it is.
+            # The purge failed, so the proxy may still serve the old version: restore it at the origin.
             path.unlink() if before is None else path.write_bytes(before)
         return status
 
@@ -310,7 +310,7 @@ def play(
     arguments: tuple[str, ...] = (),
     loops: bool = True,
 ) -> MediaRun:
-    """``rounds`` rounds, every second one on an ext4 image where that works and ``loops`` asks for it."""
+    """Play ``rounds`` rounds; every second one on an ext4 image if that works and ``loops`` is true."""
     run, began_s = MediaRun(seed), time.monotonic()
     with workplace(on_disk=True) as work:
         kinds: list[type[FailingDirectory | LoopMounted]] = [FailingDirectory]
