@@ -1,0 +1,338 @@
+"""Count the Python calls that a request costs the product; test_frame_budget.py holds the counts.
+
+A frame is a "call" event of ``sys.setprofile`` in the thread of the event loop: a function that is entered,
+or a coroutine or generator that continues; callbacks of the loop count as well. Only frames of code in files
+below shadeproxy/ of this tree are counted. Not counted are:
+
+- asyncio, uvloop, aiohttp, numpy and the tests; functions in C; generated code (``__init__`` of a dataclass);
+- the in-memory origin (``_OTHER_SIDE``): it stands for a server on another machine. It takes the place of the
+  S3 client too, so a miss has the frames of the origin's wrappers, but none of signing, connections and pool;
+- other threads. There is no disk tier, and no request that is counted uses a thread;
+- timers (flush of the access log, keep-alive, probes) and work done once a second (the Date of an answer, the
+  last sign of life of a job): ``StillLoop`` runs no timer, and the time of ``StillClock`` does not pass.
+
+So a count depends on the code alone: not on the machine, its load, or tests that ran earlier in the process.
+"""
+
+import asyncio
+import fcntl
+import gc
+import socket
+import struct
+import sys
+import termios
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+import shadeproxy
+from shadeproxy.api.s3 import compiled
+from shadeproxy.app import origins
+from shadeproxy.app.proxy import Proxy
+from shadeproxy.config import Settings
+from shadeproxy.origin import memory, s3ops
+
+MISSES = 32
+"""Misses that arrive in one turn of the loop, each on a connection of its own."""
+BATCH = 256
+ROUNDS = 3
+
+_PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
+_OTHER_SIDE = (memory.__file__, f"{Path(s3ops.__file__).parent}/")
+_NOW_S = 1_800_000_000.0
+_NEVER_S = 1e6
+# Turns of the loop after the last answer, for work that ends later. Twice as many change no count.
+_TURNS = 100
+_SCORES = "application/vnd.shadeproxy.scores"
+_IDS = "application/vnd.shadeproxy.ids"
+
+
+@dataclass(frozen=True)
+class Count:
+    """The frames of ``requests`` requests, in the order of the calls."""
+
+    calls: Sequence[CodeType]
+    requests: int = 1
+
+    @property
+    def frames(self) -> float:
+        """Frames of one request."""
+        return len(self.calls) / self.requests
+
+    @property
+    def files(self) -> int:
+        return len(self.by_file())
+
+    def by_file(self) -> Counter[str]:
+        """Return the frames of all requests by file."""
+        return Counter(code.co_filename.removeprefix(_PRODUCT) for code in self.calls)
+
+    def difference(self, other: "Count") -> dict[str, int]:
+        """Return by how many frames each function differs from ``other``, in either direction."""
+        difference = self._by_function()
+        difference.subtract(other._by_function())
+        return {function: frames for function, frames in difference.items() if frames}
+
+    def _by_function(self) -> Counter[str]:
+        return Counter(f"{code.co_filename.removeprefix(_PRODUCT)} {code.co_qualname}" for code in self.calls)
+
+
+class StillLoop(uvloop.Loop):
+    """The loop of the product, whose timers never run."""
+
+    def call_later(self, _delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_later(_NEVER_S, callback, *args, context=context)
+
+    def call_at(self, _when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return super().call_later(_NEVER_S, callback, *args, context=context)
+
+
+class StillClock:
+    """A clock that stands still. ``sleep`` never ends."""
+
+    def now_s(self) -> float:
+        return _NOW_S
+
+    monotonic_s = now_s
+
+    async def sleep(self, _seconds: float) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+class Inline(ThreadPoolExecutor):
+    """Runs work at once: what a start leaves to threads is then over after some turns of the loop."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, as by a thread
+            future.set_exception(error)
+        return future
+
+
+class Connection:
+    """A client's connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @classmethod
+    async def open(cls, address: str) -> "Connection":
+        host, _, port = address.rpartition(":")
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        return cls(sock)
+
+    def send(self, data: bytes) -> None:
+        """Send ``data``, and return once it is at the proxy's end of the connection.
+
+        The proxy then reads in one turn of the loop what was sent over several connections.
+        """
+        assert self._socket.send(data) == len(data)
+        while struct.unpack("i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0"))[0]:
+            pass
+
+    async def answer(self) -> tuple[str, bytes]:
+        """Return head, in lower case, and body as they came."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += await self._receive()
+        start, _, body = data.partition(b"\r\n\r\n")
+        head = start.decode().lower()
+        if "transfer-encoding: chunked" in head:
+            while not body.endswith(b"\r\n0\r\n\r\n"):
+                body += await self._receive()
+        else:
+            length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+            while len(body) < length:
+                body += await self._receive()
+        assert head.startswith("http/1.1 200 "), (head, body[:500])
+        return head, body
+
+    async def _receive(self) -> bytes:
+        data = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20)
+        assert data, "the proxy closed the connection"
+        return data
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def call(method: str, path: str, kind: str, body: bytes) -> bytes:
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
+    )
+    return head.encode() + b"\r\n\r\n" + body
+
+
+@contextmanager
+def _profiled() -> Iterator[list[CodeType]]:
+    """Collect the calls of this thread. No garbage is collected meanwhile, because that calls finalizers."""
+    calls: list[CodeType] = []
+
+    def note(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code)
+
+    before = sys.getprofile()
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+
+
+def _ours(calls: Sequence[CodeType]) -> list[CodeType]:
+    return [
+        code
+        for code in calls
+        if code.co_filename.startswith(_PRODUCT) and not code.co_filename.startswith(_OTHER_SIDE)
+    ]
+
+
+async def _settle() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+async def _count(sent: dict[Connection, bytes], source: str = "") -> Count:
+    """Count the frames of requests that are sent at once. ``source``: the x-shade-cache of their answers."""
+    await _settle()
+    with _profiled() as calls:
+        for connection, request in sent.items():
+            connection.send(request)
+        answers = [await connection.answer() for connection in sent]
+        await _settle()
+    for head, _ in answers:
+        assert not source or f"\r\nx-shade-cache: {source}\r\n" in f"{head}\r\n", head
+    return Count(_ours(calls), len(sent))
+
+
+class _Flows:
+    """Counts each flow against one proxy: rounds that warm up, then ``ROUNDS`` that are kept."""
+
+    def __init__(self, s3: list[Connection], control: Connection) -> None:
+        self._s3 = s3
+        self._control = control
+
+    async def all(self) -> dict[str, list[Count]]:
+        # Hits need the objects that the misses brought.
+        misses = await self._rounds(1, self._misses)
+        first = await self._rounds(2, self._first_hit)
+        hits = await self._rounds(2, self._hit)
+        await self._register()
+        return {
+            "remembered hit": hits,
+            "first hit": first,
+            "miss": misses,
+            "POST of scores": await self._rounds(2, self._scores),
+            # The first one fetches the objects, the second one makes their page handles.
+            "batch of 256": await self._rounds(3, self._batch),
+        }
+
+    async def _rounds(self, warm_up: int, flow: Callable[[int], Any]) -> list[Count]:
+        return [await flow(number) for number in range(warm_up + ROUNDS)][warm_up:]
+
+    async def _misses(self, number: int) -> Count:
+        paths = [f"/b/{_missed(number * MISSES + place)}" for place in range(MISSES)]
+        return await _count(dict(zip(self._s3, map(get, paths), strict=True)), "origin")
+
+    async def _first_hit(self, number: int) -> Count:
+        return await _count({self._s3[0]: get(f"/b/{_missed(number)}")}, "ram")
+
+    async def _hit(self, _number: int) -> Count:
+        return await _count({self._s3[0]: get(f"/b/{_missed(0)}")}, "ram")
+
+    async def _register(self) -> None:
+        lines = b"".join(
+            b'{"bucket": "b", "key": "%s"}\n' % _sampled(place).encode() for place in range(BATCH)
+        )
+        for request in (
+            call("PUT", "/v1/datasets/data", "application/x-ndjson", lines),
+            call("PUT", "/v1/jobs/train", "application/json", msgspec.json.encode({"dataset": "data"})),
+        ):
+            self._control.send(request)
+            await self._control.answer()
+
+    async def _scores(self, number: int) -> Count:
+        """Send binary scores of every sample, as the SDK does."""
+        scores = [number + place / BATCH for place in range(BATCH)]
+        body = struct.pack(f"<I{BATCH}I{BATCH}f", BATCH, *range(BATCH), *scores)
+        return await _count({self._control: call("POST", "/v1/jobs/train/scores", _SCORES, body)})
+
+    async def _batch(self, _number: int) -> Count:
+        """Ask for every sample by binary ids, as the SDK does."""
+        body = struct.pack(f"<{BATCH}I", *range(BATCH))
+        return await _count({self._control: call("POST", "/v1/batch?job=train&order=ready", _IDS, body)})
+
+
+def _missed(number: int) -> str:
+    # By the hashes of these names, no table of the page index (engine/index.py) doubles in a counted round.
+    return f"missed/{number:04}"
+
+
+def _sampled(number: int) -> str:
+    return f"sampled/{number:04}"
+
+
+def _origin() -> memory.MemoryOrigin:
+    """Make an origin of small objects, each with an ETag of its own."""
+    origin = memory.MemoryOrigin(clock=StillClock())
+    for number in range((1 + ROUNDS) * MISSES):
+        origin.put("b", _missed(number), f"{number:04}".encode() * 32)
+    for number in range(BATCH):
+        origin.put("b", _sampled(number), f"{number:04}".encode() * 32)
+    return origin
+
+
+async def _counts(directory: Path) -> dict[str, list[Count]]:
+    asyncio.get_running_loop().set_default_executor(Inline())
+    overrides = {
+        "s3.listen": "127.0.0.1:0",
+        "control.listen": "127.0.0.1:0",
+        "control.socket": "off",
+        "origin.kind": "file",
+        "origin.path": str(directory),
+        "cache.ram.path": str(directory / "ram"),
+        "cache.ram.capacity": "64 MiB",
+        "cache.disk.capacity": "0",
+        "state.path": str(directory / "state"),
+    }
+    settings = Settings.load(None, [f"{name}={value}" for name, value in overrides.items()])
+    proxy = Proxy(settings, clock=StillClock())
+    await proxy.start()
+    opened: list[Connection] = []
+    try:
+        opened += [await Connection.open(proxy.s3_address) for _ in range(MISSES)]
+        opened.append(await Connection.open(proxy.control_address))
+        return await _Flows(opened[:-1], opened[-1]).all()
+    finally:
+        for connection in opened:
+            connection.close()
+        await proxy.stop()
+
+
+def count_flows(directory: Path) -> dict[str, list[Count]]:
+    """Count every flow ``ROUNDS`` times on a whole proxy whose origin is in memory, the lane interpreted."""
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
+        patch.setattr(compiled, "COMPILED", False)
+        patch.setattr(origins, "FileOrigin", lambda _path: _origin())
+        return runner.run(_counts(directory))

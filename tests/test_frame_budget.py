@@ -1,0 +1,72 @@
+"""The frame budget: the number of Python calls that each kind of request costs, and of files they lie in.
+
+Time varies from run to run, this does not. frames.py says what is counted. A number that rises needs an ADR
+in docs/adr that says what the calls buy; a number that falls is written down here, so that it stays.
+"""
+
+import platform
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from tests.frames import MISSES, Count, count_flows
+
+pytestmark = pytest.mark.skipif(
+    (sys.implementation.name, *sys.version_info[:2]) != ("cpython", 3, 11),
+    reason=f"the golden numbers are of CPython 3.11, this is {platform.python_version()}: "
+    "from 3.12 on comprehensions are no calls",
+)
+
+
+class Golden(NamedTuple):
+    """Frames of one request, and the files they lie in."""
+
+    frames: float
+    files: int
+
+
+GOLDEN = {
+    # Of an object whose request and page handle are remembered.
+    "remembered hit": Golden(20, 9),
+    # Of a cached object that this listener was not asked for yet, by a client that is known.
+    "first hit": Golden(146, 41),
+    # One of 32 in a turn of the loop: each is fetched, sent and stored.
+    "miss": Golden(11_332 / MISSES, 70),
+    # Binary, for all 256 samples of a job.
+    "POST of scores": Golden(39, 13),
+    # By ids, of cached samples, as they are ready.
+    "batch of 256": Golden(4171, 24),
+}
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Count]]:
+    return count_flows(tmp_path_factory.mktemp("frames"))
+
+
+@pytest.mark.parametrize("flow", GOLDEN)
+def test_a_request_has_the_frames_it_had(counts, flow):
+    first, *others = counts[flow]
+    golden, found = GOLDEN[flow], Golden(first.frames, first.files)
+    # Rounds that differ would make the count worthless.
+    assert [other.difference(first) for other in others] == [{}] * len(others)
+    if found != golden:
+        pytest.fail(explain(flow, golden, found, first), pytrace=False)
+
+
+def explain(flow: str, golden: Golden, found: Golden, count: Count) -> str:
+    """Say what changed, what to do about it, and where the frames are."""
+    rose = found.frames > golden.frames or found.files > golden.files
+    advice = (
+        "A rise needs an ADR in docs/adr that says what it buys; then change GOLDEN."
+        if rose
+        else "It fell: change GOLDEN, so that it does not rise again."
+    )
+    change = (
+        f"{flow}: {golden.frames:.10g} frames in {golden.files} files before, "
+        f"{found.frames:.10g} in {found.files} now."
+    )
+    most = count.by_file().most_common(10)
+    lines = [f"{frames / count.requests:10.2f}  {file}" for file, frames in most]
+    return "\n".join([f"{change} {advice}", "The files with most frames:", *lines])
