@@ -59,7 +59,7 @@ _NEEDS_TORCH = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     module = _NEEDS_TORCH.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -71,3 +71,7 @@ def __getattr__(name: str) -> Any:
         raise ConfigError(f"{name} needs PyTorch: pip install 'shadeproxy-sdk[torch]'") from None
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a module with __getattr__ has every name, for a type checker: misspelt ones too
+    __getattr__ = _load

@@ -70,11 +70,11 @@ class Checkup:
         self._silent_jobs = silent_jobs
         self._detached: tuple[str, ...] = ()
         self._refusal = ""
-        """The remark on an origin that answers, but not as it should."""
+        """The warning about an origin that answers, but not as it should."""
         self._told: bool | None = None
         self._broken: dict[str, str] = {}
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return what a ready proxy cannot do now. Names no path and no host, because anybody may ask."""
         found = [] if self._health.answering else ["the origin does not answer"]
         found += [self._refusal] * bool(self._refusal)
@@ -92,7 +92,7 @@ class Checkup:
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
-        found += self._live.memory.remarks()
+        found += self._live.memory.warnings()
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing

@@ -129,7 +129,7 @@ class MemoryWatch:
             return self._now
         return self._after_restart._replace(cause=f"after a restart, {self._after_restart.cause}")
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return the warnings of ``/readyz`` about memory. They name no path."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]

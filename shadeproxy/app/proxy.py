@@ -231,7 +231,7 @@ class Proxy:
             reads_allowed=reads_allowed(settings),
             bounds=read_bounds(settings),
             log_levels=self.live,
-            remarks=checkup.remarks,
+            warnings=checkup.warnings,
             doctor=checkup.report,
         )
         self._stack.push_async_callback(context.operations.aclose)

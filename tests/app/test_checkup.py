@@ -51,7 +51,7 @@ async def no_jobs() -> tuple[()]:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "remarks", "lines"),
+    ("outcomes", "warnings", "lines"),
     [
         ([None], [[], []], ["origin answers"]),
         ([REFUSED], [["the origin refuses the proxy"]] * 3, ["origin refuses the proxy"]),
@@ -82,14 +82,14 @@ async def no_jobs() -> tuple[()]:
         ),
     ],
 )
-async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwise(
-    outcomes, remarks, lines, capfd
+async def test_a_ready_proxy_warns_of_what_its_origin_says_until_it_says_otherwise(
+    outcomes, warnings, lines, capfd
 ):
     clock, found, enough = ManualClock(), list[list[str]](), asyncio.Event()
 
     async def sleep(_seconds: float) -> None:
-        found.append(checkup.remarks())
-        if len(found) == len(remarks):
+        found.append(checkup.warnings())
+        if len(found) == len(warnings):
             enough.set()
             await asyncio.get_running_loop().create_future()
 
@@ -98,7 +98,7 @@ async def test_a_ready_proxy_remarks_what_its_origin_says_until_it_says_otherwis
     watch = asyncio.create_task(checkup.watch())
     await enough.wait()
     watch.cancel()
-    assert found == remarks
+    assert found == warnings
     printed = capfd.readouterr()
     told = [line for line in (printed.out + printed.err).splitlines() if "origin" in line]
     assert len(told) == len(lines)
@@ -148,7 +148,7 @@ async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
         async with asyncio.timeout(10):
             await passed.acquire()
         go_on.release()
-    assert checkup.remarks() == ["the directory of tier disk was deleted"]
+    assert checkup.warnings() == ["the directory of tier disk was deleted"]
     assert origin.asked == 4
     monkeypatch.undo()
     async with asyncio.timeout(10):

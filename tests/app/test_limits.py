@@ -36,6 +36,9 @@ def collecting(monkeypatch):
     gc.callbacks[:] = callbacks
     gc.set_threshold(*before)
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as tests/conftest.py had it
+    gc.collect()
 
 
 class Node:

@@ -62,7 +62,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(live, settings, machine, capfd) -> None:
     await live.reload(lambda: settings)
-    assert live.memory.remarks() == []
+    assert live.memory.warnings() == []
     for _ in range(2):
         machine["bytes"] = 100 << 20
         capfd.readouterr()
@@ -72,11 +72,11 @@ async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(live, setti
         assert "but /memory.max allows 100.0 MiB" in printed
         assert live.settings.telemetry.log_level == "warning"
         assert live.reload_error == ""
-        assert live.memory.remarks() == ["the proxy may need more memory than its control group allows"]
+        assert live.memory.warnings() == ["the proxy may need more memory than its control group allows"]
         assert "but /memory.max allows 100.0 MiB" in live.memory.told.cause
     machine["bytes"] = 1 << 50
     await live.reload(lambda: settings)
-    assert live.memory.remarks() == []
+    assert live.memory.warnings() == []
     assert live.memory.told.possible
 
 
@@ -91,13 +91,13 @@ async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
     assert "too little memory for a restart" in printed
     assert "cache.inflight 2.0 TiB" in printed
     for _ in range(2):
-        assert live.memory.remarks() == ["the new settings need more memory than there is to start with"]
+        assert live.memory.warnings() == ["the new settings need more memory than there is to start with"]
         assert live.memory.told.cause.startswith("after a restart, memory: ")
         assert live.memory.told.remedy
         await asyncio.to_thread(live.memory.look, live.settings)  # as the watch does
     assert "too little memory" not in "".join(capfd.readouterr())
     await live.reload(lambda: settings)
-    assert live.memory.remarks() == []
+    assert live.memory.warnings() == []
 
 
 async def test_a_failure_to_look_at_memory_keeps_no_reload_from_being_done(

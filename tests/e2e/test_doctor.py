@@ -66,12 +66,13 @@ def test_a_well_proxy_is_healthy(proxy):
     assert readyz(proxy) == (200, {"status": "ready"})
 
 
-def test_an_origin_that_fails_leaves_the_proxy_ready_with_a_remark(proxy, fake_origin):
+def test_an_origin_that_fails_leaves_the_proxy_ready_with_a_warning(proxy, fake_origin):
     assert fetch(proxy, "/data/0") == 200
     fake_origin.failing = (500, "InternalError")
     assert fetch(proxy, "/data/1") == 503
     assert fetch(proxy, "/data/0") == 200, "what is cached is served"
-    assert readyz(proxy) == (200, {"status": "ready", "remarks": ["the origin does not answer"]})
+    told = ["the origin does not answer"]
+    assert readyz(proxy) == (200, {"status": "ready", "warnings": told, "remarks": told})
     health = proxy.stats()["origin"]["health"]
     assert (health["answering"], health["last_failure"]["kind"]) == (False, "OriginUnavailable")
     status, report = doctor(proxy, url=proxy.control)

@@ -37,6 +37,10 @@ MAX_READS = 65_536
 # The rule of the S3 listener: no slash, so a bucket never names a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 
+_OLD_WARNINGS = msgspec.Meta(
+    description="The former name of warnings; the next release leaves it out",
+    extra_json_schema={"deprecated": True},
+)
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 
 Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
@@ -264,10 +268,12 @@ class Status(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct, omit_defaults=True):
-    """``remarks``: what a ready proxy cannot do now; left out when it can do everything."""
+    """``warnings``: what a ready proxy cannot do now; left out when it can do everything."""
 
     status: str
-    remarks: list[str] = []
+    warnings: list[str] = []
+    # The name of ``warnings`` in earlier versions, with the same value: probes that read it still work.
+    remarks: Annotated[list[str], _OLD_WARNINGS] = []
 
 
 _CURL_DEFAULT = "application/x-www-form-urlencoded"

@@ -158,7 +158,7 @@ class ControlContext:
     """Everything that a handler may use. ``token`` and ``reads_allowed`` may change at run time.
 
     info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
-    READY, or the reason against it ("starting", "draining"). remarks: what a ready proxy cannot do now.
+    READY, or the reason against it ("starting", "draining"). warnings: what a ready proxy cannot do now.
     doctor: the answer of GET /v1/doctor. resident_pages: new arrays of the object hashes (u64) and numbers
     (u32) of resident pages, in any order. token: None leaves the calls open, which is safe only on loopback.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
@@ -180,7 +180,7 @@ class ControlContext:
     upstreams: Upstreams = field(default_factory=lambda: ONLY_OWN)
     readiness: Callable[[], str]
     log_levels: LogLevels
-    remarks: Callable[[], list[str]]
+    warnings: Callable[[], list[str]]
     doctor: Callable[[], Awaitable[dict[str, Any]]]
     info: Mapping[str, Any] = field(default_factory=dict)
     token: str | None = field(default=None, repr=False)

@@ -93,7 +93,7 @@ ROUTES = (
     Route(
         "GET",
         "/readyz",
-        "Readiness: 503 while starting or draining; remarks say what a ready proxy cannot do now",
+        "Readiness: 503 while starting or draining; warnings say what a ready proxy cannot do now",
         service.readyz,
         answers={**_ok(wire.Readiness), 503: _NOT_READY},
         probe=True,

@@ -33,7 +33,8 @@ async def healthz(_context: ControlContext, _request: web.Request) -> web.Respon
 
 async def readyz(context: ControlContext, _request: web.Request) -> web.Response:
     status = context.readiness()
-    response = answer_json(Readiness(status, context.remarks() if status == READY else []))
+    warnings = context.warnings() if status == READY else []
+    response = answer_json(Readiness(status, warnings, remarks=warnings))
     if status != READY:
         response.set_status(503)
     return response

@@ -66,7 +66,7 @@ class Backend:
     refusal: Exception | None = None
     list_calls: int = 0
     log_level: str = "info"
-    remarks: list = field(default_factory=list)
+    warnings: list = field(default_factory=list)
     pinned: list = field(default_factory=list)
     work: list = field(default_factory=list)
     places: list = field(default_factory=list)
@@ -158,7 +158,7 @@ def context(backend, clock):
             page_size=4 << 20,
             readiness=lambda: backend.readiness,
             log_levels=backend,
-            remarks=lambda: backend.remarks,
+            warnings=lambda: backend.warnings,
             doctor=backend.doctor,
             info={"s3_endpoint": "http://127.0.0.1:9000", "page_size": 4 << 20},
         )

@@ -202,8 +202,20 @@ async def test_a_level_that_does_not_go_with_the_settings_is_a_conflict(client, 
 
 
 async def test_a_ready_proxy_says_what_it_cannot_do_now(client, backend):
-    backend.remarks = ["tier disk takes no more pages"]
+    backend.warnings = told = ["tier disk takes no more pages"]
     answer = await client.get("/readyz")
-    assert (answer.status, await answer.json()) == (200, {"status": "ready", "remarks": backend.remarks})
+    # "remarks" is the former name, kept for one release.
+    assert (answer.status, await answer.json()) == (
+        200,
+        {"status": "ready", "warnings": told, "remarks": told},
+    )
     backend.readiness = "draining"
     assert await (await client.get("/readyz")).json() == {"status": "draining"}
+
+
+async def test_openapi_marks_the_former_name_of_the_warnings_as_deprecated(client):
+    document = await (await client.get("/openapi.json")).json()
+    properties = document["components"]["schemas"]["Readiness"]["properties"]
+    assert [name for name, schema in properties.items() if schema.get("deprecated")] == ["remarks"]
+    assert "next release" in properties["remarks"]["description"]
+    assert properties["warnings"]["items"] == properties["remarks"]["items"] == {"type": "string"}

@@ -215,7 +215,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             page_size=PAGE,
             readiness=lambda: READY,
             log_levels=None,
-            remarks=list,
+            warnings=list,
             doctor=None,
             held=Ledger(held_bytes),
             upstreams=upstreams,
