@@ -11,11 +11,18 @@ from pydantic import ValidationError
 
 from shadeproxy.api.s3.auth.clients import ClientKey
 from shadeproxy.app.clients import build_clients
-from shadeproxy.app.rules import build_rules
 from shadeproxy.config import Settings
 from shadeproxy.config.explain import explain
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.engine.rules import Rule
+from shadeproxy.engine.rules import Freshness, Rule
+
+
+def build_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules in the order of the settings; the first that matches decides."""
+    return tuple(
+        Rule(rule.bucket, rule.prefix, Freshness(rule.freshness), rule.ttl, rule.cache, rule.pin)
+        for rule in settings.rules
+    )
 
 
 class ReloadableSettings(NamedTuple):

@@ -96,7 +96,7 @@ def write(chunks: list[Chunk], path: Path) -> None:
     """Replace the trace file (I/O) by an .npz of the columns. Raises OSError.
 
     It is written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with
-    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
+    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/trace.py).
     """
     new = path.with_name(f"{path.name}.new")
     reads = sum(len(chunk.objects) for chunk in chunks)

@@ -1,5 +1,9 @@
 """Calls about datasets: register a manifest or a listing, show it, delete it."""
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 import msgspec
 from aiohttp import web
 
@@ -18,7 +22,6 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
-from shadeproxy.api.control.waiting import while_connected
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
 from shadeproxy.hints.datasets import Dataset
@@ -27,6 +30,24 @@ from shadeproxy.hints.unpack import MAX_BYTES, ManifestReader
 
 _GZIP = frozenset({"gzip", "x-gzip"})
 QUERY = {"namespace": f"For the buckets of a manifest. {FIELD}"}
+
+
+_LOOK_S = 0.25
+
+Result = TypeVar("Result")
+
+
+async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of ``work``. Cancels it and raises ConnectionResetError once the client is gone."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_LOOK_S)
+            if request.transport is None or request.transport.is_closing():
+                raise ConnectionResetError("the client is gone")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@ plus small bodies whose trailing checksum becomes a header; a ledger counts thos
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator
+import hmac
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
@@ -18,10 +19,10 @@ from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.api.s3.sensible import sensible
 from shadeproxy.api.s3.upload.body import UploadBody, receive
-from shadeproxy.api.s3.upload.digests import check_digests, is_digest
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
-from shadeproxy.core.errors import MissingLength, OriginError
+from shadeproxy.core.checksums import FIELD_PREFIX, make_checksum, value_of
+from shadeproxy.core.errors import BodyMismatch, MissingLength, NotSupported, OriginError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef
@@ -32,6 +33,34 @@ MAX_TRAILED_BYTES = 16 * 1024 * 1024
 """Largest upload that is held whole, so that its trailing checksum reaches every origin as a header; clients
 send parts of 8 MiB. A longer upload needs an origin that accepts the checksum behind the body.
 """
+
+
+_NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"})
+
+
+def is_digest(name: str) -> bool:
+    """Return whether the lower-case field ``name`` describes a digest of one specific body."""
+    return name in {"content-md5", "x-amz-sdk-checksum-algorithm"} or name.startswith(FIELD_PREFIX)
+
+
+def check_digests(fields: Mapping[str, str], body: bytes) -> None:
+    """Check ``body`` by its ``fields``. Raises BodyMismatch, and NotSupported for an unknown checksum."""
+    if (given := fields.get("content-md5")) is not None:
+        digest = hashlib.md5(body, usedforsecurity=False).digest()
+        _compare("content-md5", base64.b64encode(digest).decode(), given)
+    for name, given in fields.items():
+        if not name.startswith(FIELD_PREFIX) or name in _NO_VALUES:
+            continue
+        checksum = make_checksum(name)
+        if checksum is None:
+            raise NotSupported(f"The checksum {name} cannot be verified here")
+        checksum.update(body)
+        _compare(name, value_of(checksum), given)
+
+
+def _compare(name: str, computed: str, given: str) -> None:
+    if not hmac.compare_digest(computed.encode(), given.encode()):
+        raise BodyMismatch(f"The {name} you specified did not match what we received")
 
 
 @dataclass(slots=True)
