@@ -30,7 +30,7 @@ COLUMNS = {"objects": "u", "bytes": "u", "jobs": "u", "epochs": "u"}
 
 
 def is_recording(arrays: Arrays) -> bool:
-    """Return whether these are of a running proxy (``[telemetry] trace``): for each read ``objects`` (the hash
+    """Return whether these are of a proxy (``[telemetry] trace``): for each read ``objects`` (the hash
     of the object), ``bytes``, ``jobs`` and ``epochs``.
     """
     return "objects" in arrays
