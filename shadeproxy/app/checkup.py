@@ -30,8 +30,8 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Tier
 from shadeproxy.tiers.room import Room, look_at
+from shadeproxy.tiers.tier import Tier
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)

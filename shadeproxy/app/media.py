@@ -13,9 +13,9 @@ from shadeproxy.core.types import Source
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.engine.storage.transfers import Medium, RunIO
 from shadeproxy.telemetry.counters import TierGauges
-from shadeproxy.tiers.base import Tier
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_tmpfs
 from shadeproxy.tiers.store import SegmentStore
+from shadeproxy.tiers.tier import Tier
 
 _DISK_READERS = 8
 

@@ -31,7 +31,8 @@ from shadeproxy.core.types import (
 from shadeproxy.engine.access_records import AccessRecord, Uses
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
-from shadeproxy.tiers.base import Location, Place, SendableBlocks, SendableFile, Tier
+from shadeproxy.tiers.base import Location, Place, SendableBlocks, SendableFile
+from shadeproxy.tiers.tier import Tier
 
 NO_CONDITIONS = Conditions()
 

@@ -26,7 +26,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
-from shadeproxy.hints.upcoming import NextUses, Upcoming
+from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPages
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts

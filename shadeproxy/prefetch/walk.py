@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.types import Span
 from shadeproxy.engine.read.prefetch_port import Need, PrefetchPort
 from shadeproxy.hints.datasets import Sample
-from shadeproxy.hints.upcoming import Outlook, Upcoming
+from shadeproxy.hints.order.upcoming import Outlook, Upcoming
 from shadeproxy.prefetch.pace import FetchPace
 from shadeproxy.prefetch.ready import ReadyPages
 

@@ -24,8 +24,8 @@ from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.hints.upcoming import NextUses
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy

@@ -6,7 +6,7 @@ from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.hints.upcoming import NothingAnnounced
+from shadeproxy.hints.order.upcoming import NothingAnnounced
 
 
 class Told(NothingAnnounced):

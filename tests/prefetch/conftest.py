@@ -10,7 +10,7 @@ import pytest
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.upcoming import Outlook
+from shadeproxy.hints.order.upcoming import Outlook
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from tests.engine.conftest import Bench, make_bench
 

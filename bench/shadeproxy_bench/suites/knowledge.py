@@ -22,7 +22,8 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.default import default_policy
-from shadeproxy.tiers.base import Location, Tier
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.tier import Tier
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
-from shadeproxy.hints.upcoming import NextUses
+from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.policy.base import Column, PageColumns
 from shadeproxy.policy.reuse import ReuseEstimator
 

@@ -18,14 +18,15 @@ from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw
 from shadeproxy.engine.placement.free_runs import cheapest_run
 from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
 from shadeproxy.engine.placement.pins import PINNED_SHARE
-from shadeproxy.hints.upcoming import NextUses
+from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.keeping import keeping_ahead
 from shadeproxy.policy.parts import PartReads
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.policy.staging import StagingShare
-from shadeproxy.tiers.base import Location, Tier
+from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
+from shadeproxy.tiers.tier import Tier
 
 _RESERVE_TRIES = 64
 _MOST_SAMPLED = 65_536

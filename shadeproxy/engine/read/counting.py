@@ -14,7 +14,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import Intent, JobContext, Source
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.hints.upcoming import NotesReads
+from shadeproxy.hints.order.upcoming import NotesReads
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 

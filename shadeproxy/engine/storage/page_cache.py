@@ -30,7 +30,7 @@ from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.transfers import Medium, Transfers
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.upcoming import NextUses, NothingAnnounced
+from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import RecordHeader

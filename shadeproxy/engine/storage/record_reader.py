@@ -14,7 +14,8 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
 from shadeproxy.engine.index.residents import Residents
 from shadeproxy.engine.storage.transfers import Medium, RunIO, run_io
-from shadeproxy.tiers.base import Location, RecordHeader, Tier
+from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.tier import Tier
 
 ASKED = 256
 """Slots to pass to ``refs`` at a time: their places are copied in one step of the event loop."""

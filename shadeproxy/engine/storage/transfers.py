@@ -19,7 +19,8 @@ from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location, RecordHeader, Tier
+from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.tier import Tier
 
 _log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.liveness import Silence
 from shadeproxy.hints.order.sequence import position_of
 from shadeproxy.hints.order.tracker import OrderTracker
-from shadeproxy.hints.upcoming import Outlook
+from shadeproxy.hints.order.upcoming import Outlook
 from shadeproxy.policy.base import Column
 
 Dirty = Callable[[str, str], None]

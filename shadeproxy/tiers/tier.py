@@ -1,0 +1,166 @@
+"""The port to a tier: ``Tier``; base.py says who guarantees what, and tests/tiers holds it."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from shadeproxy.core.types import ObjectMeta, Page
+from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
+from shadeproxy.tiers.erasures import Erasures
+from shadeproxy.tiers.recovery import Arrival
+from shadeproxy.tiers.rows import Contents
+
+
+class Tier(Protocol):
+    """A store of page bodies on one medium."""
+
+    name: str
+    capacity_bytes: int
+    erasures: Erasures
+    """The erasures so far, and which of them are on the medium."""
+
+    most_segments: int
+    """Upper bound on the tier's files; each has two descriptors."""
+
+    @property
+    def dropped(self) -> Dropped:
+        """Counts of the data that was lost at the start."""
+        ...
+
+    @property
+    def awaited_segments(self) -> int:
+        """Number of pending segments: left by an earlier process and not taken in yet."""
+        ...
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes that the tier may hold now: its capacity, or less while the medium is too full for that."""
+        ...
+
+    @property
+    def disabled_reason(self) -> str | None:
+        """Reason for which the tier takes no more pages (the medium keeps failing), or None. Reads go on."""
+        ...
+
+    def is_detached(self) -> bool:
+        """Return whether the directory was deleted or replaced since ``open`` (blocking, tiny). The pages
+        stay readable while the tier is open, and are lost after that.
+        """
+        ...
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes allocated now in whole file-system blocks, reservations included; <= capacity_bytes."""
+        ...
+
+    def open(self) -> None:
+        """Lock the directory and register its segments without reading a record (blocking; call off the
+        loop).
+
+        The tier can be used from then on. The pending segments count against the capacity, and come in
+        through ``arrivals`` and ``take_in`` one by one. A directory of another format version is moved aside.
+        Raises ConfigError when the directory is locked by a live process, unwritable, or cannot hold a
+        segment.
+        """
+        ...
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Recover and yield each pending segment (blocking; run it on one thread beside the owner's)."""
+        ...
+
+    def take_in(self, arrival: Arrival) -> Iterator[Contents]:
+        """Take in a recovered segment (owner's thread), in steps of about 2 ms; iterate to the end.
+
+        Yields the records, which the caller owns from then on. Their fields are hints: the caller compares
+        them with the header that ``load`` proves before it serves a byte of the page.
+        """
+        ...
+
+    def disown(self, object_hash: int) -> bool:
+        """Ignore earlier records of that object after a restart, and its records in pending segments at once.
+        Return True if a part of this was given to ``submit``.
+        """
+        ...
+
+    def halt(self) -> None:
+        """Make ``arrivals`` end soon, before ``close``."""
+        ...
+
+    def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
+        """Return the size of the record that ``write`` would make."""
+        ...
+
+    def reserve(self, record_bytes: int) -> Location:
+        """Reserve room for a record. Raises TierFull (free something first), TierError (tier is off)."""
+        ...
+
+    def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
+        """Write the body, then the header (I/O). Raises TierError; the caller then releases the location."""
+        ...
+
+    def header(self, location: Location) -> RecordHeader:
+        """Return the header of a written record. Raises TierError when it is damaged."""
+        ...
+
+    def pin(self, location: Location) -> memoryview:
+        """Return a read-only view of the body. It stays valid while the view or any slice of it is alive.
+
+        If the location is released while views are alive, its bytes stay until the last view is gone. The
+        body is mapped, not read: on a medium that can fault, call ``is_hot`` or ``read`` first.
+        """
+        ...
+
+    def window(self, location: Location) -> tuple[memoryview, int, int]:
+        """Return the mapped bytes around the body, and the body's start and end in them. They are not pinned:
+        copy or pin a slice before anything else runs, and before the location is released. Raises and faults
+        like ``pin``.
+        """
+        ...
+
+    def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
+        """Pin the body that ``window`` found at ``[start, stop)``, like ``pin``, without reading its header
+        again. The location must not be released yet. Raises TierError when there is no such location.
+        """
+        ...
+
+    def lender(self, location: Location) -> SendableBlocks | None:
+        """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
+        this medium does not allow it, or when overwriting a page would change bytes that a socket still
+        holds.
+        """
+        ...
+
+    def is_hot(self, location: Location) -> bool:
+        """Return whether the body can be read without waiting for the device."""
+        ...
+
+    def load(self, location: Location, *, verify: bool) -> RecordHeader:
+        """Read the record into the page cache and prove its header (I/O); with ``verify`` check the hash of
+        the body too. No pin is needed: a location that is released meanwhile raises TierError, like a damaged
+        record.
+        """
+        ...
+
+    def locate(self, location: Location) -> Place:
+        """Return the position where another process of the host finds the record. Faults like ``pin``."""
+        ...
+
+    def erase(self, location: Location) -> None:
+        """Zero the header, so that neither a reader nor recovery finds the record again (I/O, tiny)."""
+        ...
+
+    def release(self, location: Location) -> None:
+        """Erase the record and free its blocks, now or when the last view is gone.
+
+        ``used_bytes`` falls as soon as the blocks are free to be punched. The hole itself is punched through
+        the ``submit`` given at construction, which must run in one order with ``write`` (inline for RAM, one
+        writer thread for disk). So the medium never holds more than the capacity.
+        """
+        ...
+
+    def close(self, pages: Contents | None = None) -> None:
+        """Flush the data that a warm restart needs and unlock; views that are still alive stay readable.
+
+        ``pages``: every page that the caller has in this tier. The next start takes them in without reading
+        them.
+        """
+        ...
