@@ -53,6 +53,15 @@ def test_a_ranking_serves_so_many_newcomers_and_not_for_ever():
     assert drawn.worst(2000.0) is None
 
 
+async def test_a_worst_page_in_slot_0_is_taken_from_the_ranking(make_bench, monkeypatch):
+    bench = await make_bench(page_size=PAGE)
+    placement, drawn = bench.cache.placement, []
+    monkeypatch.setattr(EvictionPool, "renew", lambda *_args: drawn.append(1))
+    monkeypatch.setattr(EvictionPool, "worst", lambda *_args: 0)
+    assert placement._worst(0) == 0
+    assert drawn == []
+
+
 async def test_a_write_waits_for_erasures_only_when_something_was_dropped(make_bench):
     bench = await make_bench(disk_bytes=1 << 20)
     waits = []

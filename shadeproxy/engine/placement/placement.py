@@ -38,8 +38,7 @@ _MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need plac
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
 
-Evict = Callable[[int, str], None]
-"""Make a slot leave its tier, for a stated reason."""
+Evict = Callable[[int, str], None]  # makes a slot leave its tier, for a stated reason
 
 
 class Placement:
@@ -255,7 +254,7 @@ class Placement:
     ) -> bool:
         policy = policy or self._policy_for(slot)
         if self._residents.members[index].count > SAMPLE:
-            worst = self._drawn[index].worst(self.tick) or self._draw(index)
+            worst = self._worst(index)
             if not self._outranks(policy, slot, worst):
                 return False
             if self._residents.sizes[worst] >= need_bytes:
@@ -285,12 +284,14 @@ class Placement:
         keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
         return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
 
-    def _draw(self, index: int) -> int:
-        """Rank a new sample of a tier of more than ``SAMPLE`` members. Return its worst page."""
-        members = self._residents.members[index].slots
-        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
-        self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
-        worst = self._drawn[index].worst(self.tick)
+    def _worst(self, index: int) -> int:
+        """Return the worst page of the ranked sample of a tier of more than ``SAMPLE`` members."""
+        pool = self._drawn[index]
+        if (worst := pool.worst(self.tick)) is None:
+            members = self._residents.members[index].slots
+            drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
+            pool.renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
+            worst = pool.worst(self.tick)
         assert worst is not None, "a page that was just drawn is as it was"
         return worst
 
@@ -360,10 +361,8 @@ class Placement:
 
     def _worst_key(self, index: int) -> float:
         """Return the worst key of a tier, or of a sample of it if it is big."""
-        if self._residents.members[index].count > SAMPLE:
-            slots = np.array([self._drawn[index].worst(self.tick) or self._draw(index)], dtype=np.int64)
-        else:
-            slots = self._residents.members[index].slots
+        members = self._residents.members[index]
+        slots = np.array([self._worst(index)], dtype=np.int64) if members.count > SAMPLE else members.slots
         return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
 
     def _note_staged_uses(self, slots: list[int]) -> None:
