@@ -27,7 +27,7 @@ from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
-from shadeproxy_sdk.transfer import Found, S3Side
+from shadeproxy_sdk.transfer import ListedObject, S3Side
 
 Value = TypeVar("Value")
 _LOG = logging.getLogger("shadeproxy_sdk")
@@ -84,7 +84,7 @@ class Client:
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
-    def listing(self, bucket: str, prefix: str = "") -> list[Found]:
+    def listing(self, bucket: str, prefix: str = "") -> list[ListedObject]:
         """Return the objects under ``prefix`` in key order, with their sizes, without registering them.
         Raises like ``read``.
         """

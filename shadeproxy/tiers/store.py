@@ -26,7 +26,7 @@ from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
-from shadeproxy.tiers.pins import Pins
+from shadeproxy.tiers.pins import ViewPins
 from shadeproxy.tiers.reading import read_header, read_whole
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
@@ -91,7 +91,7 @@ class SegmentStore:
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
-        self._pins = Pins()
+        self._pins = ViewPins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._awaited = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)

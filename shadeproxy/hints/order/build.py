@@ -27,7 +27,7 @@ from shadeproxy.hints.order.tail import cut
 _UNREAD = -NEVER
 
 
-class Columns(NamedTuple):
+class OrderColumns(NamedTuple):
     """Columns of an order. next_at: i32[n], earliest place of each sample not over, or NEVER. last_read:
     i32[n], latest place read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
     """
@@ -45,7 +45,7 @@ class Built(NamedTuple):
     """
 
     lookup: Lookup
-    columns: Columns
+    columns: OrderColumns
     cursor: int
     is_elsewhere: bool = False
     stops_at: int | None = None
@@ -64,7 +64,7 @@ class Build:
     dataset: Dataset
     page_size: int
     lookup: Lookup | None = None
-    before: Columns | None = None
+    before: OrderColumns | None = None
     cursor: int = 0
     back_to: int | None = None
     resumed: Progress | None = None
@@ -100,7 +100,7 @@ class Build:
         return seek(sequence, strays, self.dataset.count, self.near)
 
 
-def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
+def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> OrderColumns:
     """Return the columns that follow from ``done``."""
     count = lookup.dataset.count
     next_at = np.full(count, NEVER, dtype=np.int32)
@@ -109,4 +109,4 @@ def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup)
     next_at[sequence.ids[left]] = left
     over = np.flatnonzero(done).astype(np.int32)
     last_read[sequence.ids[over]] = over
-    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
+    return OrderColumns(sequence, done, next_at, last_read, lookup.page_next(next_at))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shadeproxy.hints.datasets import Ids
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import OrderAccuracy
-from shadeproxy.hints.order.build import Built, Columns
+from shadeproxy.hints.order.build import Built, OrderColumns
 from shadeproxy.hints.order.liveness import Liveness
 from shadeproxy.hints.order.pace import JobPace
 from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places
@@ -69,7 +69,7 @@ class OrderTracker:
     def sequence(self) -> OrderSequence:
         return self.columns.sequence
 
-    def begin(self) -> Columns:
+    def begin(self) -> OrderColumns:
         """Return the columns for building another order, and start to log reads for ``finish``."""
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
