@@ -104,12 +104,12 @@ class Planner:
             return EpochPlan(reorder(plan.order, resident), None, None, plan.distinct)
         if mode == "uniform":
             return self.uniform(epoch)
-        known = self._job.known(epoch, halfway=self.drawn_from_weights)
+        known = self._job.known(epoch, snapshot=self.drawn_from_weights)
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> EpochPlan | None:
         """Return the plan from the weights that all ranks share; None if these are not available."""
-        known = self._job.known(epoch, halfway=True, shared=True)
+        known = self._job.known(epoch, snapshot=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
     def _drawn(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
