@@ -69,7 +69,7 @@ class Planner:
     """Plans epochs of ``job`` for its rank. Not thread-safe."""
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        self.trend = ImportanceControl()
+        self.control = ImportanceControl()
         self._job = job
         self._settings = settings
         self._samples = len(job.manifest)
@@ -116,7 +116,7 @@ class Planner:
         settings = self._settings
         if settings.mode == "substitute":
             return self._substituted(epoch, known)
-        chances = relax(probabilities(known.weights, self._smooth(known)), self.trend.aggressiveness)
+        chances = relax(probabilities(known.weights, self._smooth(known)), self.control.aggressiveness)
         if settings.mode == "importance":
             whole, correction = importance_order(
                 chances,
@@ -129,7 +129,7 @@ class Planner:
         resident = self._job.residency()
         if resident is None:
             resident = np.zeros(self._samples, dtype=np.bool_)
-        repeat = 1 + round((settings.repeat - 1) * self.trend.aggressiveness)
+        repeat = 1 + round((settings.repeat - 1) * self.control.aggressiveness)
         whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
         return self._share(whole, None, self._distinct(whole))
 
@@ -145,7 +145,7 @@ class Planner:
                 resident,
                 known.weights,
                 batch_size=self._settings.batch_size,
-                share=MOST_SUBSTITUTED * self.trend.aggressiveness,
+                share=MOST_SUBSTITUTED * self.control.aggressiveness,
                 seed=self._settings.seed,
                 epoch=epoch,
             )
@@ -184,13 +184,13 @@ class Planner:
         return {
             "smoothing": self._smoothing,
             "smoothed_loss": self._smoothed_loss,
-            "trend": self.trend.state(),
+            "trend": self.control.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the result of ``state``."""
         self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
-        self.trend.restore(state["trend"])
+        self.control.restore(state["trend"])
 
     @staticmethod
     def pack(plan: EpochPlan) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class ShadeSampler(Sampler[int]):
         Announced plans stay as they are. Raises ConfigError unless exactly one is given.
         """
         with self._planning:
-            return self._planner.trend.validated(accuracy=accuracy, loss=loss)
+            return self._planner.control.validated(accuracy=accuracy, loss=loss)
 
     def _planned(self, epoch: int) -> EpochPlan:
         with self._planning:

@@ -66,14 +66,14 @@ class WorkerProcess:
             page_size=settings.cache.page_size,
             noted=self._tell,
         )
-        gate = RequestAuthorizer(
+        authorizer = RequestAuthorizer(
             self._reader,
             self._authenticator,
             observer=_Nobody(),
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
         )
-        self._fast = FastLane(self._reader, gate, clock=clock, jobs=_Nobody())
+        self._fast = FastLane(self._reader, authorizer, clock=clock, jobs=_Nobody())
 
     async def run(self, end: socket.socket) -> None:
         """Accept connections until the coordinator ends it, then let the open ones finish."""

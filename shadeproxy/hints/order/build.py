@@ -56,7 +56,7 @@ class Build:
     """The build of a new order. Call ``run`` in any thread.
 
     ``back_to``: the epoch with which the job begins again. ``resumed``: the job's place before a restart.
-    ``strays``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
+    ``unannounced``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
     ``stops_at``: see Tail.
     """
 
@@ -68,7 +68,7 @@ class Build:
     cursor: int = 0
     back_to: int | None = None
     resumed: Progress | None = None
-    strays: Ids | None = None
+    unannounced: Ids | None = None
     near: int = 0
     stops_at: int | None = None
 
@@ -90,14 +90,14 @@ class Build:
         if again is not None and again.start < cursor:
             cursor = again.start
             done[cursor:] = False
-        elif self.strays is not None and len(found := self._seek(sequence, self.strays)):
+        elif self.unannounced is not None and len(found := self._seek(sequence, self.unannounced)):
             done[: found[0]], done[found[0] :] = True, False
             done[found] = True
             return Built(lookup, columns_of(sequence, done, lookup), int(found[len(found) // 2]), True)
         return Built(lookup, columns_of(sequence, done, lookup), cursor)
 
-    def _seek(self, sequence: OrderSequence, strays: Ids) -> Ids:
-        return seek(sequence, strays, self.dataset.count, self.near)
+    def _seek(self, sequence: OrderSequence, unannounced: Ids) -> Ids:
+        return seek(sequence, unannounced, self.dataset.count, self.near)
 
 
 def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> OrderColumns:
