@@ -32,7 +32,9 @@ def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
     # The client chooses its way by the features that it believes the proxy to have.
-    client.connections.ways.offers = Offers(way in {"locate", "batch"}, way == "locate", told.get("socket"))
+    client.connections.transport.offers = Offers(
+        way in {"locate", "batch"}, way == "locate", told.get("socket")
+    )
     if kind == "bytes":
         return lambda ids: sum(map(len, client.read_many(manifest, ids)))
     data = shade.S3Dataset(client, manifest=manifest, decode=shade.as_tensor)

@@ -29,7 +29,7 @@ class BackgroundSender:
         self._pid = -1
         self._closed = self.running = False
         self._reset()
-        _COURIERS.add(self)
+        _SENDERS.add(self)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -75,7 +75,7 @@ class BackgroundSender:
             return arrived and self._clean
 
     def close(self, timeout_s: float) -> bool:
-        """Flush and end the thread. Return whether everything arrived. Idempotent; a closed courier starts no
+        """Flush and end the thread. Return whether everything arrived. Idempotent; a closed sender starts no
         thread any more.
         """
         self._closed = True
@@ -112,12 +112,12 @@ class BackgroundSender:
             return False
 
 
-_COURIERS: "weakref.WeakSet[BackgroundSender]" = weakref.WeakSet()
+_SENDERS: "weakref.WeakSet[BackgroundSender]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for courier in _COURIERS:
-        courier.running = False
+    for sender in _SENDERS:
+        sender.running = False
 
 
 # A system call for the process id at every start would be one at every training step.

@@ -49,15 +49,15 @@ def parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 class Request:
-    """Samples ``ids`` of ``manifest`` on their way into ``landing``.
+    """Samples ``ids`` of ``manifest`` on their way into ``batch``.
 
     ``lengths``: of each sample by the manifest, UNKNOWN for whole objects. ``promised``: the same, i64[k],
     None when all are whole objects. ``by_id``: True if samples go by id. ``known_as``: name and digest by
     which the proxy took the manifest, None if it did not. Raises IndexError.
     """
 
-    def __init__(self, manifest: Manifest, ids: Sequence[int], landing: BatchBuffer) -> None:
-        self.landing = landing
+    def __init__(self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer) -> None:
+        self.batch = batch
         self.lengths = manifest.lengths(ids)
         self.promised = None if manifest.whole else np.array(self.lengths)
         self.guess = manifest.guess
@@ -68,7 +68,7 @@ class Request:
         self._ids = ids
 
     def body(self, positions: Sequence[int], order: str | None = None) -> tuple[str, str, bytes]:
-        """Return query, content type and body of a call for the missing ``positions`` of ``landing``."""
+        """Return query, content type and body of a call for the missing ``positions`` of ``batch``."""
         fields: dict[str, str | int] = {} if order is None else {"order": order}
         if self.tag is not None:
             fields |= {"job": self.tag.job, "epoch": self.tag.epoch.value, "rank": self.tag.rank}
@@ -99,7 +99,7 @@ class Request:
         for position, length in zip(positions, lengths, strict=True):
             if length != UNKNOWN:
                 known[position] = int(length)
-        for position, data in enumerate(self.landing.views):
+        for position, data in enumerate(self.batch.views):
             if data is not None:
                 known[position] = len(data)
         return known
@@ -131,37 +131,37 @@ class BulkReads:
 
         Return the reason if a wait for the proxy timed out: later calls may then hang too.
         """
-        ways = self.connections.ways
-        passage = ways.batch.ask()
-        if passage is BreakerDecision.SHUT:
+        transport = self.connections.transport
+        decision = transport.batch.ask()
+        if decision is BreakerDecision.REFUSE:
             return None
-        timeout_s = probe_timeout_s(passage, self.timeout_s)
+        timeout_s = probe_timeout_s(decision, self.timeout_s)
         try:
             offers = self._offers(timeout_s)
             known_as = request.known_as
-            named = BreakerDecision.SHUT if known_as is None else ways.by_id.ask(known_as)
-            request.by_id = named is not BreakerDecision.SHUT
+            named = BreakerDecision.REFUSE if known_as is None else transport.by_id.ask(known_as)
+            request.by_id = named is not BreakerDecision.REFUSE
             if offers.locate:
                 self._locate(request, allocate, timeout_s)
-            if not request.landing.laid:
-                request.landing.lay(request.known(), allocate)
+            if not request.batch.laid:
+                request.batch.lay(request.known(), allocate)
             if offers.batch:
                 self._batch(request, timeout_s)
-            if named is not BreakerDecision.SHUT and not request.by_id:
-                ways.by_id.failed(known_as, named, "the proxy does not know these samples by id")
+            if named is not BreakerDecision.REFUSE and not request.by_id:
+                transport.by_id.failed(known_as, named, "the proxy does not know these samples by id")
             elif request.by_id:
-                ways.by_id.succeeded(known_as)
+                transport.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
-            ways.offers = None  # The proxy may come back as another version, with another socket.
-            ways.batch.failed(passage, str(error))
+            transport.offers = None  # The proxy may come back as another version, with another socket.
+            transport.batch.failed(decision, str(error))
             return str(error) if isinstance(error, Silent) else None
-        ways.batch.succeeded()
+        transport.batch.succeeded()
         return None
 
     def _offers(self, timeout_s: float) -> Offers:
         """Return the calls that the proxy offers. Raises ControlError, ConfigError; Unreachable if none."""
-        offers = self.connections.ways.offers
+        offers = self.connections.transport.offers
         if offers is None:
             answer = self.control.call(self.connections, "GET", "/v1/info", timeout_s=timeout_s)
             told = read_json(answer, self.control.url)
@@ -171,7 +171,7 @@ class BulkReads:
                 told.get("locate") is True,
                 near if isinstance(near, str) else None,
             )
-            self.connections.ways.offers = offers
+            self.connections.transport.offers = offers
         if not (offers.batch or offers.locate):
             raise Unreachable("the proxy knows no batch calls")
         return offers
@@ -180,42 +180,42 @@ class BulkReads:
 
     def _locate(self, request: Request, allocate: Allocate, timeout_s: float) -> None:
         """Land the samples that lie in files readable from here. Raises Unreachable."""
-        ways = self.connections.ways
-        passage = ways.locate.ask()
-        landing = request.landing
-        if passage is BreakerDecision.SHUT or not landing.missing():
+        transport = self.connections.transport
+        decision = transport.locate.ask()
+        batch = request.batch
+        if decision is BreakerDecision.REFUSE or not batch.missing():
             return
         try:
             # One sample shows if the files can be opened. A located read counts as a hit: a proxy on another
             # host should not count batches of hits that this process cannot use.
-            if not ways.proven:
-                self._copy_all(request, None, [landing.missing()[:1]], passage, timeout_s)
-            positions = landing.missing()
-            if not (ways.proven and positions):
+            if not transport.proven:
+                self._copy_all(request, None, [batch.missing()[:1]], decision, timeout_s)
+            positions = batch.missing()
+            if not (transport.proven and positions):
                 return
             lengths = request.known()
             known = UNKNOWN not in lengths
             if known:
-                landing.lay(lengths, allocate)
+                batch.lay(lengths, allocate)
             steps = _steps(positions, known=known)
-            self._copy_all(request, None if known else allocate, steps, BreakerDecision.OPEN, timeout_s)
+            self._copy_all(request, None if known else allocate, steps, BreakerDecision.ALLOW, timeout_s)
         except (ControlError, Broken, BadAnswer) as error:
-            ways.locate.failed(passage, str(error))
+            transport.locate.failed(decision, str(error))
 
     def _copy_all(
         self,
         request: Request,
         allocate: Allocate | None,
         steps: list[list[int]],
-        passage: BreakerDecision,
+        decision: BreakerDecision,
         timeout_s: float,
     ) -> None:
         """Locate and copy step by step: the proxy locates the next step while this one is copied.
 
         ``allocate``: lay out the found samples first. If nothing can be copied, locating pauses for a while.
         """
-        ways, landing = self.connections.ways, request.landing
-        found = landed = 0
+        transport, batch = self.connections.transport, request.batch
+        found = arrived = 0
         call: _Call | None = None
         try:
             for number, positions in enumerate(steps):
@@ -233,36 +233,36 @@ class BulkReads:
                     told = promised[positions]
                     located = located.without((told != UNKNOWN) & (told != located.lengths))
                 if allocate is not None:
-                    landing.lay(request.known(positions, located.lengths), allocate)
+                    batch.lay(request.known(positions, located.lengths), allocate)
                 found += len(located.rows)
-                landed += copying.copy(located, positions, landing, self.connections)
+                arrived += copying.copy(located, positions, batch, self.connections)
         finally:
             if call is not None:
                 call.channel.close()
         if found:
-            ways.proven = landed > 0
-            if ways.proven:
-                ways.locate.succeeded()
+            transport.proven = arrived > 0
+            if transport.proven:
+                transport.locate.succeeded()
             else:
-                ways.locate.failed(passage, "located files cannot be read from here")
+                transport.locate.failed(decision, "located files cannot be read from here")
 
     # ------------------------------------------------------------------ batch
 
     def _batch(self, request: Request, timeout_s: float) -> None:
         """Land the missing samples but those that the proxy refuses. Raises Unreachable, ControlError."""
-        positions = request.landing.missing()
+        positions = request.batch.missing()
         try:
             self._receive(request, positions, timeout_s)
         except Broken:
             # Cut short, for example by a restart: keep the whole samples and ask once more for the others.
-            self._receive(request, request.landing.missing(), timeout_s)
+            self._receive(request, request.batch.missing(), timeout_s)
 
     def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
         if not positions:
             return
         call = self._send("/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s, order="ready")
         with self._answer(call) as answer:
-            frames.receive(answer, positions, request.lengths, request.landing)
+            frames.receive(answer, positions, request.lengths, request.batch)
 
     # ------------------------------------------------------------------ calls
 
@@ -277,12 +277,12 @@ class BulkReads:
         order: str | None = None,
     ) -> _Call:
         """Send a call. Raises Unreachable."""
-        ways = self.connections.ways
-        address = self.control.address(ways.offers.socket if ways.offers is not None else None)
+        transport = self.connections.transport
+        address = self.control.address(transport.offers.socket if transport.offers is not None else None)
         query, kind, body = request.body(positions, order)
         headers = {**self.control.headers(), "content-type": kind}
         while True:
-            channel = ways.channels.take(address, timeout_s)
+            channel = transport.channels.take(address, timeout_s)
             try:
                 channel.send(path + query, headers, body, timeout_s)
             except Broken:
@@ -317,7 +317,7 @@ class BulkReads:
         except BaseException:
             channel.close()
             raise
-        self.connections.ways.channels.give(channel)
+        self.connections.transport.channels.give(channel)
 
     def _begin(self, call: _Call) -> Channel:
         while True:
@@ -336,7 +336,7 @@ class BulkReads:
             except BaseException:
                 channel.close()
                 raise
-            self.connections.ways.channels.give(channel)
+            self.connections.transport.channels.give(channel)
             raise refusal(self.control.url, "POST", call.path, channel.status, told)
 
 

@@ -27,7 +27,7 @@ from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
-from shadeproxy_sdk.transfer import Found, S3Side
+from shadeproxy_sdk.transfer import ListedObject, S3Side
 
 Value = TypeVar("Value")
 _LOG = logging.getLogger("shadeproxy_sdk")
@@ -84,7 +84,7 @@ class Client:
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
-    def listing(self, bucket: str, prefix: str = "") -> list[Found]:
+    def listing(self, bucket: str, prefix: str = "") -> list[ListedObject]:
         """Return the objects under ``prefix`` in key order, with their sizes, without registering them.
         Raises like ``read``.
         """
@@ -93,12 +93,12 @@ class Client:
 
     def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
         """Run ``call`` on the proxy's S3 side (then with True), or on the origin."""
-        gate = self.connections.s3_gate
+        breaker = self.connections.s3_breaker
         while True:
-            passage, reason = gate.ask(), gate.reason
-            if passage is not BreakerDecision.SHUT:
+            decision, reason = breaker.ask(), breaker.reason
+            if decision is not BreakerDecision.REFUSE:
                 try:
-                    return self._ask_proxy(call, passage)
+                    return self._ask_proxy(call, decision)
                 except (Unreachable, Busy) as error:
                     reason = str(error)
             origin = self._fallback()
@@ -107,7 +107,7 @@ class Client:
                 return self._ask_origin(origin, what, call, reason)
             if time.monotonic() >= deadline:
                 raise self._nobody(what, reason)
-            gate.hurry(self._retry_s)
+            breaker.hurry(self._retry_s)
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
 
     def read_many(self, manifest: Manifest, ids: Sequence[int]) -> list[bytes]:
@@ -131,9 +131,9 @@ class Client:
         check_rows(out, len(ids))
         length, row = out.shape[1], 0
         for part in parts(ids):
-            landing = BatchBuffer(part)
-            landing.lay_in(out[row : row + len(part)].reshape(-1).data, length)
-            for position, data in enumerate(self._fill(manifest, part, landing, heap).finish()):
+            batch = BatchBuffer(part)
+            batch.lay_in(out[row : row + len(part)].reshape(-1).data, length)
+            for position, data in enumerate(self._fill(manifest, part, batch, heap).finish()):
                 if len(data) != length:
                     raise ReadError(
                         f"{manifest[part[position]]} has {len(data)} bytes, but the rows of out have "
@@ -150,47 +150,47 @@ class Client:
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
 
     def _fill(
-        self, manifest: Manifest, ids: Sequence[int], landing: BatchBuffer, allocate: Allocate
+        self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer, allocate: Allocate
     ) -> BatchBuffer:
-        request, connections = Request(manifest, ids, landing), self.connections
+        request, connections = Request(manifest, ids, batch), self.connections
         for position in [i for i, length in enumerate(request.lengths) if length == 0]:
-            landing.put(position, b"")
+            batch.put(position, b"")
         deadline = time.monotonic() + self.timeout_s
         hung = BulkReads(connections, self._control, self.timeout_s).read(request, allocate)
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
-        elif missing := landing.missing():
+        elif missing := batch.missing():
             # One read finds out if the proxy hangs, with a short wait: else each read would wait in full.
-            connections.s3_gate.failed(BreakerDecision.OPEN, hung)
-            connections.s3_gate.hurry(0.0)
-            landing.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
+            connections.s3_breaker.failed(BreakerDecision.ALLOW, hung)
+            connections.s3_breaker.hurry(0.0)
+            batch.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
         submit = connections.executor.submit
         fetches = {
             position: submit(self._read_by, deadline, manifest[ids[position]], manifest.tag)
-            for position in landing.missing()
+            for position in batch.missing()
         }
         try:
             for position, fetch in fetches.items():
-                landing.put(position, fetch.result())
+                batch.put(position, fetch.result())
         finally:
             for fetch in fetches.values():
                 fetch.cancel()
-        for length, data in zip(request.lengths, landing.views, strict=True):
+        for length, data in zip(request.lengths, batch.views, strict=True):
             if length == UNKNOWN and data is not None:
                 manifest.guess.seen(len(data))
-        return landing
+        return batch
 
-    def _ask_proxy(self, call: Callable[[S3Side, bool], Value], passage: BreakerDecision) -> Value:
-        gate, timeout_s = self.connections.s3_gate, probe_timeout_s(passage, self.timeout_s)
+    def _ask_proxy(self, call: Callable[[S3Side, bool], Value], decision: BreakerDecision) -> Value:
+        breaker, timeout_s = self.connections.s3_breaker, probe_timeout_s(decision, self.timeout_s)
         try:
             value = call(S3Side(self.connections, self._find_s3(timeout_s), timeout_s), True)
         except Unreachable as error:
-            gate.failed(passage, str(error))
+            breaker.failed(decision, str(error))
             raise
         except (Busy, ReadError):
-            gate.succeeded()
+            breaker.succeeded()
             raise
-        gate.succeeded()
+        breaker.succeeded()
         return value
 
     def _ask_origin(
@@ -260,16 +260,16 @@ class Client:
         Raises ControlError when the proxy refuses, ReadError when no server answers, ConfigError when empty.
         """
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
-        gate = self.connections.control_gate
-        passage, reason = gate.ask(), gate.reason
-        if passage is not BreakerDecision.SHUT:
+        breaker = self.connections.control_breaker
+        decision, reason = breaker.ask(), breaker.reason
+        if decision is not BreakerDecision.REFUSE:
             try:
                 return self._register_prefix(chosen, bucket, prefix)
             except (Unreachable, ControlError) as error:
                 if isinstance(error, ControlError) and error.status < 500:
                     raise
                 reason = str(error)
-                gate.failed(passage, reason)
+                breaker.failed(decision, reason)
         origin = self._fallback()
         if origin is None:
             raise self._nobody(f"s3://{bucket}/{prefix}", reason)
@@ -284,7 +284,7 @@ class Client:
         name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=_REGISTER_TIMEOUT_S)
-        self.connections.control_gate.succeeded()
+        self.connections.control_breaker.succeeded()
         manifest = Manifest.from_jsonl(name, lines.body, bucket=bucket)
         if manifest.digest != told.get("digest"):
             raise ControlError(
@@ -383,7 +383,7 @@ class Client:
             # state that no thread can change. Segment files would keep the memory of deleted files.
             self._inherited = current
             if current is not None:
-                current.ways.segments.close()
+                current.transport.segments.close()
             current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
         return current
 

@@ -1,4 +1,4 @@
-"""The resources of one process: sockets, threads, gates. Never pickled, never used after a fork.
+"""The resources of one process: sockets, threads, breakers. Never pickled, never used after a fork.
 
 It is the only module that calls urllib3, and turns its exceptions into ``Unreachable``; nothing is retried
 here.
@@ -33,9 +33,9 @@ class Connections:
 
     def __init__(self, *, concurrency: int, pause_s: float) -> None:
         self.pid = os.getpid()
-        self.control_gate = CircuitBreaker(pause_s)
-        self.s3_gate = CircuitBreaker(pause_s)
-        self.ways = TransportState(pause_s)
+        self.control_breaker = CircuitBreaker(pause_s)
+        self.s3_breaker = CircuitBreaker(pause_s)
+        self.transport = TransportState(pause_s)
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._executor: ThreadPoolExecutor | None = None
@@ -97,7 +97,7 @@ class Connections:
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
         self._pool.clear()
-        self.ways.close()
+        self.transport.close()
 
 
 def _cause(error: BaseException) -> str:

@@ -18,9 +18,9 @@ _PROBE_TIMEOUT_S = 2.0
 """Time limit of the one request that tests if a proxy has come back."""
 
 
-def probe_timeout_s(passage: BreakerDecision, timeout_s: float) -> float:
-    """Return the wait that ``passage`` allows, in seconds."""
-    return min(timeout_s, _PROBE_TIMEOUT_S) if passage is BreakerDecision.PROBE else timeout_s
+def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
+    """Return the wait that ``decision`` allows, in seconds."""
+    return min(timeout_s, _PROBE_TIMEOUT_S) if decision is BreakerDecision.PROBE else timeout_s
 
 
 class Control:

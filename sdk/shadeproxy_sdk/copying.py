@@ -22,21 +22,21 @@ _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
-def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, connections: Connections) -> int:
+def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connections: Connections) -> int:
     """Copy like ``locate.copy``, with as many threads as help."""
     parts = located.split(threads_for(located))
-    segments = connections.ways.segments
+    segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
         # Python starts no thread after its main thread has ended, while another thread may still train.
         with suppress(RuntimeError):
             others.extend(
-                connections.executor.submit(locate.copy, part, positions, landing, segments)
+                connections.executor.submit(locate.copy, part, positions, batch, segments)
                 for part in parts[1:]
             )
         mine = [parts[0], *parts[1 + len(others) :]]
-        landed = sum(locate.copy(part, positions, landing, segments) for part in mine)
-        return landed + sum(other.result() for other in others)
+        arrived = sum(locate.copy(part, positions, batch, segments) for part in mine)
+        return arrived + sum(other.result() for other in others)
     finally:
         wait(others)
 

@@ -35,34 +35,32 @@ bytes with the line ends.
 """
 
 
-def receive(
-    channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: BatchBuffer
-) -> None:
+def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer) -> None:
     """Land the samples that the answer holds; item i of the request is sample ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
     refuses stay missing: a plain GET shows why. Raises BadAnswer, and Broken when the answer is cut short.
     """
-    answer = _Answer(channel, positions, promised, landing)
+    answer = _Answer(channel, positions, promised, batch)
     try:
         answer.receive()
     except BadAnswer:
-        for position in answer.landed:
-            landing.views[position] = None
+        for position in answer.arrived:
+            batch.views[position] = None
         raise
 
 
 class _Answer:
-    """One answer; ``landed``: positions of the samples that came."""
+    """One answer; ``arrived``: positions of the samples that came."""
 
     def __init__(
-        self, channel: Channel, positions: Sequence[int], promised: Sequence[int], landing: BatchBuffer
+        self, channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer
     ) -> None:
-        self.landed: list[int] = []
+        self.arrived: list[int] = []
         self._channel = channel
         self._positions = positions
         self._promised = promised
-        self._landing = landing
+        self._batch = batch
         self._waiting = set(range(len(positions)))
         self._headers = memoryview(bytearray(FRAME.size * _MOST_TOGETHER))
         self._alone = 0
@@ -98,7 +96,7 @@ class _Answer:
         """Land the item ``index``, whose header was read, and the items after it that come with it."""
         channel = self._channel
         try:
-            view = self._landing.room(self._positions[index], length)
+            view = self._batch.room(self._positions[index], length)
         except MemoryError:
             raise BadAnswer(
                 f"item {index} is said to have {length} bytes, for which there is no memory"
@@ -121,7 +119,7 @@ class _Answer:
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
         """Return views for the headers and samples, in turn, that probably follow item ``index`` at hand."""
         views: list[memoryview] = []
-        lengths, total = self._landing.lengths, length
+        lengths, total = self._batch.lengths, length
         most = min(at_hand, _MOST_TOGETHER_BYTES)
         for first in range(0, len(self._headers), FRAME.size):
             index += 1
@@ -134,7 +132,7 @@ class _Answer:
                 break  # a frame received alone is checked against the promised length
             views += (
                 self._headers[first : first + FRAME.size],
-                self._landing.room(position, lengths[position]),
+                self._batch.room(position, lengths[position]),
             )
         return views
 
@@ -157,5 +155,5 @@ class _Answer:
 
     def _land(self, index: int, view: memoryview) -> None:
         position = self._positions[index]
-        self._landing.views[position] = view
-        self.landed.append(position)
+        self._batch.views[position] = view
+        self.arrived.append(position)

@@ -66,7 +66,7 @@ class Job:
         self._board_lock = threading.Lock()
         self._reported = self._taken = self._rejected = self._not_finite = self._sent = 0
         self._complained = False
-        self._halfway = EpochSnapshot()
+        self._snapshot = EpochSnapshot()
         self._ahead: Callable[[], None] | None = None
         self._orders: Announcements | None = Announcements()
         self._orders_entered = self._scores_entered = self._announced = 0
@@ -80,7 +80,7 @@ class Job:
         self._tag = manifest.tag = self._proxy.tag
         self._pid = os.getpid()
         OPEN_JOBS.add(self)
-        self._courier = BackgroundSender(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
+        self._sender = BackgroundSender(self._deliver, interval_s=interval_s, name=f"shade-job-{name}")
 
     @property
     def name(self) -> str:
@@ -113,8 +113,8 @@ class Job:
                 progress.reported += chosen[2][0] if chosen[2] else 0
             else:
                 progress.reported += chosen.size if isinstance(chosen, np.ndarray) else len(ids)
-            if not self._courier.running:
-                self._courier.start()
+            if not self._sender.running:
+                self._sender.start()
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is counted and logged)
             self._reject(error)
 
@@ -128,7 +128,7 @@ class Job:
             self._progress.told(int(position), float(stall_s))
             if stall_s:
                 self._watch.timed(1)
-            self._courier.start()
+            self._sender.start()
         except Exception as error:  # noqa: BLE001 (as in report)
             self._reject(error)
 
@@ -145,7 +145,7 @@ class Job:
                 yield batch
                 ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
                 self._progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap())
-                self._courier.start()
+                self._sender.start()
         finally:
             self._progress.timed(0, meter.lap())
             self._watch.timed(-1)
@@ -181,7 +181,7 @@ class Job:
         self._tag.epoch.value = epoch
         self._progress.begin(epoch, start, length)
         with self._board_lock:
-            self._halfway.begin(epoch, start, length)
+            self._snapshot.begin(epoch, start, length)
         self._ahead = ahead
         if self._orders is not None:
             self._orders.begin(epoch)
@@ -194,7 +194,7 @@ class Job:
         orders = self._orders
         # Each delivery announces known orders again: waking the thread for them would never end.
         if orders is not None and orders.put(epoch, order):
-            self._courier.wake()
+            self._sender.wake()
 
     def exhausted(self, epoch: int) -> None:
         """Note that the sampler has yielded all of ``epoch``, or that its iteration was given up."""
@@ -221,13 +221,13 @@ class Job:
         """Return whether losses of half of this rank's samples of ``epoch`` were reported."""
         self._settle()
         with self._board_lock:
-            return self._halfway.known(epoch) is not None
+            return self._snapshot.known(epoch) is not None
 
-    def known(self, epoch: int, *, halfway: bool = False, shared: bool = False) -> ScoreSnapshot | None:
+    def known(self, epoch: int, *, snapshot: bool = False, shared: bool = False) -> ScoreSnapshot | None:
         """Return the scores to draw ``epoch`` from: each sample's latest weight, and the mean loss; None
         before the first report.
 
-        One rank: the current scores, or, with ``halfway``, those at the half of the epoch before, if it was
+        One rank: the current scores, or, with ``snapshot``, those at the half of the epoch before, if it was
         reached. Several: the proxy's column for ``epoch`` with the scores of all ranks, and the mean loss of
         the rank that asked first; all ranks get the same. Without a proxy: this rank's own, or None with
         ``shared``.
@@ -237,11 +237,11 @@ class Job:
             mean_loss = self._board.mean_loss()
             if mean_loss is None and not self._resumed:
                 return None
-            early = self._halfway.known(epoch - 1) if halfway else None
+            early = self._snapshot.known(epoch - 1) if snapshot else None
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
-        self._courier.flush(_SHARE_TIMEOUT_S)
+        self._sender.flush(_SHARE_TIMEOUT_S)
         answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
         if answer is None or len(answer.body) != own.weights.nbytes:
             return None if shared else own
@@ -266,7 +266,7 @@ class Job:
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
-            self._halfway = EpochSnapshot()
+            self._snapshot = EpochSnapshot()
 
     # ------------------------------------------------------------------ sending
 
@@ -286,7 +286,7 @@ class Job:
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what waits. Return whether all of it arrived within ``timeout_s``."""
-        return self._courier.flush(timeout_s)
+        return self._sender.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
@@ -295,8 +295,8 @@ class Job:
         OPEN_JOBS.discard(self)
         self._watch.close()
         if self._pid == os.getpid():
-            self._courier.start()
-        return self._courier.close(timeout_s)
+            self._sender.start()
+        return self._sender.close(timeout_s)
 
     def _settle(self) -> None:
         """Rank everything that was reported so far."""
@@ -310,7 +310,7 @@ class Job:
                 try:
                     ids, losses = per_sample(report)
                     self._not_finite += self._board.apply(report[0], ids, losses)
-                    self._halfway.count(report[0], ids.size, self._board)
+                    self._snapshot.count(report[0], ids.size, self._board)
                 except (
                     ValueError,
                     TypeError,
@@ -320,7 +320,7 @@ class Job:
 
     def _deliver(self) -> bool:
         self._settle()
-        if self._courier.closed:
+        if self._sender.closed:
             said = self._send_progress() and self._send_scores() and self._withdraw_orders()
             return said and self._proxy.delete(f"/ranks/{self.rank}")
         # Orders first, because a position refers to one. Scores before orders that are drawn from them.

@@ -99,13 +99,13 @@ def decode(body: bytes, count: int) -> Located:
     return Located(files, records, lengths)
 
 
-def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, segments: Segments) -> int:
+def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segments: Segments) -> int:
     """Land the readable samples of ``located``, whose item i is sample ``positions[i]``. Return how many.
 
     The others stay missing: evicted meanwhile, or in files that this process may not open. Several threads
-    may copy into one landing, each its own samples.
+    may copy into one batch, each its own samples.
     """
-    landed, copied, view, whole = 0, -1, memoryview(b""), False
+    arrived, copied, view, whole = 0, -1, memoryview(b""), False
     descriptors: dict[int, int | None] = {}
     columns = (located.rows[name].tolist() for name in _COLUMNS)
     lengths = located.lengths.tolist()
@@ -113,7 +113,7 @@ def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, segme
         for index, file, header_offset, offset, length, start, header in zip(*columns, strict=True):
             if index != copied:
                 copied, whole = index, True
-                view = landing.room(positions[index], lengths[index])
+                view = batch.room(positions[index], lengths[index])
             if file not in descriptors:
                 descriptors[file] = segments.open(located.files[file])
             descriptor = descriptors[file]
@@ -128,9 +128,9 @@ def copy(located: Located, positions: Sequence[int], landing: BatchBuffer, segme
                 else:
                     descriptors[file] = renewed
             if whole and stop == len(view):
-                landing.views[positions[index]] = view
-                landed += 1
-    return landed
+                batch.views[positions[index]] = view
+                arrived += 1
+    return arrived
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:

@@ -27,7 +27,7 @@ _SHARED_SMOOTHING = 0.01
 """Used if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
 
 
-class Plan(NamedTuple):
+class EpochPlan(NamedTuple):
     """One epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all ranks, which
     contains it; None if each rank plans for itself. ``correction``: float32 (samples,), None when all are
     one. ``distinct``: number of different samples that all ranks read ("substitute": this rank).
@@ -69,7 +69,7 @@ class Planner:
     """Plans epochs of ``job`` for its rank. Not thread-safe."""
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        self.trend = ImportanceControl()
+        self.control = ImportanceControl()
         self._job = job
         self._settings = settings
         self._samples = len(job.manifest)
@@ -87,13 +87,13 @@ class Planner:
         """True if an epoch is known only when half of the one before has been reported."""
         return self._settings.mode == "importance"
 
-    def uniform(self, epoch: int) -> Plan:
+    def uniform(self, epoch: int) -> EpochPlan:
         """Return the plan of mode "uniform"."""
         return self._share(
             self._permutation(epoch), None, min(self._samples, self._read * self._job.world_size)
         )
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         """Return the plan of ``epoch`` from the current data."""
         mode = self._settings.mode
         if mode == "reorder":
@@ -101,22 +101,22 @@ class Planner:
             plan = self.uniform(epoch)
             if resident is None:
                 return plan
-            return Plan(reorder(plan.order, resident), None, None, plan.distinct)
+            return EpochPlan(reorder(plan.order, resident), None, None, plan.distinct)
         if mode == "uniform":
             return self.uniform(epoch)
-        known = self._job.known(epoch, halfway=self.drawn_from_weights)
+        known = self._job.known(epoch, snapshot=self.drawn_from_weights)
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
-    def plan_early(self, epoch: int) -> Plan | None:
+    def plan_early(self, epoch: int) -> EpochPlan | None:
         """Return the plan from the weights that all ranks share; None if these are not available."""
-        known = self._job.known(epoch, halfway=True, shared=True)
+        known = self._job.known(epoch, snapshot=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
-    def _drawn(self, epoch: int, known: ScoreSnapshot) -> Plan:
+    def _drawn(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
         settings = self._settings
         if settings.mode == "substitute":
             return self._substituted(epoch, known)
-        chances = relax(probabilities(known.weights, self._smooth(known)), self.trend.aggressiveness)
+        chances = relax(probabilities(known.weights, self._smooth(known)), self.control.aggressiveness)
         if settings.mode == "importance":
             whole, correction = importance_order(
                 chances,
@@ -129,11 +129,11 @@ class Planner:
         resident = self._job.residency()
         if resident is None:
             resident = np.zeros(self._samples, dtype=np.bool_)
-        repeat = 1 + round((settings.repeat - 1) * self.trend.aggressiveness)
+        repeat = 1 + round((settings.repeat - 1) * self.control.aggressiveness)
         whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
         return self._share(whole, None, self._distinct(whole))
 
-    def _substituted(self, epoch: int, known: ScoreSnapshot) -> Plan:
+    def _substituted(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
         resident = self._job.residency()
         whole = self._permutation(epoch)
         order = self._deal(whole)
@@ -145,11 +145,11 @@ class Planner:
                 resident,
                 known.weights,
                 batch_size=self._settings.batch_size,
-                share=MOST_SUBSTITUTED * self.trend.aggressiveness,
+                share=MOST_SUBSTITUTED * self.control.aggressiveness,
                 seed=self._settings.seed,
                 epoch=epoch,
             )
-        return Plan(order, None, None, np.unique(order[: self._read]).size)
+        return EpochPlan(order, None, None, np.unique(order[: self._read]).size)
 
     def _smooth(self, known: ScoreSnapshot) -> float:
         if known.mean_loss is None:
@@ -169,8 +169,8 @@ class Planner:
 
     def _share(
         self, whole: NDArray[np.uint32], correction: NDArray[np.float32] | None, distinct: int
-    ) -> Plan:
-        return Plan(self._deal(whole), whole, correction, distinct)
+    ) -> EpochPlan:
+        return EpochPlan(self._deal(whole), whole, correction, distinct)
 
     def _distinct(self, whole: NDArray[np.uint32]) -> int:
         """Count the different samples of ``whole`` that all ranks read."""
@@ -184,16 +184,16 @@ class Planner:
         return {
             "smoothing": self._smoothing,
             "smoothed_loss": self._smoothed_loss,
-            "trend": self.trend.state(),
+            "trend": self.control.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the result of ``state``."""
         self._smoothing, self._smoothed_loss = state["smoothing"], state["smoothed_loss"]
-        self.trend.restore(state["trend"])
+        self.control.restore(state["trend"])
 
     @staticmethod
-    def pack(plan: Plan) -> dict[str, Any]:
+    def pack(plan: EpochPlan) -> dict[str, Any]:
         """Return ``plan`` as tensors and numbers."""
         ids = plan.order if plan.whole is None else plan.whole
         return {
@@ -203,10 +203,10 @@ class Planner:
             "distinct": plan.distinct,
         }
 
-    def unpack(self, packed: dict[str, Any]) -> Plan:
+    def unpack(self, packed: dict[str, Any]) -> EpochPlan:
         """Return the plan that ``pack`` made; a shared plan may come from another rank."""
         ids = packed["ids"].numpy().astype(np.uint32)
         correction = None if packed["correction"] is None else packed["correction"].numpy()
         if packed["shared"]:
             return self._share(ids, correction, packed["distinct"])
-        return Plan(ids, None, correction, packed["distinct"])
+        return EpochPlan(ids, None, correction, packed["distinct"])

@@ -218,22 +218,22 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """Run ``action`` with its time limit, if the gate is open; 5xx become Unreachable."""
-        gate = self._client.connections.control_gate
-        passage = gate.ask()
-        if passage is BreakerDecision.SHUT:
-            raise Unreachable(gate.reason)
+        """Run ``action`` with its time limit, if the breaker allows it; 5xx become Unreachable."""
+        breaker = self._client.connections.control_breaker
+        decision = breaker.ask()
+        if decision is BreakerDecision.REFUSE:
+            raise Unreachable(breaker.reason)
         try:
-            result = action(probe_timeout_s(passage, self._client.timeout_s))
+            result = action(probe_timeout_s(decision, self._client.timeout_s))
         except Unreachable as error:
-            gate.failed(passage, str(error))
+            breaker.failed(decision, str(error))
             raise
         except ControlError as error:
-            gate.succeeded()
+            breaker.succeeded()
             if (error.status >= 500 and error.status != 501) or error.status in _TRY_AGAIN:
                 raise Unreachable(str(error)) from None
             raise
-        gate.succeeded()
+        breaker.succeeded()
         return result
 
     def _register(self) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import Sampler
 
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.planner import Mode, Plan, Planner, Settings
+from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
 
 _STATE_VERSION = 2
 
@@ -71,7 +71,7 @@ class ShadeSampler(Sampler[int]):
         self._epochs = epochs
         self._planner = Planner(job, settings)
         self.num_samples = self._planner.num_samples
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, EpochPlan] = {}
         self._planning = threading.RLock()
         self._start = 0
         self._given = 0
@@ -152,9 +152,9 @@ class ShadeSampler(Sampler[int]):
         Announced plans stay as they are. Raises ConfigError unless exactly one is given.
         """
         with self._planning:
-            return self._planner.trend.validated(accuracy=accuracy, loss=loss)
+            return self._planner.control.validated(accuracy=accuracy, loss=loss)
 
-    def _planned(self, epoch: int) -> Plan:
+    def _planned(self, epoch: int) -> EpochPlan:
         with self._planning:
             plan = self._plans.get(epoch)
             if plan is None and epoch < self.epoch:

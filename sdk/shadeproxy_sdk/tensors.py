@@ -63,11 +63,11 @@ def fetch_samples(
     """
     found = [_fetch(client, manifest, part) for part in parts(ids)]
     if len(found) == 1:
-        landing, buffer = found[0]
-        length = landing.stacked_bytes()
+        batch, buffer = found[0]
+        length = batch.stacked_bytes()
         if length and buffer is not None:
             return Stacked(buffer.view(len(ids), length), ids)
-    tensors = [tensor for landing, buffer in found for tensor in _tensors(landing, buffer)]
+    tensors = [tensor for batch, buffer in found for tensor in _tensors(batch, buffer)]
     return list(zip(tensors, ids, strict=True))
 
 
@@ -79,17 +79,17 @@ def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[Batc
         buffers.append(_buffer(length_bytes))
         return buffers[-1].numpy().data
 
-    landing = client.fetch(manifest, ids, allocate)
-    landing.finish()
-    return landing, buffers[-1] if buffers else None
+    batch = client.fetch(manifest, ids, allocate)
+    batch.finish()
+    return batch, buffers[-1] if buffers else None
 
 
-def _tensors(landing: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
-    lengths = [max(length, 0) for length in landing.lengths]
+def _tensors(batch: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
+    lengths = [max(length, 0) for length in batch.lengths]
     slots = () if buffer is None else torch.split(buffer, lengths)
     return [
-        slots[position] if landing.in_slot(position) else as_tensor(data)
-        for position, data in enumerate(landing.finish())
+        slots[position] if batch.in_slot(position) else as_tensor(data)
+        for position, data in enumerate(batch.finish())
     ]
 
 

@@ -29,7 +29,7 @@ _HINTS = {
 }
 
 
-class Found(NamedTuple):
+class ListedObject(NamedTuple):
     """An object in a listing."""
 
     key: str
@@ -65,7 +65,7 @@ class S3Side:
             )
         return data
 
-    def listing(self, bucket: str, prefix: str) -> Iterator[Found]:
+    def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
         """Yield every object under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
 
         The proxy lists a data set by the same rule, so ids agree for both listings. Raises like ``read``.
@@ -81,7 +81,7 @@ class S3Side:
                 key = element.findtext("{*}Key") or ""
                 size_bytes = int(element.findtext("{*}Size") or 0)
                 if not (key.endswith("/") and size_bytes == 0):
-                    yield Found(unquote_plus(key) if encoded else key, size_bytes)
+                    yield ListedObject(unquote_plus(key) if encoded else key, size_bytes)
             token = root.findtext("{*}NextContinuationToken") or ""
             if root.findtext("{*}IsTruncated") != "true" or not token:
                 return

@@ -17,8 +17,8 @@ class Offers:
 
 
 class TransportState:
-    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: gates that
-    say if the proxy knows a manifest's samples by id, for each manifest by name and digest.
+    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: breakers
+    that say if the proxy knows a manifest's samples by id, for each manifest by name and digest.
     """
 
     def __init__(self, pause_s: float) -> None:

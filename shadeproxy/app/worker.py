@@ -18,7 +18,7 @@ import uvloop
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.relay import ReaderProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol, dial
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
@@ -53,7 +53,7 @@ class WorkerProcess:
         self._channel: Channel | None = None
         self._server: asyncio.Server | None = None
         self._over = asyncio.Event()
-        self._connections: set[ReaderProtocol] = set()
+        self._connections: set[WorkerProtocol] = set()
         self._rules = Rules(opening.terms.rules)
         self._authenticator = Authenticator(
             opening.terms.clients, anonymous=opening.terms.anonymous, clock=clock
@@ -66,14 +66,14 @@ class WorkerProcess:
             page_size=settings.cache.page_size,
             noted=self._tell,
         )
-        gate = RequestAuthorizer(
+        authorizer = RequestAuthorizer(
             self._reader,
             self._authenticator,
             observer=_Nobody(),
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
         )
-        self._fast = FastLane(self._reader, gate, clock=clock, jobs=_Nobody())
+        self._fast = FastLane(self._reader, authorizer, clock=clock, jobs=_Nobody())
 
     async def run(self, end: socket.socket) -> None:
         """Accept connections until the coordinator ends it, then let the open ones finish."""
@@ -93,8 +93,8 @@ class WorkerProcess:
         self._reader.flush()
         self._channel.leave()
 
-    def _protocol(self) -> ReaderProtocol:
-        connection = ReaderProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
+    def _protocol(self) -> WorkerProtocol:
+        connection = WorkerProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
         if self._over.is_set():
             # Accepted in the same turn of the loop in which the server was closed.
             connection.end()

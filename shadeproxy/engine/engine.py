@@ -34,7 +34,7 @@ from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.reading import EngineReading, Opening
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.hints.order.upcoming import NotesReads, NothingAnnounced
+from shadeproxy.hints.order.upcoming import NothingAnnounced, ReadObserver
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
@@ -59,7 +59,7 @@ class Engine:
         bounds: ReadBounds = DEFAULT_BOUNDS,
         verdicts: Verdicts | None = None,
         jobs_of: JobsOf = lambda hashes: [None] * len(hashes),
-        orders: NotesReads | None = None,
+        orders: ReadObserver | None = None,
         recording: Recording | None = None,
         upstreams: Upstreams = ONLY_OWN,
     ) -> None:

@@ -30,7 +30,7 @@ _LOOKED_AT = 64  # objects, in one step of the event loop: 12 us each
 _FAILURES_IN_A_ROW = 16
 
 
-class Listing(Protocol):
+class PrefixLister(Protocol):
     """``Origin.list_objects`` with the credentials that read in ``namespace``."""
 
     def __call__(
@@ -39,7 +39,7 @@ class Listing(Protocol):
 
 
 @dataclass(slots=True)
-class Progress:
+class WarmProgress:
     """Objects, and bytes of bodies. ``listed``: ``total`` is final.
 
     ``done``: finished objects; among them ``resident``: cached before, ``not_stored``: a page won no place,
@@ -83,7 +83,7 @@ class Warm:
     def __init__(
         self,
         ahead: PrefetchPort,
-        listing: Listing,
+        listing: PrefixLister,
         *,
         bucket: str,
         prefix: str,
@@ -95,7 +95,7 @@ class Warm:
         self.kind = "warm"
         self.uri = f"s3://{bucket}/{prefix}"
         self.dry_run = dry_run
-        self.progress = Progress()
+        self.progress = WarmProgress()
         self._ahead = ahead
         self._listing = listing
         self._place = Prefix(bucket, prefix, namespace)

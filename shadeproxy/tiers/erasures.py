@@ -89,11 +89,11 @@ class Erasures:
 
     # ------------------------------------------------------------------ marking
 
-    def remember(self, object_hash: int, *, awaited: bool) -> bool:
+    def remember(self, object_hash: int, *, pending: bool) -> bool:
         """Mark an object, so that its records are ignored after a restart. Return True if the mark was
-        submitted because it may wait for a disk. ``awaited``: pending segments may hold records of it.
+        submitted because it may wait for a disk. ``pending``: pending segments may hold records of it.
         """
-        if self._session is None or (self._lasting and not awaited):
+        if self._session is None or (self._lasting and not pending):
             return False
         if self._session.tombstones.on_tmpfs:
             self._add(object_hash)
@@ -193,13 +193,13 @@ class Erasures:
             return False
         return True
 
-    def finish(self, *, awaited: bool) -> bool:
+    def finish(self, *, pending: bool) -> bool:
         """End the session. Return whether nothing is owed: the next start may then trust every page (I/O)."""
         with self._settling:
             self._finished = True
             if self._session is None:
                 return False
             self.retry()
-            if awaited:
+            if pending:
                 return self._flush() and not self.unsettled
             return self._settle(self.turn()) and self._settle(self.turn()) and not self.unsettled

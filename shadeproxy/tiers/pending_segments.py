@@ -2,7 +2,7 @@
 one while the proxy serves.
 
 Laws: until a segment is taken in, no record is placed in it, and every byte it takes counts against the
-capacity. A record of an object that was disowned meanwhile, or that a tombstone names, never becomes a page.
+capacity. A record of an object that was ignored meanwhile, or that a tombstone names, never becomes a page.
 ``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
 """
 
@@ -50,7 +50,7 @@ class PendingSegments:
         self._try = attempt
         self._release = release
         self._segments: dict[int, tuple[Segment, int]] = {}
-        self._disowned: set[int] = set()
+        self._ignored: set[int] = set()
         self._claim: HeldDirectory | None = None
         self._halted = False
 
@@ -68,7 +68,7 @@ class PendingSegments:
 
     def open(self, claim: HeldDirectory) -> None:
         """Register every segment of the directory as pending, unread. Raises OSError; it names the file."""
-        self._disowned, self._halted = set(claim.session.tombstones.found), False
+        self._ignored, self._halted = set(claim.session.tombstones.found), False
         self.dropped.lists += claim.session.lost_lists
         for number, path in self._files.existing():
             segment = self._files.keep(number, path)
@@ -80,7 +80,7 @@ class PendingSegments:
     def disown(self, object_hash: int) -> bool:
         """Ignore every record of that object in the pending segments. Return whether there are any."""
         if self._segments:
-            self._disowned.add(object_hash)
+            self._ignored.add(object_hash)
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
@@ -128,7 +128,7 @@ class PendingSegments:
             _logger.warning(
                 "%s: %d damaged or excess records dropped", segment.path.parent, self.dropped.records
             )
-        self._disowned.clear()
+        self._ignored.clear()
 
     def halt(self) -> None:
         """Make ``arrivals`` end soon."""
@@ -158,10 +158,10 @@ class PendingSegments:
         return rows[:kept], [*gaps, Extent(address_of(segment.number, end), segment.units - end)]
 
     def _owned(self, rows: Rows) -> Rows:
-        names = self._disowned
+        names = self._ignored
         if not names:
             return rows
-        disowned = np.isin(rows["object_hash"], np.fromiter(names, np.uint64, len(names)))
-        for location in rows["location"][disowned].tolist():
+        ignored = np.isin(rows["object_hash"], np.fromiter(names, np.uint64, len(names)))
+        for location in rows["location"][ignored].tolist():
             self._release(Location(location))
-        return rows[~disowned]
+        return rows[~ignored]

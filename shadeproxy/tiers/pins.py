@@ -19,7 +19,7 @@ _Bytes = NDArray[np.uint8]
 _SWEEP_AT_LEAST = 1024
 
 
-class Pins:
+class ViewPins:
     """The locations that have living views."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class Arrival:
         return self.contents.rows
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A proven header at ``unit``; the record takes ``units``. The other fields are those of ``rows.ROW``."""
 
     unit: int
@@ -88,7 +88,7 @@ _PART = 1024
 
 
 @dataclass(slots=True)
-class Walk:
+class SegmentScan:
     """One scan of a segment. ``damaged`` counts places that began like a record and failed their proof.
 
     The scan calls ``halted`` before every read.
@@ -103,7 +103,7 @@ class Walk:
     _window_start: int = 0
     _near: bool = True
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundRecord]:
         """Yield the records in order of address. Raises OSError, Halted."""
         offset = 0
         while (run := self.segment.next_data(offset)) is not None:
@@ -117,7 +117,7 @@ class Walk:
                 else:
                     offset = self._next_magic(offset + UNIT_BYTES, run[1])
 
-    def _record_at(self, offset: int) -> Found | None:
+    def _record_at(self, offset: int) -> FoundRecord | None:
         raw = self._peek(offset)
         if raw[: len(MAGIC)] != MAGIC:
             return None
@@ -134,7 +134,7 @@ class Walk:
                 ref, etag, number, body_bytes, validated_s, units = facts
                 group = self.names.setdefault(group_name(ref), len(self.names))
                 hashes = object_hash(ref), etag_hash(etag)
-                return Found(unit, units, *hashes, number, group, body_bytes, validated_s)
+                return FoundRecord(unit, units, *hashes, number, group, body_bytes, validated_s)
         self.damaged += 1
         return None
 
@@ -205,7 +205,7 @@ def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None
 
 
 def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) -> tuple[Contents, int]:
-    walk = Walk(segment, claim.store_id, halted)
+    walk = SegmentScan(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
     # In parts: converting all records at once would keep the interpreter's lock from the event loop.

@@ -26,7 +26,7 @@ from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
-from shadeproxy.tiers.pins import Pins
+from shadeproxy.tiers.pins import ViewPins
 from shadeproxy.tiers.reading import read_header, read_whole
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
@@ -91,9 +91,9 @@ class SegmentStore:
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
         self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
-        self._pins = Pins()
+        self._pins = ViewPins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
-        self._awaited = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
+        self._pending = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: HeldDirectory | None = None
@@ -119,16 +119,16 @@ class SegmentStore:
     @property
     def segments(self) -> int:
         """Number of segment files, at most ``most_segments``; each takes two descriptors and one mapping."""
-        return len(self._space.segments.keys() | self._awaited.numbers) + len(self._files.ready)
+        return len(self._space.segments.keys() | self._pending.numbers) + len(self._files.ready)
 
     @property
     def awaited_segments(self) -> int:
         """Number of pending segments of an earlier process."""
-        return len(self._awaited)
+        return len(self._pending)
 
     @property
     def dropped(self) -> Dropped:
-        return self._awaited.dropped
+        return self._pending.dropped
 
     @property
     def limit_bytes(self) -> int:
@@ -158,26 +158,26 @@ class SegmentStore:
 
     def _await_segments(self, held: HeldDirectory, setting: str) -> None:
         try:
-            self._awaited.open(held)
+            self._pending.open(held)
         except OSError as error:
-            self._awaited.close()
+            self._pending.close()
             raise ConfigError(
                 f"{setting}: cannot open {error.filename or held.path}: {error.strerror}; this capacity "
                 f"needs up to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
             ) from error
 
     def arrivals(self) -> Iterator[Arrival]:
-        return self._awaited.arrivals()
+        return self._pending.arrivals()
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        return self._awaited.take_in(arrival)
+        return self._pending.take_in(arrival)
 
     def disown(self, object_hash: int) -> bool:
-        awaited = self._awaited.disown(object_hash)
-        return bool(self.segments) and self.erasures.remember(object_hash, awaited=awaited)
+        pending = self._pending.disown(object_hash)
+        return bool(self.segments) and self.erasures.remember(object_hash, pending=pending)
 
     def halt(self) -> None:
-        self._awaited.halt()
+        self._pending.halt()
 
     def close(self, pages: Contents | None = None) -> None:
         """Close the files and unlock, as soon as everything given to ``submit`` before has run."""
@@ -188,14 +188,14 @@ class SegmentStore:
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
-        awaited = len(self._awaited) > 0
-        finished = self.claim is not None and self.erasures.finish(awaited=awaited)
-        checked = pages is not None and not awaited and all_checked(pages.rows)
+        pending = len(self._pending) > 0
+        finished = self.claim is not None and self.erasures.finish(pending=pending)
+        checked = pages is not None and not pending and all_checked(pages.rows)
         if pages is not None and self.claim is not None and self.claim.holds_path():
             write_catalogues(pages, list(self._space.segments.values()), self.claim)
         for segment in (*self._space.segments.values(), *self._files.ready):
             segment.close()
-        self._awaited.close()
+        self._pending.close()
         self._space.segments.clear()
         self._files.ready.clear()
         if self.claim is not None:
@@ -386,7 +386,7 @@ class SegmentStore:
             self._note(error)
 
     def _all_segments(self) -> list[Segment]:
-        return [*self._space.segments.values(), *self._files.ready, *self._awaited.segments]
+        return [*self._space.segments.values(), *self._files.ready, *self._pending.segments]
 
     def _note(self, error: OSError) -> None:
         self._health.note_failure(error, used_bytes=self._space.claimed_bytes)

@@ -8,8 +8,8 @@ from tests.hints.announcing import COUNT, NOW_S, announce, coming, known, read, 
 
 def next_places(knowledge, job="one"):
     """The place of each sample's next read, None where there is none."""
-    book = knowledge.orders._books[job]
-    return [None if at == 2**31 - 1 else at for at in book.columns.next_at.tolist()]
+    tracker = knowledge.orders._trackers[job]
+    return [None if at == 2**31 - 1 else at for at in tracker.columns.next_at.tolist()]
 
 
 def expected(sequence):
@@ -72,11 +72,11 @@ def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shift
         ids = [order[place] for place in batch]
         (read if group % 2 else read_together)(knowledge, ids)
         at, group = at + size, group + 1
-    book = knowledge.orders._books["one"]
+    tracker = knowledge.orders._trackers["one"]
     # Nothing is passed unread here but what lies far behind.
     assert coming(knowledge) == [number for _, number in left]
     assert next_places(knowledge) == expected(left)
-    assert book.left == len(left)
+    assert tracker.left == len(left)
 
 
 def test_pieces_follow_one_another_and_a_piece_again_replaces_what_was_from_there_on():

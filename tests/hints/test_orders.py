@@ -99,8 +99,8 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
         await OrderBuilder(training.orders, pool).settled("j")
     monkeypatch.undo()
     training.read(0, stop=500)
-    (book,) = training.orders._books.values()
-    assert book._log is None
+    (tracker,) = training.orders._trackers.values()
+    assert tracker._log is None
     # The next one is built of what was read meanwhile.
     training.announce(2)
     assert training.state.left == 3 * COUNT - 500

@@ -297,10 +297,10 @@ async def test_the_first_read_of_a_prefetched_page_is_no_reuse(make_fetching):
     await until(lambda: len(bench.cache.residents) == 50)
     for number in range(50):
         await bench.get(f"k{number}")
-    bench.cache.placement.facts.learn()
+    bench.cache.placement.features.learn()
     group = bench.cache._groups.of(ObjectRef("b", "k0"))
     # No reuse seen: the limit is twice the span of the reads, not a few ticks.
-    assert bench.cache.placement.facts.idle_after([group])[0] >= 90
+    assert bench.cache.placement.features.idle_after([group])[0] >= 90
 
 
 @pytest.mark.parametrize("way", ["open", "hit", "ticket"])

@@ -13,39 +13,39 @@ def test_a_forked_child_delivers_by_a_thread_of_its_own():
         delivered.append(os.getpid())
         return True
 
-    courier = BackgroundSender(deliver, interval_s=3600.0, name="test")
-    courier.start()
-    assert courier.running
-    assert courier.flush(20)
+    sender = BackgroundSender(deliver, interval_s=3600.0, name="test")
+    sender.start()
+    assert sender.running
+    assert sender.flush(20)
     child = os.fork()
     if not child:
-        inherited = courier.running
-        courier.start()
-        arrived = courier.flush(20)
+        inherited = sender.running
+        sender.start()
+        arrived = sender.flush(20)
         os._exit(0 if arrived and not inherited and delivered[-1] == os.getpid() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert courier.running
-    assert courier.close(20)
+    assert sender.running
+    assert sender.close(20)
 
 
 def test_after_its_end_it_starts_no_more():
-    courier = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
-    courier.close(1)
-    courier.start()
-    assert not courier.running
+    sender = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
+    sender.close(1)
+    sender.start()
+    assert not sender.running
 
 
 def test_who_asks_while_it_starts_makes_no_second_thread(monkeypatch):
-    courier = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
+    sender = BackgroundSender(lambda: True, interval_s=3600.0, name="test")
     started, start = [], threading.Thread.start
 
     def slow(thread):
         started.append(thread)
         if len(started) < 3:
-            courier.start()
+            sender.start()
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slow)
-    courier.start()
+    sender.start()
     assert len(started) == 1
-    assert courier.close(20)
+    assert sender.close(20)

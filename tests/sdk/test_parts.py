@@ -1,4 +1,4 @@
-"""The small parts: gate, progress, stall, manifest."""
+"""The small parts: breaker, progress, stall, manifest."""
 
 import pickle
 
@@ -18,56 +18,56 @@ class Clock:
 
 def test_gate_lets_one_probe_through_after_a_pause_that_grows():
     clock = Clock()
-    gate = CircuitBreaker(1.0, max_pause_s=3.0, clock=clock)
-    assert gate.ask() is BreakerDecision.OPEN
-    gate.failed(BreakerDecision.OPEN, "refused")
+    breaker = CircuitBreaker(1.0, max_pause_s=3.0, clock=clock)
+    assert breaker.ask() is BreakerDecision.ALLOW
+    breaker.failed(BreakerDecision.ALLOW, "refused")
     pauses = []
     for _ in range(4):
         asked_at = clock.now
-        while gate.ask() is BreakerDecision.SHUT:
+        while breaker.ask() is BreakerDecision.REFUSE:
             clock.now += 0.25
-        assert gate.ask() is BreakerDecision.SHUT
+        assert breaker.ask() is BreakerDecision.REFUSE
         pauses.append(clock.now - asked_at)
-        gate.failed(BreakerDecision.PROBE, "refused")
+        breaker.failed(BreakerDecision.PROBE, "refused")
     assert pauses == [1.0, 2.0, 3.0, 3.0]
-    assert gate.reason == "refused"
+    assert breaker.reason == "refused"
     clock.now += 3.0
-    assert gate.ask() is BreakerDecision.PROBE
-    gate.succeeded()
-    assert gate.ask() is BreakerDecision.OPEN
+    assert breaker.ask() is BreakerDecision.PROBE
+    breaker.succeeded()
+    assert breaker.ask() is BreakerDecision.ALLOW
 
 
 def test_requests_that_fail_together_shut_the_gate_once():
     clock = Clock()
-    gate = CircuitBreaker(1.0, clock=clock)
-    gate.failed(BreakerDecision.OPEN, "")
+    breaker = CircuitBreaker(1.0, clock=clock)
+    breaker.failed(BreakerDecision.ALLOW, "")
     clock.now = 0.9
-    gate.failed(BreakerDecision.OPEN, "")
+    breaker.failed(BreakerDecision.ALLOW, "")
     clock.now = 1.0
-    assert gate.ask() is BreakerDecision.PROBE
+    assert breaker.ask() is BreakerDecision.PROBE
 
 
 def test_gates_of_many_names_are_shut_one_by_one_and_kept_while_they_are():
     clock = Clock()
-    gates = CircuitBreakers(1.0, most=2, clock=clock)
-    gates.failed("a", BreakerDecision.OPEN, "refused")
-    assert [gates.ask(name) for name in "ab"] == [BreakerDecision.SHUT, BreakerDecision.OPEN]
+    breakers = CircuitBreakers(1.0, most=2, clock=clock)
+    breakers.failed("a", BreakerDecision.ALLOW, "refused")
+    assert [breakers.ask(name) for name in "ab"] == [BreakerDecision.REFUSE, BreakerDecision.ALLOW]
     clock.now = 1.0
-    assert [gates.ask("a") for _ in range(2)] == [BreakerDecision.PROBE, BreakerDecision.SHUT]
-    gates.failed("a", BreakerDecision.PROBE, "refused")
+    assert [breakers.ask("a") for _ in range(2)] == [BreakerDecision.PROBE, BreakerDecision.REFUSE]
+    breakers.failed("a", BreakerDecision.PROBE, "refused")
     clock.now = 2.5  # the pause has grown
-    assert gates.ask("a") is BreakerDecision.SHUT
-    gates.succeeded("a")
-    gates.succeeded("b")
-    assert (gates.ask("a"), len(gates)) == (BreakerDecision.OPEN, 0)
+    assert breakers.ask("a") is BreakerDecision.REFUSE
+    breakers.succeeded("a")
+    breakers.succeeded("b")
+    assert (breakers.ask("a"), len(breakers)) == (BreakerDecision.ALLOW, 0)
     for name in "abc":
-        gates.failed(name, BreakerDecision.OPEN, "refused")
-    assert [gates.ask(name) for name in "abc"] == [
-        BreakerDecision.OPEN,
-        BreakerDecision.SHUT,
-        BreakerDecision.SHUT,
+        breakers.failed(name, BreakerDecision.ALLOW, "refused")
+    assert [breakers.ask(name) for name in "abc"] == [
+        BreakerDecision.ALLOW,
+        BreakerDecision.REFUSE,
+        BreakerDecision.REFUSE,
     ]
-    assert len(gates) == 2
+    assert len(breakers) == 2
 
 
 def test_furthest_count_is_believed_from_the_start_of_the_epoch():
@@ -140,13 +140,13 @@ def test_empty_manifest_says_what_to_check():
 
 def test_a_gate_can_be_hurried_by_who_has_nobody_else_to_ask():
     now = [0.0]
-    gate = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])
-    gate.failed(gate.ask(), "refused")
+    breaker = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])
+    breaker.failed(breaker.ask(), "refused")
     for _ in range(5):  # probes that fail make the pause long
         now[0] += 100
-        gate.failed(gate.ask(), "refused")
+        breaker.failed(breaker.ask(), "refused")
     now[0] += 2
-    assert gate.ask() is BreakerDecision.SHUT
-    gate.hurry(1.0)
+    assert breaker.ask() is BreakerDecision.REFUSE
+    breaker.hurry(1.0)
     now[0] += 1
-    assert gate.ask() is BreakerDecision.PROBE
+    assert breaker.ask() is BreakerDecision.PROBE

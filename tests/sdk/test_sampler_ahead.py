@@ -66,9 +66,9 @@ def test_when_all_is_told_the_thread_sleeps(make_job, proxy, mode):
     train(job, sampler, 0)
     assert job.flush()
     assert job.flush()
-    asked = job._courier._asked
+    asked = job._sender._asked
     time.sleep(0.2)
-    assert job._courier._asked == asked
+    assert job._sender._asked == asked
 
 
 @pytest.mark.parametrize(("options", "last"), [({"announce_epochs": 0}, 0), ({"epochs": 2}, 1), ({}, 2)])

@@ -7,8 +7,8 @@ from shadeproxy_sdk.importance_control import ImportanceControl
 
 
 def run(name, values):
-    trend = ImportanceControl()
-    return [trend.validated(**{"accuracy": None, "loss": None, name: value}) for value in values]
+    control = ImportanceControl()
+    return [control.validated(**{"accuracy": None, "loss": None, name: value}) for value in values]
 
 
 def test_each_result_that_is_no_new_best_relaxes_by_a_quarter_each_best_tightens():

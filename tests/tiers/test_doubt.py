@@ -142,7 +142,7 @@ def test_a_segment_that_cannot_be_read_keeps_the_doubt(bench, sample, pages, pla
     close(store, recovered, pages, sample, checked=())
     store, recovered = bench.open(tombstones=place)
     samples = [(one.location, sample(int(one.header.page.ref.key[-6:]), 5000)) for one in recovered]
-    store._awaited._segments[99] = (next(iter(store._space.segments.values())), 0)
+    store._pending._segments[99] = (next(iter(store._space.segments.values())), 0)
     store._close(pages(store, samples))
     assert bench.open(tombstones=place)[0].erasures.in_doubt
 

@@ -14,7 +14,7 @@ from shadeproxy_sdk.shards.ranged import RangedObject
 
 if TYPE_CHECKING:
     from shadeproxy_sdk.client import Client
-    from shadeproxy_sdk.transfer import Found
+    from shadeproxy_sdk.transfer import ListedObject
 
 Places = NDArray[np.int64]
 """Offset and length of each sample of one shard, in bytes: (n, 2)."""
@@ -22,7 +22,7 @@ Places = NDArray[np.int64]
 
 def choose_shards(
     client: "Client", bucket: str, prefix: str, keys: Sequence[str] | None, suffix: str
-) -> "list[Found]":
+) -> "list[ListedObject]":
     """Return the objects ``keys``, in that order; without it those under ``prefix`` that end in ``suffix``.
 
     Raises ConfigError when there are none, or a key is missing.
@@ -42,11 +42,11 @@ def choose_shards(
 
 
 def scan_all(
-    client: "Client", bucket: str, shards: "Sequence[Found]", scan: Callable[[RangedObject], Places]
+    client: "Client", bucket: str, shards: "Sequence[ListedObject]", scan: Callable[[RangedObject], Places]
 ) -> list[Places]:
     """Run ``scan`` on every shard, as many at a time as the client reads. Raises the errors of ``scan``."""
 
-    def one(shard: "Found") -> Places:
+    def one(shard: "ListedObject") -> Places:
         return scan(RangedObject(client, bucket, shard.key, shard.size_bytes))
 
     return list(client.connections.executor.map(one, shards))

@@ -13,7 +13,7 @@ from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.shards.build import Places, join, name_of, scan_all
 from shadeproxy_sdk.shards.ranged import RangedObject
-from shadeproxy_sdk.transfer import Found
+from shadeproxy_sdk.transfer import ListedObject
 
 if TYPE_CHECKING:
     from shadeproxy_sdk.client import Client
@@ -37,7 +37,7 @@ def mds_manifest(client: "Client", *, bucket: str, prefix: str = "", name: str |
             raise ConfigError(f"{index} is of version {listed['version']}: version {_VERSION} is understood")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{index} is not the index of an MDS dataset ({error!r}): check prefix") from None
-    found = [Found(f"{folder}{basename}", size_bytes) for basename, size_bytes, _ in shards]
+    found = [ListedObject(f"{folder}{basename}", size_bytes) for basename, size_bytes, _ in shards]
     counts = {shard.key: samples for shard, (_, _, samples) in zip(found, shards, strict=True)}
     places = scan_all(client, bucket, found, partial(_scan, counts=counts))
     return join(name_of(name, bucket, folder, None, "mds"), bucket, [shard.key for shard in found], places)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.frames import FrameWriter
-from shadeproxy.api.control.lookahead import BatchLookahead, Fetched, Outcome
+from shadeproxy.api.control.lookahead import BatchLookahead, FetchedPiece, Outcome
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import ClientTooSlow, InvalidRequest, ShadeProxyError
@@ -192,7 +192,7 @@ class _Answer:
             # No await in between, so the current item asks the origin first.
             self._look_ahead()
             await self._stream(index)
-        elif isinstance(outcome, Fetched):
+        elif isinstance(outcome, FetchedPiece):
             self._frames.add(index, outcome.source, outcome.length, outcome.views)
             self._ahead.give_back(outcome)
             self._look_ahead()

@@ -189,12 +189,12 @@ class ControlContext:
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
-    settling: OrderBuilder = field(init=False, repr=False)
+    order_builder: OrderBuilder = field(init=False, repr=False)
     operations: Operations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
-        self.settling = OrderBuilder(self.knowledge.orders, self.pool)
+        self.order_builder = OrderBuilder(self.knowledge.orders, self.pool)
         self.operations = Operations(self.clock)
 
     def begin_item(self) -> Deadline:

@@ -83,7 +83,7 @@ async def delete_job(context: ControlContext, request: web.Request) -> web.Respo
 async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
     context.knowledge.end_rank(name, number("rank", request.match_info["rank"]))
-    await context.settling.settled(name)
+    await context.order_builder.settled(name)
     return web.Response(status=204)
 
 

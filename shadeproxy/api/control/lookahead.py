@@ -19,7 +19,7 @@ from shadeproxy.hints.datasets import Sample
 FILLS = 32
 
 
-class Fetched(NamedTuple):
+class FetchedPiece(NamedTuple):
     """A whole piece."""
 
     source: Source
@@ -27,7 +27,7 @@ class Fetched(NamedTuple):
     views: list[memoryview]
 
 
-Outcome = Fetched | ShadeProxyError | None
+Outcome = FetchedPiece | ShadeProxyError | None
 """None: the piece was too long to fetch ahead, or there was no room, so it is still to be read."""
 
 
@@ -67,12 +67,12 @@ class BatchLookahead:
         return self._tasks[index].done()
 
     async def take(self, index: int) -> Outcome:
-        """Wait for a started fetch. The caller must call ``give_back`` for a ``Fetched`` outcome."""
+        """Wait for a started fetch. The caller must call ``give_back`` for a ``FetchedPiece`` outcome."""
         outcome = await asyncio.shield(self._tasks[index])
         del self._tasks[index]
         return outcome
 
-    def give_back(self, outcome: Fetched) -> None:
+    def give_back(self, outcome: FetchedPiece) -> None:
         """Give back the bytes of an outcome that was sent."""
         self._held.give(outcome.length)
 
@@ -88,7 +88,7 @@ class BatchLookahead:
         outcomes = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
         for outcome in outcomes:
-            if isinstance(outcome, Fetched):
+            if isinstance(outcome, FetchedPiece):
                 self.give_back(outcome)
 
     async def _fetch(self, sample: Sample) -> Outcome:
@@ -98,7 +98,7 @@ class BatchLookahead:
         except ShadeProxyError as error:
             return error
 
-    async def _fetch_whole(self, sample: Sample) -> Fetched | None:
+    async def _fetch_whole(self, sample: Sample) -> FetchedPiece | None:
         """Fetch a whole piece; None if it is too long or finds no room. Raises ShadeProxyError."""
         async with self._reader.open(sample) as opened:
             if opened.length > self._most_bytes or not self._held.try_take(opened.length):
@@ -108,7 +108,7 @@ class BatchLookahead:
             except BaseException:
                 self._held.give(opened.length)
                 raise
-        return Fetched(opened.source, opened.length, views)
+        return FetchedPiece(opened.source, opened.length, views)
 
     def _ended(self, index: int) -> None:
         self._running -= 1

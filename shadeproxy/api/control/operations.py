@@ -11,7 +11,7 @@ from shadeproxy.api.control.bodies import (
     read_json,
 )
 from shadeproxy.api.control.context import ControlContext
-from shadeproxy.api.control.running import Operation
+from shadeproxy.api.control.running import LongOperation
 
 
 async def warm(context: ControlContext, request: web.Request) -> web.Response:
@@ -36,7 +36,7 @@ async def delete_operation(context: ControlContext, request: web.Request) -> web
     return answer_json(_summary(await context.operations.cancel(request.match_info["id"])))
 
 
-def _summary(operation: Operation) -> OperationSummary:
+def _summary(operation: LongOperation) -> OperationSummary:
     work, progress = operation.work, operation.work.progress
     return OperationSummary(
         id=operation.id,

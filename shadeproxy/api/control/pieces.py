@@ -34,7 +34,7 @@ from shadeproxy.origin.limit import AT_CLIENTS_PACE
 _CODES = {403: "access_denied", 404: "not_found", 412: "precondition_failed", 416: "range_not_satisfiable"}
 
 
-class Opened(NamedTuple):
+class OpenPiece(NamedTuple):
     """An open piece. ``pieces`` yields exactly ``length`` bytes, or raises ShadeProxyError."""
 
     source: Source
@@ -98,10 +98,10 @@ class PieceReader:
         return span.length <= most_bytes and not self.context.engine.ready(request, meta, span)
 
     @asynccontextmanager
-    async def open(self, sample: Sample) -> AsyncIterator[Opened]:
+    async def open(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         """Open a piece. Raises ShadeProxyError: see ``refusal_of``."""
         async with AsyncExitStack() as stack:
-            opened: Opened | None = None
+            opened: OpenPiece | None = None
             if self.context.engine.cacheable(sample.ref):
                 # Suppressed: the origin has just shown that the object cannot be cached.
                 with suppress(Unidentified):
@@ -111,12 +111,12 @@ class PieceReader:
             yield opened
 
     @asynccontextmanager
-    async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
+    async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         ref, offset, length = sample
         if length == 0:
             # HTTP has no empty range, but the proxy must still check that the offset lies within the object.
             meta, source = await self.context.engine.stat(self._request(ref))
-            yield Opened(source, span_in(sample, meta.size).length, _nothing())
+            yield OpenPiece(source, span_in(sample, meta.size).length, _nothing())
             return
         whole = not offset and length is None
         wanted = None if whole else RangeSpec(offset, None if length is None else offset + length - 1)
@@ -126,14 +126,14 @@ class PieceReader:
                 return
             span = span_in(sample, reading.meta.size)
             async with closing(reading.body(span)) as pieces:
-                yield Opened(reading.source, span.length, pieces)
+                yield OpenPiece(reading.source, span.length, pieces)
 
     def _request(self, ref: ObjectRef, wanted: RangeSpec | None = None) -> ReadRequest:
         upstream = self.context.upstreams.get(ref.namespace, NOBODY) if ref.namespace else SHARED
         return ReadRequest(ref, range=wanted, upstream=upstream, job=self.job)
 
     @asynccontextmanager
-    async def _open_past_the_cache(self, sample: Sample) -> AsyncIterator[Opened]:
+    async def _open_past_the_cache(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         ref, offset, length = sample
         span = Span(offset, offset + length) if length else None
         async with self._at_clients_pace(ref, span) as read:
@@ -142,9 +142,9 @@ class PieceReader:
                 return
             wanted = read.span if read.meta.size < 0 else span_in(sample, read.meta.size)
             async with closing(self._passing_by(ref, read, wanted)) as pieces:
-                yield Opened(Source.BYPASS, wanted.length, pieces)
+                yield OpenPiece(Source.BYPASS, wanted.length, pieces)
 
-    async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> Opened:
+    async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
         """Gather a piece of an object of unknown length, up to a page.
 
         Raises NotSupported for a longer one: a GET can stream it, but a batch cannot.
@@ -158,7 +158,7 @@ class PieceReader:
                     hint="read it by GET",
                 )
         span = span_in(sample, len(body))
-        return Opened(Source.BYPASS, span.length, _in_one(memoryview(body)[span.start : span.stop]))
+        return OpenPiece(Source.BYPASS, span.length, _in_one(memoryview(body)[span.start : span.stop]))
 
     @asynccontextmanager
     async def _at_clients_pace(self, ref: ObjectRef, span: Span | None) -> AsyncIterator[OriginRead]:

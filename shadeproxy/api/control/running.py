@@ -13,7 +13,7 @@ import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, ShadeProxyError, ShuttingDown, UnknownName
-from shadeproxy.prefetch.warm import Progress
+from shadeproxy.prefetch.warm import WarmProgress
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -30,13 +30,13 @@ class Work(Protocol):
     kind: str
     uri: str
     dry_run: bool
-    progress: Progress
+    progress: WarmProgress
 
     async def run(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Operation:
+class LongOperation:
     """``error``: the failure. ``ended_s``: by the monotonic clock."""
 
     id: str
@@ -57,10 +57,10 @@ class Operations:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, Operation] = {}  # oldest first
+        self._known: dict[str, LongOperation] = {}  # oldest first
         self._closing = False
 
-    def start(self, work: Work) -> Operation:
+    def start(self, work: Work) -> LongOperation:
         """Start ``work``. Raises Conflict if too many run, ShuttingDown."""
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")
@@ -72,13 +72,13 @@ class Operations:
                 hint="wait for one to end, or end it with DELETE /v1/operations/{id}",
             )
         self._forget_old()
-        operation = Operation(secrets.token_hex(8), work)
+        operation = LongOperation(secrets.token_hex(8), work)
         self._known[operation.id] = operation
         operation.task = asyncio.create_task(work.run(), name=f"{work.kind} {work.uri}")
         operation.task.add_done_callback(lambda task: self._ended(operation, task))
         return operation
 
-    def find(self, operation_id: str) -> Operation:
+    def find(self, operation_id: str) -> LongOperation:
         """Return an operation. Raises UnknownName."""
         self._forget_old()
         operation = self._known.get(operation_id)
@@ -89,12 +89,12 @@ class Operations:
             )
         return operation
 
-    def all(self) -> list[Operation]:
+    def all(self) -> list[LongOperation]:
         """Return all operations, oldest first."""
         self._forget_old()
         return list(self._known.values())
 
-    async def cancel(self, operation_id: str) -> Operation:
+    async def cancel(self, operation_id: str) -> LongOperation:
         """Cancel an operation and wait for its end; an ended one is unchanged. Raises UnknownName."""
         operation = self.find(operation_id)
         await self._stop([operation])
@@ -105,7 +105,7 @@ class Operations:
         self._closing = True
         await self._stop(list(self._known.values()))
 
-    async def _stop(self, operations: list[Operation]) -> None:
+    async def _stop(self, operations: list[LongOperation]) -> None:
         tasks = [one.task for one in operations if one.task is not None and one.state == "running"]
         for task in tasks:
             task.cancel()
@@ -115,7 +115,7 @@ class Operations:
             if operation.task is not None:
                 self._ended(operation, operation.task)
 
-    def _ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
+    def _ended(self, operation: LongOperation, task: asyncio.Task[None]) -> None:
         if operation.state != "running":
             return
         operation.ended_s = self._clock.monotonic_s()

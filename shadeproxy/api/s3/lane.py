@@ -35,7 +35,7 @@ nothing happened.
 LATER: Literal["later"] = "later"
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     """An answer whose bytes are all available."""
 
     asked: Asked
@@ -93,7 +93,7 @@ class FastLane:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
             return None
-        if not isinstance(found, Found):
+        if not isinstance(found, FoundAnswer):
             return found
         (call, _, keep, plain), answer, hit = found
         request_id = next_request_id()
@@ -106,7 +106,7 @@ class FastLane:
             self._memory.remember_target(call, whole=answer.status == 200)
         return keep
 
-    def _find(self, raw: bytes) -> Found | Asked | None:
+    def _find(self, raw: bytes) -> FoundAnswer | Asked | None:
         """Return the answer, or the read if bytes are missing. Raises as ``identify``, ``answer_for``."""
         asked = self._identify_known(raw) or self._identify(raw)
         if asked is None:
@@ -121,7 +121,7 @@ class FastLane:
             hit = self._engine.hit(wanted, meta, answer.body)
         elif call.request.method == "HEAD":
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
-        return asked if hit is None else Found(asked, answer, hit)
+        return asked if hit is None else FoundAnswer(asked, answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
         """Parse and authorise a read; None if it is not for the cache. Raises as ``identify``."""

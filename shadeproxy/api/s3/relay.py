@@ -36,8 +36,8 @@ _GIVEN = 2
 """Bytes go through until the connection ends."""
 
 
-async def dial(relay: str, owner: asyncio.Protocol, peer: str) -> None:
-    """Connect ``owner`` to the coordinator at ``relay``, for a client at ``peer``. Raises OSError."""
+async def dial(relay: str, coordinator: asyncio.Protocol, peer: str) -> None:
+    """Connect the protocol ``coordinator`` at ``relay``, for a client at ``peer``. Raises OSError."""
     for left in reversed(range(_CONNECT_TRIES)):
         link = socket.socket(socket.AF_UNIX)
         link.setblocking(False)
@@ -51,21 +51,21 @@ async def dial(relay: str, owner: asyncio.Protocol, peer: str) -> None:
             # The coordinator is late with accepting.
             await asyncio.sleep(_CONNECT_AGAIN_S)
         else:
-            await asyncio.get_running_loop().create_unix_connection(lambda: owner, sock=link)
+            await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
             return
 
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 
-class ReaderProtocol(asyncio.Protocol):
+class WorkerProtocol(asyncio.Protocol):
     """A client connection. ``connect`` connects a protocol to the coordinator, for the client's address.
 
     ``others``: the open connections of this process, for shutdown.
     """
 
     def __init__(
-        self, fast: FastLane, connect: Connect, others: "set[ReaderProtocol]", *, keepalive_s: float
+        self, fast: FastLane, connect: Connect, others: "set[WorkerProtocol]", *, keepalive_s: float
     ) -> None:
         self._fast = fast
         self._connect = connect
@@ -83,10 +83,10 @@ class ReaderProtocol(asyncio.Protocol):
         """Counters that change as the client takes bytes, at the timer's last run; None: no bytes waited."""
         self._stopped = False
         """True if the transport was told not to read."""
-        self._owner_full = False
+        self._coordinator_full = False
         self._ending = False
         self._client: asyncio.Transport | None = None
-        self._owner: _Owner | None = None
+        self._coordinator: _Coordinator | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._answer = Answering(b"")
@@ -109,13 +109,13 @@ class ReaderProtocol(asyncio.Protocol):
             self._timer.cancel()
         if self._opening is not None:
             self._opening.cancel()
-        if self._owner is not None:
-            self._owner.abort()
+        if self._coordinator is not None:
+            self._coordinator.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._lane == _GIVEN and self._owner is not None:
+        if self._lane == _GIVEN and self._coordinator is not None:
             self._active = True
-            self._owner.write(data)
+            self._coordinator.write(data)
             return
         self._held += data
         if self._lane == _OURS:
@@ -124,14 +124,14 @@ class ReaderProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self._owner is not None:
-            self._owner.pause()
+        if self._coordinator is not None:
+            self._coordinator.pause()
 
     def resume_writing(self) -> None:
         self._paused = False
         self._resumed += 1
-        if self._owner is not None:
-            self._owner.resume()
+        if self._coordinator is not None:
+            self._coordinator.resume()
         if (self._held or self._stopped or self._ending) and self._lane == _OURS:
             self._loop.call_soon(self._resume)
 
@@ -170,7 +170,7 @@ class ReaderProtocol(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client only while few bytes are held and the coordinator accepts them."""
-        full = self._owner_full or len(self._held) > MOST_HELD_BYTES
+        full = self._coordinator_full or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
         self._stopped = full
@@ -211,36 +211,36 @@ class ReaderProtocol(asyncio.Protocol):
         self._answer = Answering(raw)
         if not lent:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
-        if self._owner is not None:
-            self._owner.write(raw)
+        if self._coordinator is not None:
+            self._coordinator.write(raw)
         else:
             self._opening = self._loop.create_task(self._open(raw))
 
     async def _open(self, raw: bytes) -> None:
-        owner = _Owner(self)
+        coordinator = _Coordinator(self)
         try:
-            await self._connect(owner, peer_of(self._client))
+            await self._connect(coordinator, peer_of(self._client))
         except OSError:
             self.cut()
             return
         finally:
             self._opening = None
-        self._owner = owner
+        self._coordinator = coordinator
         if self._paused:
-            owner.pause()
-        owner.write(raw)
+            coordinator.pause()
+        coordinator.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(owner)  # bytes that came meanwhile
+            self._give_held(coordinator)  # bytes that came meanwhile
 
-    def _give_held(self, owner: "_Owner") -> None:
+    def _give_held(self, coordinator: "_Coordinator") -> None:
         held, self._held = self._held, b""
         if held:
-            owner.write(held)
+            coordinator.write(held)
         self._regulate()
 
     # ------------------------------------------------------------------ answers
 
-    def owner_sent(self, data: bytes) -> None:
+    def coordinator_sent(self, data: bytes) -> None:
         """Relay bytes of an answer, or of several."""
         if self._client is None:
             return
@@ -254,25 +254,25 @@ class ReaderProtocol(asyncio.Protocol):
             return
         if left is None:
             self._lane = _GIVEN
-            if self._owner is not None:
-                self._give_held(self._owner)
+            if self._coordinator is not None:
+                self._give_held(self._coordinator)
         elif left < 0:
             self.cut()
         elif self._answer.complete:
             self._lane = _OURS
             self._loop.call_soon(self._resume)
 
-    def owner_lost(self) -> None:
+    def coordinator_lost(self) -> None:
         """Handle the end of the coordinator's connection."""
-        self._owner = None
+        self._coordinator = None
         if self._lane == _LENT or self._answer.may_seem_complete:
             self.cut()
         else:
             self._close()
 
-    def owner_full(self, *, full: bool) -> None:
+    def coordinator_full(self, *, full: bool) -> None:
         """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
-        self._owner_full = full
+        self._coordinator_full = full
         self._regulate()
 
 
@@ -331,11 +331,11 @@ class Answering:
         return None if length is None else int(length[1])
 
 
-class _Owner(asyncio.Protocol):
+class _Coordinator(asyncio.Protocol):
     """The connection to the coordinator that belongs to one client connection."""
 
-    def __init__(self, reader: ReaderProtocol) -> None:
-        self._reader = reader
+    def __init__(self, worker: WorkerProtocol) -> None:
+        self._worker = worker
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -344,16 +344,16 @@ class _Owner(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
-        self._reader.owner_lost()
+        self._worker.coordinator_lost()
 
     def data_received(self, data: bytes) -> None:
-        self._reader.owner_sent(data)
+        self._worker.coordinator_sent(data)
 
     def pause_writing(self) -> None:
-        self._reader.owner_full(full=True)
+        self._worker.coordinator_full(full=True)
 
     def resume_writing(self) -> None:
-        self._reader.owner_full(full=False)
+        self._worker.coordinator_full(full=False)
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

@@ -50,13 +50,13 @@ class Verdicts:
         upstream: Upstream,
         ref: ObjectRef,
         now_s: float,
-        ticket: AuthEpoch | None = None,
+        epoch: AuthEpoch | None = None,
         *,
         grant: Grant = Grant.GET,
     ) -> None:
-        """Record a granted right, unless the object or its bucket was forgotten since ``ticket``."""
+        """Record a granted right, unless the object or its bucket was forgotten since ``epoch``."""
         current = self.begin(ref)
-        if ticket is not None and ticket != current:
+        if epoch is not None and epoch != current:
             return
         verdicts = self._allowed.setdefault(ref, {})
         before = verdicts.get(upstream)

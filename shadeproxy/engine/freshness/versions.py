@@ -127,9 +127,9 @@ class Versions:
 
     async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
         """Ask the origin, with the rights of ``upstream``, for what ``grant`` names. Raises OriginError."""
-        ticket = self.verdict_ticket(ref)
+        epoch = self.auth_epoch(ref)
         meta = await self._revalidator.check(ref, upstream, grant)
-        self.allow(upstream, ref, ticket, grant)
+        self.allow(upstream, ref, epoch, grant)
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
@@ -148,16 +148,16 @@ class Versions:
         if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s(), request.grant):
             await self.check(request.ref, request.upstream, request.grant)
 
-    def verdict_ticket(self, ref: ObjectRef) -> AuthEpoch | None:
+    def auth_epoch(self, ref: ObjectRef) -> AuthEpoch | None:
         """Return the auth epoch; take it before asking the origin: a later write then voids the verdict."""
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(
-        self, upstream: Upstream, ref: ObjectRef, ticket: AuthEpoch | None, grant: Grant = Grant.GET
+        self, upstream: Upstream, ref: ObjectRef, epoch: AuthEpoch | None, grant: Grant = Grant.GET
     ) -> None:
         """Record that the origin let ``upstream`` read ``ref``. Without an auth epoch it is ignored."""
-        if self._verdicts is not None and ticket is not None:
-            self._verdicts.allow(upstream, ref, self._clock.now_s(), ticket, grant=grant)
+        if self._verdicts is not None and epoch is not None:
+            self._verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.

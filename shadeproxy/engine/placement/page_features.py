@@ -1,4 +1,4 @@
-"""Features of pages: the columns by which a policy ranks residents and newcomers.
+"""Features of pages: the columns by which a policy ranks residents and candidates.
 
 Laws: plain defs; nothing is decided here. The time to the next read of a prefix's pages is learnt from
 batches of demand reads: one call for a few hundred costs little more than a call for one.
@@ -84,17 +84,17 @@ class PageFeatures:
             tick=tick,
         )
 
-    def of_newcomers(self, newcomers: AdmissionCandidates, tick: float) -> PageColumns:
+    def of_candidates(self, candidates: AdmissionCandidates, tick: float) -> PageColumns:
         """Return the features of pages without a slot, as if they were read now."""
-        count = len(newcomers.object_hash)
+        count = len(candidates.object_hash)
         now = np.full(count, tick)
         return PageColumns(
-            next_use_s=self._next_uses.next_use_s(newcomers.object_hash, newcomers.number),
-            weight=self._weights.weights_of(newcomers.object_hash, newcomers.number),
+            next_use_s=self._next_uses.next_use_s(candidates.object_hash, candidates.number),
+            weight=self._weights.weights_of(candidates.object_hash, candidates.number),
             last_use=now,
             admitted=now,
             uses=np.ones(count),
-            size_bytes=newcomers.record_bytes.astype(np.float64),
+            size_bytes=candidates.record_bytes.astype(np.float64),
             idle_after=np.full(count, np.inf),
             draw=self._rng.random(count),
             tick=tick,

@@ -58,7 +58,7 @@ class Placement:
         self._residents = residents
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
-        self.facts = PageFeatures(residents, weights, next_uses, rng)
+        self.features = PageFeatures(residents, weights, next_uses, rng)
         self._rng = rng
         self._staging = StagingShare(policy.staging_share)
         self.parts = PartReads()
@@ -71,7 +71,7 @@ class Placement:
         """Note a demand read of a resident page."""
         self.tick += 1
         distance = self._residents.use(slot, self.tick)
-        self.facts.observe(int(self._residents.group[slot]), self.tick, distance)
+        self.features.observe(int(self._residents.group[slot]), self.tick, distance)
         if self._residents.is_staged(slot):
             self._note_staged_uses([slot])
 
@@ -80,7 +80,7 @@ class Placement:
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         distances = self._residents.use_many(slots, ticks)
-        self.facts.observe_many(self._residents.group[slots], ticks, distances)
+        self.features.observe_many(self._residents.group[slots], ticks, distances)
         self._note_staged_uses(self._residents.staged_in(slots).tolist())
 
     def deserving(self, slots: Slots) -> Slots:
@@ -102,7 +102,7 @@ class Placement:
     def note_miss(self, object_hash: int, number: int, group: int) -> bool:
         """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
         self.tick += 1
-        self.facts.observe(group, self.tick, np.nan)
+        self.features.observe(group, self.tick, np.nan)
         page = page_hash(object_hash, number)
         staged = self._staging.on_miss(page, self._tiers[0].capacity_bytes, self.tick)
         if staged:
@@ -121,25 +121,25 @@ class Placement:
             np.array([size_bytes], dtype=np.int64),
             np.array([pinned], dtype=np.bool_),
         )
-        bar = float(self._policy.key(self.facts.of_newcomers(newcomer, self.tick))[0])
+        bar = float(self._policy.key(self.features.of_candidates(newcomer, self.tick))[0])
         return any(
             self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
             for index in range(len(self._tiers))
         )
 
     def winners(
-        self, newcomers: AdmissionCandidates, pending_bytes: int, *, earned: bool = False
+        self, candidates: AdmissionCandidates, pending_bytes: int, *, earned: bool = False
     ) -> NDArray[np.bool_]:
         """Return which pages would win a place now, in this order, over all tiers together: bool[n].
 
         ``pending_bytes`` come before them. ``earned``: even if the policy admits every page, only pages that
         find free room win. A guess by a sample, and nothing changes: ``find_place`` decides.
         """
-        sizes = newcomers.record_bytes.astype(np.float64)
+        sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
         beyond = needed - self.free_bytes(sizes.min(initial=np.inf) + RECORD_BYTES)
-        held: NDArray[np.bool_] = newcomers.pinned & (
-            np.cumsum(sizes * newcomers.pinned) <= self.pinnable_bytes - pending_bytes
+        held: NDArray[np.bool_] = candidates.pinned & (
+            np.cumsum(sizes * candidates.pinned) <= self.pinnable_bytes - pending_bytes
         )
         if not len(sizes):
             return held
@@ -152,7 +152,7 @@ class Placement:
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
-        keys = self._policy.key(self.facts.of_newcomers(newcomers, self.tick))
+        keys = self._policy.key(self.features.of_candidates(candidates, self.tick))
         wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 
@@ -339,7 +339,7 @@ class Placement:
         return members[draw_positions(self._rng, len(members), wanted)]
 
     def _columns(self, slots: Slots) -> PageColumns:
-        return self.facts.of(slots, self.tick)
+        return self.features.of(slots, self.tick)
 
     def _worst_first(self) -> tuple[Column, Column]:
         """Return keys of residents, falling, and for each the bytes of all residents up to it."""

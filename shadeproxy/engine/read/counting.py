@@ -14,7 +14,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import Intent, JobContext, Source
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.hints.order.upcoming import NotesReads
+from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
@@ -26,7 +26,13 @@ class Counting:
     """Counts reads in ``stats``; passes them to ``orders``, and to ``recording`` if there is one."""
 
     def __init__(
-        self, stats: Stats, clock: Clock, *, jobs_of: JobsOf, orders: NotesReads, recording: Recording | None
+        self,
+        stats: Stats,
+        clock: Clock,
+        *,
+        jobs_of: JobsOf,
+        orders: ReadObserver,
+        recording: Recording | None,
     ) -> None:
         self._stats = stats
         self._clock = clock

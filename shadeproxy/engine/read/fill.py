@@ -84,12 +84,12 @@ class PageFiller:
         """Called for each demand read of a part of an object that has several pages, unless it was a hit."""
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
-        self._outlasting = DetachedBuffers(ledger.capacity_bytes // 2)
+        self._detached = DetachedBuffers(ledger.capacity_bytes // 2)
 
     @property
-    def crowded(self) -> bool:
+    def under_pressure(self) -> bool:
         """True if detached buffers are above their limit, see reading.py ``Fills``."""
-        return self._outlasting.many
+        return self._detached.many
 
     def join(
         self,
@@ -202,7 +202,7 @@ class PageFiller:
     async def _bring(self, flight: Flight, known: ObjectMeta | None) -> None:
         ref, number = flight.ref, flight.number
         flight.publishable = not self._versions.being_written(ref)
-        ticket = self._versions.verdict_ticket(ref)
+        epoch = self._versions.auth_epoch(ref)
         if known is not None:
             await self._take_early(flight, self._within(flight, known.size).length)
         # The first page of an unknown or small object is requested without a range, which works for empty
@@ -216,7 +216,7 @@ class PageFiller:
             upstream=flight.upstream,
             intent=flight.intent,
         ) as read:
-            self._versions.allow(flight.upstream, ref, ticket)
+            self._versions.allow(flight.upstream, ref, epoch)
             if read.pass_on is not None:
                 await self._pass_on(flight, read, known)
                 return
@@ -280,7 +280,7 @@ class PageFiller:
         view = self._cache.view_now(page) if stored and flight.waiters else None
         if view is not None:
             # Slow readers continue from the tier, so that the memory is free for others.
-            self._outlasting.add(flight.buffer)
+            self._detached.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
 

@@ -140,13 +140,13 @@ class PrefetchPort:
         ``guess_bytes``: the length to assume where it is not known. ``earned``: see ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
-        newcomers = AdmissionCandidates(
+        candidates = AdmissionCandidates(
             np.array([need.object_hash for need in needs], dtype=np.uint64),
             np.array([need.number for need in needs], dtype=np.uint32),
             np.array(sizes, dtype=np.int64),
             np.array([self._cache.pins.covers(need.ref) for need in needs], dtype=np.bool_),
         )
-        return self._cache.placement.winners(newcomers, pending_bytes, earned=earned)
+        return self._cache.placement.winners(candidates, pending_bytes, earned=earned)
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Return whether a page of another version is resident or being written."""

@@ -52,7 +52,7 @@ class Fills(Protocol):
     def leave(self, flight: Flight, *, served: bool = False) -> None: ...
 
     @property
-    def crowded(self) -> bool:
+    def under_pressure(self) -> bool:
         """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
         ...
 
@@ -169,9 +169,9 @@ class EngineReading:
             self._fills.leave(flight, served=served)
 
     @property
-    def crowded(self) -> bool:
-        """True if pieces must be copied, see ``Fills.crowded``."""
-        return self._fills.crowded
+    def under_pressure(self) -> bool:
+        """True if pieces must be copied, see ``Fills.under_pressure``."""
+        return self._fills.under_pressure
 
     def reset(self) -> None:
         """Forget everything: the version that was opened is gone."""
@@ -341,7 +341,7 @@ class Body:
         except BaseException:
             await self.aclose()
             raise
-        if self._reading.crowded:
+        if self._reading.under_pressure:
             piece = memoryview(bytes(piece))
         self._position += len(piece)
         if self._position == self._stop:

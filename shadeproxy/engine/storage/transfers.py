@@ -42,10 +42,10 @@ class Medium:
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``ticket``: write token; shows if the slot still has this page."""
+    """A page on its way into a tier. ``token``: write token; shows if the slot still has this page."""
 
     slot: int
-    ticket: object
+    token: object
     index: int
     location: Location
     record_bytes: int
@@ -178,7 +178,7 @@ class Transfers:
             stored = wanted()
         except TierError as error:
             self.note_failure(tier, "write", error)
-        if self._unplaced.get(plan.slot) is not plan.ticket:
+        if self._unplaced.get(plan.slot) is not plan.token:
             stored = False  # dropped meanwhile; the slot may hold another page by now
         elif not stored:
             self._forget(plan.slot)

@@ -29,9 +29,9 @@ class Abandoned(NamedTuple):
         return inside
 
 
-def abandoned_by(books: Iterable[OrderTracker], jobs: Iterable[Job], now_s: float) -> Sequence[Abandoned]:
+def abandoned_by(trackers: Iterable[OrderTracker], jobs: Iterable[Job], now_s: float) -> Sequence[Abandoned]:
     """Return the datasets of jobs that are gone, the latest left first, at most ``_MOST``."""
-    gone = {book.job.name: book for book in books if book.is_gone(now_s)}
+    gone = {tracker.job.name: tracker for tracker in trackers if tracker.is_gone(now_s)}
     if not gone:
         return ()
     used = {
@@ -39,12 +39,12 @@ def abandoned_by(books: Iterable[OrderTracker], jobs: Iterable[Job], now_s: floa
         for job in jobs
         if job.name not in gone and job.in_use and now_s - job.seen_s < _REGISTERED_LATELY_S
     }
-    latest = sorted(gone.values(), key=lambda book: -book.liveness.last_s)
+    latest = sorted(gone.values(), key=lambda tracker: -tracker.liveness.last_s)
     found = {
-        book.job.dataset: Abandoned(
-            book.job.name, book.liveness.last_s if book.job.in_use else 0.0, book.lookup.dataset
+        tracker.job.dataset: Abandoned(
+            tracker.job.name, tracker.liveness.last_s if tracker.job.in_use else 0.0, tracker.lookup.dataset
         )
-        for book in reversed(latest)
-        if book.job.dataset not in used
+        for tracker in reversed(latest)
+        if tracker.job.dataset not in used
     }
     return tuple(reversed(list(found.values())))[:_MOST]

@@ -12,7 +12,7 @@ _TRUST = 0.6
 _PROVEN = 32
 
 
-class Share:
+class RecentShare:
     """The share of good events among the latest ones."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class OrderAccuracy:
         self.found = self.surprises = self.missed = 0
         self.believed = True
         self._found_before = 0
-        self._reads = Share()
-        self._passed = Share()
+        self._reads = RecentShare()
+        self._passed = RecentShare()
 
     @property
     def proven(self) -> bool:
@@ -63,7 +63,7 @@ class OrderAccuracy:
 
     def forget(self) -> None:
         """Start the shares again for another order."""
-        self._reads, self._passed = Share(), Share()
+        self._reads, self._passed = RecentShare(), RecentShare()
         self._found_before = self.found
         self.believed = True
 

@@ -27,7 +27,7 @@ from shadeproxy.hints.order.tail import cut
 _UNREAD = -NEVER
 
 
-class Columns(NamedTuple):
+class OrderColumns(NamedTuple):
     """Columns of an order. next_at: i32[n], earliest place of each sample not over, or NEVER. last_read:
     i32[n], latest place read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
     """
@@ -45,7 +45,7 @@ class Built(NamedTuple):
     """
 
     lookup: Lookup
-    columns: Columns
+    columns: OrderColumns
     cursor: int
     is_elsewhere: bool = False
     stops_at: int | None = None
@@ -56,7 +56,7 @@ class Build:
     """The build of a new order. Call ``run`` in any thread.
 
     ``back_to``: the epoch with which the job begins again. ``resumed``: the job's place before a restart.
-    ``strays``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
+    ``unannounced``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
     ``stops_at``: see Tail.
     """
 
@@ -64,11 +64,11 @@ class Build:
     dataset: Dataset
     page_size: int
     lookup: Lookup | None = None
-    before: Columns | None = None
+    before: OrderColumns | None = None
     cursor: int = 0
     back_to: int | None = None
     resumed: Progress | None = None
-    strays: Ids | None = None
+    unannounced: Ids | None = None
     near: int = 0
     stops_at: int | None = None
 
@@ -90,17 +90,17 @@ class Build:
         if again is not None and again.start < cursor:
             cursor = again.start
             done[cursor:] = False
-        elif self.strays is not None and len(found := self._seek(sequence, self.strays)):
+        elif self.unannounced is not None and len(found := self._seek(sequence, self.unannounced)):
             done[: found[0]], done[found[0] :] = True, False
             done[found] = True
             return Built(lookup, columns_of(sequence, done, lookup), int(found[len(found) // 2]), True)
         return Built(lookup, columns_of(sequence, done, lookup), cursor)
 
-    def _seek(self, sequence: OrderSequence, strays: Ids) -> Ids:
-        return seek(sequence, strays, self.dataset.count, self.near)
+    def _seek(self, sequence: OrderSequence, unannounced: Ids) -> Ids:
+        return seek(sequence, unannounced, self.dataset.count, self.near)
 
 
-def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> Columns:
+def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> OrderColumns:
     """Return the columns that follow from ``done``."""
     count = lookup.dataset.count
     next_at = np.full(count, NEVER, dtype=np.int32)
@@ -109,4 +109,4 @@ def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup)
     next_at[sequence.ids[left]] = left
     over = np.flatnonzero(done).astype(np.int32)
     last_read[sequence.ids[over]] = over
-    return Columns(sequence, done, next_at, last_read, lookup.page_next(next_at))
+    return OrderColumns(sequence, done, next_at, last_read, lookup.page_next(next_at))

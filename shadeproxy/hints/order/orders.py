@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
     """An order to be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
 
     job: Job
-    book: OrderTracker | None
+    tracker: OrderTracker | None
     build: Build
 
 
@@ -71,7 +71,7 @@ class Orders:
         self._page_size = page_size
         self._dirty = dirty
         self.announced = announcements or Announcements()
-        self._books: dict[str, OrderTracker] = {}
+        self._trackers: dict[str, OrderTracker] = {}
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
@@ -97,10 +97,10 @@ class Orders:
             raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
-        book = self._books.get(job.name)
-        again = book is not None and book.begins_again(new.epoch, new.rank, new.offset, self.now_s)
-        if book is not None:
-            book.liveness.announce(now_s, begins=again)
+        tracker = self._trackers.get(job.name)
+        again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        if tracker is not None:
+            tracker.liveness.announce(now_s, begins=again)
         self._restored.discard(job.name)
         self._unsettle(job.name, new.epoch if again else None)
 
@@ -128,7 +128,7 @@ class Orders:
         self._restored.discard(job)
         self._unsettled.pop(job, None)
         self._resumed.pop(job, None)
-        if self._books.pop(job, None) is not None:
+        if self._trackers.pop(job, None) is not None:
             self._dirty("positions", job)
             self._look_for_silence()
             self._changed()
@@ -136,15 +136,15 @@ class Orders:
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
         """Move a registered job's order at least to the position that a rank reports."""
         self._hear(now_s)
-        book = self._books.get(job)
-        if book is not None:
-            book.liveness.advance(rank, progress, now_s)
-        epoch = None if book is None else book.sequence.find(progress.epoch)
-        if book is not None and epoch is not None:
-            book.begin_epoch(epoch)
-            book.skip_to(epoch.place(progress.position))
-            book.settle(now_s)
-            self._read_on(book)
+        tracker = self._trackers.get(job)
+        if tracker is not None:
+            tracker.liveness.advance(rank, progress, now_s)
+        epoch = None if tracker is None else tracker.sequence.find(progress.epoch)
+        if tracker is not None and epoch is not None:
+            tracker.begin_epoch(epoch)
+            tracker.skip_to(epoch.place(progress.position))
+            tracker.settle(now_s)
+            self._read_on(tracker)
 
     # ------------------------------------------------------------------ settling
 
@@ -155,40 +155,40 @@ class Orders:
         back_to = self._unsettled.pop(job)
         registered = self._jobs.get(job)
         assert registered.dataset is not None, "checked before ids are taken in"
-        dataset, book = self._dataset(registered.dataset), self._books.get(job)
-        lookups = (other.lookup for other in self._books.values() if other.lookup.dataset is dataset)
-        strays, near = (None, 0) if book is None else book.strays()
+        dataset, tracker = self._dataset(registered.dataset), self._trackers.get(job)
+        lookups = (other.lookup for other in self._trackers.values() if other.lookup.dataset is dataset)
+        unannounced, near = (None, 0) if tracker is None else tracker.unannounced()
         build = Build(
             self.announced.of(job),
             dataset,
             self._page_size,
             lookup=next(lookups, None),
-            before=None if book is None else book.begin(),
-            cursor=0 if book is None else book.cursor,
+            before=None if tracker is None else tracker.begin(),
+            cursor=0 if tracker is None else tracker.cursor,
             back_to=back_to,
             resumed=self._resumed.pop(job, None),
-            strays=strays,
+            unannounced=unannounced,
             near=near,
-            stops_at=None if book is None else book.tail.stops_at,
+            stops_at=None if tracker is None else tracker.tail.stops_at,
         )
-        return Prepared(registered, book, build)
+        return Prepared(registered, tracker, build)
 
     def finish(self, prepared: Prepared, built: Built) -> None:
         """Put a built order to use, if its job is still there."""
-        job, book = prepared.job, prepared.book
+        job, tracker = prepared.job, prepared.tracker
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
-        if book is None:
+        if tracker is None:
             restored = job.name in self._restored
-            self._books[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
+            self._trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
         else:
-            book.finish(built)
+            tracker.finish(built)
         self._changed()
 
     def give_up(self, prepared: Prepared) -> None:
         """Keep the order before, because the new one could not be built."""
-        if prepared.book is not None:
-            prepared.book.give_up()
+        if prepared.tracker is not None:
+            prepared.tracker.give_up()
 
     def settle(self) -> None:
         """Build all orders at once, in this thread: for starts and tests."""
@@ -201,17 +201,17 @@ class Orders:
     @property
     def active(self) -> bool:
         """True if reads must be noted."""
-        return bool(self._books)
+        return bool(self._trackers)
 
     def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
         """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked."""
         self._hear(now_s)
-        for book, certain in self._readers(job, now_s):
-            sample = book.lookup.find_one(object_hash, offset)
+        for tracker, certain in self._readers(job, now_s):
+            sample = tracker.lookup.find_one(object_hash, offset)
             if sample >= 0:
                 epoch = None if job is None else job.epoch
-                if book.read_one(sample, epoch, now_s, certain=certain):
-                    self._read_on(book)
+                if tracker.read_one(sample, epoch, now_s, certain=certain):
+                    self._read_on(tracker)
 
     def note_reads(
         self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
@@ -222,35 +222,35 @@ class Orders:
         of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
         for job, code in codes.items():
             mine = slice(None) if len(codes) == 1 else of == code
-            for book, certain in self._readers(job, now_s):
-                samples = book.lookup.find(object_hashes[mine], offsets[mine])
+            for tracker, certain in self._readers(job, now_s):
+                samples = tracker.lookup.find(object_hashes[mine], offsets[mine])
                 samples = samples[samples >= 0]
                 if len(samples):
-                    book.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
-                    self._read_on(book)
+                    tracker.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
+                    self._read_on(tracker)
 
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[OrderTracker, bool]]:
         """Yield each order whose job may have made the read, and whether the read is surely that job's."""
         if job is not None:
-            book = self._books.get(job.job)
-            if book is not None:
-                book.liveness.hear(now_s)
-                yield book, True
+            tracker = self._trackers.get(job.job)
+            if tracker is not None:
+                tracker.liveness.hear(now_s)
+                yield tracker, True
             return
-        for book in self._books.values():
-            yield book, self._jobs_on(book.job.dataset) == 1
+        for tracker in self._trackers.values():
+            yield tracker, self._jobs_on(tracker.job.dataset) == 1
 
     def _jobs_on(self, dataset: str | None) -> int:
         return sum(job.in_use and job.dataset == dataset for job in self._jobs)
 
-    def _read_on(self, book: OrderTracker) -> None:
-        name = book.job.name
+    def _read_on(self, tracker: OrderTracker) -> None:
+        name = tracker.job.name
         self._dirty("positions", name)
-        over = [epoch for epoch in book.sequence.epochs if epoch.stop <= book.floor]
+        over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
         for epoch in over:
             # Drop announcements of epochs that are over: the sequence holds them until the next build.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
-        if (book.is_lost or book.is_to_be_cut) and name not in self._unsettled:
+        if (tracker.is_lost or tracker.is_to_be_cut) and name not in self._unsettled:
             self._unsettle(name, None)
             self.on_lost(name)
         self._changed()
@@ -259,27 +259,27 @@ class Orders:
 
     def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
         soonest = np.full(len(object_hashes), np.inf)
-        for book in self._books.values():
-            if book.left and book.truth.proven and not book.has_lapsed(self.now_s):
-                np.minimum(soonest, book.next_use_s(object_hashes, numbers), out=soonest)
+        for tracker in self._trackers.values():
+            if tracker.left and tracker.accuracy.proven and not tracker.has_lapsed(self.now_s):
+                np.minimum(soonest, tracker.next_use_s(object_hashes, numbers), out=soonest)
         return soonest
 
     # ------------------------------------------------------------------ see upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
         return [
-            Outlook(name, book.pace.rate_per_s, book.left)
-            for name, book in self._books.items()
-            if book.left and book.truth.believed and not book.has_lapsed(self.now_s)
+            Outlook(name, tracker.pace.rate_per_s, tracker.left)
+            for name, tracker in self._trackers.items()
+            if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s)
         ]  # fmt: skip
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
-        book = self._books.get(job)
-        return np.empty(0, dtype=np.uint32) if book is None else book.coming(count, skip)
+        tracker = self._trackers.get(job)
+        return np.empty(0, dtype=np.uint32) if tracker is None else tracker.coming(count, skip)
 
     def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
-        book = self._books.get(job)
-        return [] if book is None else book.lookup.dataset.pick(ids)
+        tracker = self._trackers.get(job)
+        return [] if tracker is None else tracker.lookup.dataset.pick(ids)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -288,37 +288,37 @@ class Orders:
 
     def state(self, job: str) -> OrderState | None:
         """Return the state of a job's order; None if it announced nothing."""
-        book = self._books.get(job)
-        if book is None:
+        tracker = self._trackers.get(job)
+        if tracker is None:
             return None
-        epochs = {epoch.number: epoch.stop - epoch.start for epoch in book.sequence.epochs
-                  if epoch.stop > book.floor}  # fmt: skip
-        at, truth = book.sequence.epoch_at(book.cursor), book.truth
+        epochs = {epoch.number: epoch.stop - epoch.start for epoch in tracker.sequence.epochs
+                  if epoch.stop > tracker.floor}  # fmt: skip
+        at, accuracy = tracker.sequence.epoch_at(tracker.cursor), tracker.accuracy
         return OrderState(
             epochs=epochs,
             epoch=None if at is None else at.number,
-            position=None if at is None else position_of(at, book.cursor),
-            left=book.left,
-            believed=truth.believed,
-            rate_per_s=book.pace.rate_per_s,
-            found=truth.found,
-            surprises=truth.surprises,
-            missed=truth.missed,
-            silence=book.liveness.silence(self.now_s),
-            lapsed=book.has_lapsed(self.now_s),
+            position=None if at is None else position_of(at, tracker.cursor),
+            left=tracker.left,
+            believed=accuracy.believed,
+            rate_per_s=tracker.pace.rate_per_s,
+            found=accuracy.found,
+            surprises=accuracy.surprises,
+            missed=accuracy.missed,
+            silence=tracker.liveness.silence(self.now_s),
+            lapsed=tracker.has_lapsed(self.now_s),
         )
 
     def silences(self) -> list[tuple[Job, Silence, Dataset]]:
         """Return the silence of every job that has announced samples still to be read."""
         return [
-            (book.job, book.liveness.silence(self.now_s), book.lookup.dataset)
-            for book in self._books.values()
-            if book.left
+            (tracker.job, tracker.liveness.silence(self.now_s), tracker.lookup.dataset)
+            for tracker in self._trackers.values()
+            if tracker.left
         ]
 
     def states(self) -> dict[str, OrderState]:
         """Return the state of every job that announced something."""
-        return {name: state for name in self._books if (state := self.state(name)) is not None}
+        return {name: state for name in self._trackers if (state := self.state(name)) is not None}
 
     # ------------------------------------------------------------------ durable state
 
@@ -344,13 +344,13 @@ class Orders:
     def tick(self, now_s: float) -> None:
         """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
         self._hear(now_s)
-        for book in self._books.values():
-            book.job.seen_s = max(book.job.seen_s, book.liveness.last_s)
+        for tracker in self._trackers.values():
+            tracker.job.seen_s = max(tracker.job.seen_s, tracker.liveness.last_s)
         self._look_for_silence()
 
     def _look_for_silence(self) -> None:
-        self.abandoned = abandoned_by(self._books.values(), self._jobs, self.now_s)
-        lapsed = {name for name, book in self._books.items() if book.has_lapsed(self.now_s)}
+        self.abandoned = abandoned_by(self._trackers.values(), self._jobs, self.now_s)
+        lapsed = {name for name, tracker in self._trackers.items() if tracker.has_lapsed(self.now_s)}
         if lapsed != self._lapsed:
             self._lapsed = lapsed
             self._changed()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shadeproxy.hints.datasets import Ids
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import OrderAccuracy
-from shadeproxy.hints.order.build import Built, Columns
+from shadeproxy.hints.order.build import Built, OrderColumns
 from shadeproxy.hints.order.liveness import Liveness
 from shadeproxy.hints.order.pace import JobPace
 from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places
@@ -43,7 +43,7 @@ class OrderTracker:
         self.lookup = built.lookup
         self.pace = JobPace(now_s)
         self.liveness = Liveness(now_s, restored=restored)
-        self.truth = OrderAccuracy()
+        self.accuracy = OrderAccuracy()
         self.left = 0
         """Number of places that are not over."""
         self.cursor = 0
@@ -53,7 +53,7 @@ class OrderTracker:
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # places, in order, since the cursor moved
         self._surprises = 0
-        self._strays = UnannouncedReads()
+        self._unannounced = UnannouncedReads()
         self._paced = 0  # how many of ``_read`` and ``_surprises`` were already added to the pace
         self._late = 0
         self._skipped_to = 0
@@ -69,7 +69,7 @@ class OrderTracker:
     def sequence(self) -> OrderSequence:
         return self.columns.sequence
 
-    def begin(self) -> Columns:
+    def begin(self) -> OrderColumns:
         """Return the columns for building another order, and start to log reads for ``finish``."""
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
@@ -78,8 +78,8 @@ class OrderTracker:
         """Replace the order by ``built``, and apply the reads logged since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        # The log also has the reads since the cursor moved. Only ``truth`` still has to count them.
-        self.truth.heard(len(self._read), self._surprises)
+        # The log also has the reads since the cursor moved. Only ``accuracy`` still has to count them.
+        self.accuracy.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
         left, place = before.epoch_at(self._sure), self._sure
@@ -95,9 +95,9 @@ class OrderTracker:
             self._consume(reads[start : start + together])
             self._follow()
         if built.is_elsewhere:
-            self._strays.found(self.truth)
+            self._unannounced.found(self.accuracy)
         if built.is_elsewhere or not _goes_on(before, self.sequence):
-            self.truth.forget()
+            self.accuracy.forget()
 
     def give_up(self) -> None:
         """End what ``begin`` started: the new order could not be built."""
@@ -106,18 +106,18 @@ class OrderTracker:
     @property
     def is_lost(self) -> bool:
         """True if the job may be at another place in its order."""
-        return self._log is None and self._strays.are_many(self.truth)
+        return self._log is None and self._unannounced.are_many(self.accuracy)
 
     @property
     def is_to_be_cut(self) -> bool:
         """Return whether the job's tail has moved since the lookup was built."""
         return self._log is None and self.tail.stops_at != self._stops_at
 
-    def strays(self) -> tuple[Ids | None, int]:
+    def unannounced(self) -> tuple[Ids | None, int]:
         """Return the unannounced reads of a lost job, and the width in places of the search for them."""
         if not self.is_lost:
             return None, 0
-        return self._strays.take(self.truth, self._near_now), 2 * self._near_now
+        return self._unannounced.take(self.accuracy, self._near_now), 2 * self._near_now
 
     def has_lapsed(self, now_s: float) -> bool:
         """Return whether the announced order has lapsed: the job is silent, expired, or has ended."""
@@ -181,7 +181,7 @@ class OrderTracker:
             self._read.append(place)
         elif certain and self._last[sample] < self.cursor - near:
             self._surprises += 1
-            self._strays.note((sample,))
+            self._unannounced.note((sample,))
         waiting = len(self._read) + self._surprises
         due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
         if now_s - self.pace.last_s >= _SETTLED_AFTER_S:
@@ -204,9 +204,9 @@ class OrderTracker:
             if self._read:
                 self._hear(now_s)
             if certain:
-                strays = far[self.columns.last_read[far] < self.cursor - self._near_now]
-                self._surprises += len(strays)
-                self._strays.note(strays.tolist())
+                unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
+                self._surprises += len(unannounced)
+                self._unannounced.note(unannounced.tolist())
             self.settle(now_s)
             samples = samples[together:]
 
@@ -214,7 +214,7 @@ class OrderTracker:
         """Take a read that was announced as a sign of life, if the order is believed. A read that names no
         job may come from another reader of the same data, and match the order by chance.
         """
-        if self.truth.believed and self.job.in_use:
+        if self.accuracy.believed and self.job.in_use:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
@@ -232,7 +232,7 @@ class OrderTracker:
         if epoch.start <= self.cursor + self._near_now:
             return
         before = self.sequence.epoch_at(self.cursor)
-        if before is not None and self.truth.proven:
+        if before is not None and self.accuracy.proven:
             self.tail.left(before, self.cursor)
         self.skip_to(epoch.start)
         self._left_until = epoch.start
@@ -274,25 +274,25 @@ class OrderTracker:
         self._keep_pace(now_s)
         found, surprises = len(self._read), self._surprises
         if found or surprises:
-            self.truth.heard(found, surprises)
+            self.accuracy.heard(found, surprises)
         self._follow()
         if found > surprises:
             self._sure = self.cursor
-        elif surprises > 2 * found and self.truth.proven and self._log is None:
-            self._follow_strays()
+        elif surprises > 2 * found and self.accuracy.proven and self._log is None:
+            self._follow_unannounced()
         self._paced = 0
 
-    def _follow_strays(self) -> None:
+    def _follow_unannounced(self) -> None:
         """Begin the next epoch where reads that name none are its first: the rest of the last one is over."""
         before = self.sequence.epoch_at(self._sure)
         after = None if before is None else self.sequence.epoch_at(before.stop)
         if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:
             return
-        reads = self._strays.begin(self.sequence, after, self.columns.next_at, self._near_now)
+        reads = self._unannounced.begin(self.sequence, after, self.columns.next_at, self._near_now)
         if reads is None:
             return
         self.tail.left(before, self._sure)
-        self._strays.found(self.truth)
+        self._unannounced.found(self.accuracy)
         self.skip_to(after.start)
         self._left_until = self._skipped_to = after.start
         self._follow()
@@ -345,7 +345,7 @@ class OrderTracker:
         self.left -= missed
         self.floor = stop
         if start >= self._skipped_to:
-            self.truth.passed(stop - start - missed, missed)
+            self.accuracy.passed(stop - start - missed, missed)
 
     # ------------------------------------------------------------------ coming reads
 

@@ -30,13 +30,13 @@ class UnannouncedReads:
         """Add samples that were read without having been announced."""
         self._latest.extend(samples)
 
-    def are_many(self, truth: OrderAccuracy) -> bool:
+    def are_many(self, accuracy: OrderAccuracy) -> bool:
         """Return whether the job may be somewhere else in its order."""
-        return not truth.believed and truth.surprises >= self._seek_at
+        return not accuracy.believed and accuracy.surprises >= self._seek_at
 
-    def take(self, truth: OrderAccuracy, most: int) -> Ids:
+    def take(self, accuracy: OrderAccuracy, most: int) -> Ids:
         """Return at most ``most`` of the latest; the next search waits for twice as many."""
-        self._seek_at = 2 * truth.surprises
+        self._seek_at = 2 * accuracy.surprises
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 
     def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
@@ -53,7 +53,7 @@ class UnannouncedReads:
         first = (places >= epoch.start) & (places < epoch.start + near)
         return latest[first] if np.count_nonzero(first) >= _FIRST_READS - _MOST_OTHERS else None
 
-    def found(self, truth: OrderAccuracy) -> None:
+    def found(self, accuracy: OrderAccuracy) -> None:
         """Forget the reads, which have served to find the job."""
         self._latest.clear()
-        self._seek_at = truth.surprises + _KEPT
+        self._seek_at = accuracy.surprises + _KEPT

@@ -36,7 +36,7 @@ class NextUses(Protocol):
         ...
 
 
-class NotesReads(Protocol):
+class ReadObserver(Protocol):
     """A receiver of demand reads, so that samples that were read are not named again."""
 
     @property
@@ -93,7 +93,7 @@ class Upcoming(Protocol):
 
 
 class NothingAnnounced:
-    """Implements ``NextUses`` and ``NotesReads`` without any order."""
+    """Implements ``NextUses`` and ``ReadObserver`` without any order."""
 
     active = False
     abandoned: Sequence[Abandoned] = ()

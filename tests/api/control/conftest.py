@@ -25,7 +25,7 @@ from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.prefetch.warm import Progress
+from shadeproxy.prefetch.warm import WarmProgress
 from shadeproxy.telemetry.stats import Stats
 
 
@@ -43,7 +43,7 @@ class Work:
     uri: str
     dry_run: bool
     kind: str = "warm"
-    progress: Progress = field(default_factory=Progress)
+    progress: WarmProgress = field(default_factory=WarmProgress)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
 

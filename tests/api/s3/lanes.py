@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from shadeproxy.api.s3 import COMPILED, FastLane, S3Server
-from shadeproxy.api.s3.relay import ReaderProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol, dial
 
 
 class GeneralLane(FastLane):
@@ -53,11 +53,11 @@ async def _relay(proxy, folder):
     await runner.setup()
     await web.UnixSite(runner, path).start()
     fast = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
-    connections: set[ReaderProtocol] = set()
+    connections: set[WorkerProtocol] = set()
 
     def connection():
         connect = lambda owner, peer: dial(path, owner, peer)  # noqa: E731 - one line, used once
-        return ReaderProtocol(fast, connect, connections, keepalive_s=60.0)
+        return WorkerProtocol(fast, connect, connections, keepalive_s=60.0)
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:

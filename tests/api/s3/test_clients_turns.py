@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from shadeproxy.api.s3.relay import ReaderProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol, dial
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.origin.memory import MemoryOrigin
 
@@ -93,7 +93,7 @@ async def relaying(proxy):
     await web.SockSite(proxy.runner, link).start()
     open_ones = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: ReaderProtocol(Misses(), partial(dial, name), open_ones, keepalive_s=60.0), "127.0.0.1", 0
+        lambda: WorkerProtocol(Misses(), partial(dial, name), open_ones, keepalive_s=60.0), "127.0.0.1", 0
     )
     try:
         yield server.sockets[0].getsockname()[1]

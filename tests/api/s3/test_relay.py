@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
-from shadeproxy.api.s3.relay import Answering, ReaderProtocol
+from shadeproxy.api.s3.relay import Answering, WorkerProtocol
 
 GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
 
@@ -85,7 +85,7 @@ async def test_only_who_took_nothing_between_two_looks_is_cut_off():
         raise AssertionError("all is known here")
 
     client = Client()
-    connection = ReaderProtocol(Hits(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(Hits(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     for _ in range(3):
         connection.data_received(GET)
@@ -132,26 +132,26 @@ class Nothing:
 
 
 async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
-    owners, client, body = [], Owned(), b"x" * 400_000
+    coordinators, client, body = [], Owned(), b"x" * 400_000
 
-    async def connect(owner, _peer):
-        owners.append(Owned())
-        owner.connection_made(owners[0])
+    async def connect(coordinator, _peer):
+        coordinators.append(Owned())
+        coordinator.connection_made(coordinators[0])
 
-    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     connection.data_received(GET)
-    while not owners or owners[0].taken != GET:
+    while not coordinators or coordinators[0].taken != GET:
         await asyncio.sleep(0)
     upload = b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + body
     connection.data_received(upload[:300_000])
     assert not client.reading
-    connection.owner_sent(head(200, b"Content-Length: 0"))
-    while owners[0].taken != GET + upload[:300_000]:
+    connection.coordinator_sent(head(200, b"Content-Length: 0"))
+    while coordinators[0].taken != GET + upload[:300_000]:
         await asyncio.sleep(0)
     assert client.reading
     connection.data_received(upload[300_000:])
-    assert owners[0].taken == GET + upload
+    assert coordinators[0].taken == GET + upload
     connection.connection_lost(None)
 
 
@@ -170,16 +170,16 @@ class Full(Owned):
 
 
 async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
-    owner, client = Full(), Owned()
+    coordinator, client = Full(), Owned()
 
     async def connect(protocol, _peer):
-        owner.protocol = protocol
-        protocol.connection_made(owner)
+        coordinator.protocol = protocol
+        protocol.connection_made(coordinator)
 
-    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + b"x" * 300_000)
-    while not owner.taken:
+    while not coordinator.taken:
         await asyncio.sleep(0)
     assert not client.reading
     connection.connection_lost(None)
@@ -197,21 +197,21 @@ async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
 async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
     client, body = Sent(), bytes(256 * 1024)
 
-    async def connect(owner, _peer):
-        owner.connection_made(Owned())
+    async def connect(coordinator, _peer):
+        coordinator.connection_made(Owned())
 
-    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-    while connection._owner is None:
+    while connection._coordinator is None:
         await asyncio.sleep(0)
-    connection.owner_sent(answers)
+    connection.coordinator_sent(answers)
     tracemalloc.start()
     try:
         for _ in range(64):
-            connection.owner_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
+            connection.coordinator_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
             for _ in range(8):
-                connection.owner_sent(body)
+                connection.coordinator_sent(body)
         # A piece of an answer that is put behind what is kept would show as its copy.
         assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
     finally:
@@ -240,18 +240,18 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
                 connection.pause_writing()
             return True
 
-    async def connect(owner, _peer):
-        owner.connection_made(Owned())
+    async def connect(coordinator, _peer):
+        coordinator.connection_made(Owned())
 
     many = MOST_HELD_BYTES // len(GET) + 1
-    connection = ReaderProtocol(MissThenHits(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(MissThenHits(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     connection.data_received(GET)
-    while connection._owner is None:
+    while connection._coordinator is None:
         await asyncio.sleep(0)
     connection.data_received(GET * many)
     assert not client.reading
-    connection.owner_sent(head(200, b"Content-Length: 0"))
+    connection.coordinator_sent(head(200, b"Content-Length: 0"))
     while len(asked) <= many:
         await asyncio.sleep(0)
     connection.resume_writing()
@@ -262,23 +262,23 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
 
 
 async def test_no_more_is_read_while_the_owner_takes_nothing():
-    """A request that gives the connection away does not hide that the owner is full."""
-    client, owner = Owned(), Owned()
+    """A request that gives the connection away does not hide that the coordinator is full."""
+    client, coordinator = Owned(), Owned()
 
     async def connect(protocol, _peer):
-        protocol.connection_made(owner)
+        protocol.connection_made(coordinator)
 
-    connection = ReaderProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
     connection.connection_made(client)
     connection.data_received(GET)
-    while connection._owner is None:
+    while connection._coordinator is None:
         await asyncio.sleep(0)
-    connection._owner.pause_writing()
+    connection._coordinator.pause_writing()
     assert not client.reading
-    connection.owner_sent(head(200, b"Content-Length: 0"))
+    connection.coordinator_sent(head(200, b"Content-Length: 0"))
     connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n")
     await asyncio.sleep(0)
     assert not client.reading
-    connection._owner.resume_writing()
+    connection._coordinator.resume_writing()
     assert client.reading
     connection.connection_lost(None)

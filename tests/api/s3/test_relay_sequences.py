@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shadeproxy.api.s3.relay import ReaderProtocol
+from shadeproxy.api.s3.relay import WorkerProtocol
 
 BIG = bytes(range(256)) * 1200  # of many pages, and more than a socket takes
 PATIENCE_S = 60.0
@@ -61,7 +61,7 @@ async def scene(make_proxy):
         await loop.create_connection(lambda: owner, "127.0.0.1", proxy.port)
 
     server = await loop.create_server(
-        lambda: ReaderProtocol(OnlyHits(proxy.lane), connect, connections, keepalive_s=3600.0),
+        lambda: WorkerProtocol(OnlyHits(proxy.lane), connect, connections, keepalive_s=3600.0),
         "127.0.0.1",
         0,
     )

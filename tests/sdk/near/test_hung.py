@@ -68,7 +68,7 @@ def clients_of(make_client, origin):
 def test_a_stopped_proxy_costs_a_batch_one_wait_and_one_look(manifest, near, clients_of, asks, stopped):
     client = clients_of(stopped)
     if asks != "info":  # it answered before it was stopped
-        client.connections.ways.offers = Offers(batch=True, locate=asks == "locate", socket=None)
+        client.connections.transport.offers = Offers(batch=True, locate=asks == "locate", socket=None)
     assert client.read_many(manifest, IDS) == near.bodies
     told = [line.split()[1].partition("?")[0] for line in stopped.asked]
     samples = [path for path in told if not path.startswith("/v1/")]

@@ -162,22 +162,22 @@ def test_guess_is_the_length_of_all():
 
 
 def test_a_sample_that_fits_no_slot_has_bytes_of_its_own():
-    landing = BatchBuffer([7, 8, 7])
-    landing.put(0, b"abc")
+    batch = BatchBuffer([7, 8, 7])
+    batch.put(0, b"abc")
     memory = memoryview(bytearray(9))
-    landing.lay([3, 2, 3], lambda _: memory)
-    room = landing.room(1, 4)
+    batch.lay([3, 2, 3], lambda _: memory)
+    room = batch.room(1, 4)
     room[:] = b"long"
-    landing.views[1] = room
-    assert landing.missing() == []
-    assert [bytes(data) for data in landing.finish()] == [b"abc", b"long", b"abc"]
-    assert [landing.in_slot(i) for i in range(3)] == [True, False, True]
+    batch.views[1] = room
+    assert batch.missing() == []
+    assert [bytes(data) for data in batch.finish()] == [b"abc", b"long", b"abc"]
+    assert [batch.in_slot(i) for i in range(3)] == [True, False, True]
     assert bytes(memory) == b"abc\0\0abc\0"
 
 
 def test_twins_without_a_slot_share_no_memory():
-    landing = BatchBuffer([8, 8])
-    landing.views[0] = landing.room(0, 2)
-    first, second = landing.finish()
+    batch = BatchBuffer([8, 8])
+    batch.views[0] = batch.room(0, 2)
+    first, second = batch.finish()
     first[:] = b"ab"
     assert bytes(second) == b"\0\0"

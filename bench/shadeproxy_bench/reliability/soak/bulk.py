@@ -66,7 +66,9 @@ class Trainer:
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
             # The client chooses its way by the features that it believes the proxy to have.
-            self._client.connections.ways.offers = Offers(batch=True, locate=False, socket=told.get("socket"))
+            self._client.connections.transport.offers = Offers(
+                batch=True, locate=False, socket=told.get("socket")
+            )
         whole = [(number, 0, size) for size in _WHOLE for number in data.ranges[size]]
         rows = [(number, 0, _ROW_BYTES) for number in data.ranges[_ROW_BYTES]]
         parts = [

@@ -1,0 +1,49 @@
+"""A hit and a miss take the steps of docs/architecture.md."""
+
+import asyncio
+import re
+
+from tests.support.architecture import flow
+from tests.support.calls import recorded
+
+
+async def taken(proxy, wire, key):
+    """The calls of one GET, up to the flush of the access log and the end of the flight."""
+    reader, writer = wire
+    with recorded() as calls:
+        writer.write(f"GET /b/{key} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))
+        proxy.engine.notes.flush()
+        while not proxy.engine.idle:
+            await asyncio.sleep(0.01)
+    return calls
+
+
+def in_order(steps, calls):
+    """The steps that are not taken after those before them."""
+    left, position = [], 0
+    for step in steps:
+        found = [calls.index(call, position) if call in calls[position:] else None for call in step.calls]
+        if None in found:
+            left.append(step)
+        else:
+            position = min(found)
+    return left
+
+
+async def test_a_miss_and_its_hits_take_the_steps_of_the_page(make_proxy):
+    proxy = await make_proxy()
+    proxy.origin.put("b", "k", b"x" * 1000)
+    wire = await asyncio.open_connection("127.0.0.1", proxy.port)
+    try:
+        missed, first, again, known = [await taken(proxy, wire, "k") for _ in range(4)]
+    finally:
+        wire[1].close()
+    (steps,) = flow("A miss")
+    # The origin of this test is in memory; a page is filled while its reader is served, in no fixed order.
+    assert [step for step in steps if "/origin/" not in step.file and not step.calls <= {*missed}] == []
+    by_the_page, by_the_first = flow("A hit")
+    assert in_order(by_the_first, first) == []
+    assert in_order(by_the_page, again) == []
+    assert in_order(by_the_page, known) == []

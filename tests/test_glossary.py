@@ -1,0 +1,113 @@
+"""The words of docs/glossary.md: class and module names are made of them, and no two things share a name."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = (
+    "shadeproxy/engine", "shadeproxy/hints", "shadeproxy/tiers", "shadeproxy/prefetch", "shadeproxy/api",
+    "sdk/shadeproxy_sdk",
+)  # fmt: skip
+LINE = re.compile(r"- \*\*(?P<word>[^*]+)\*\*: (?P<meaning>.+?\.)(?: Before: (?P<before>[^.]+)\.)?")
+PLAIN_WORDS = """
+    address admin aiohttp announce api app apply arrival ask authenticate bad base begin broken browser
+    build built bulk busy collate companion compile config content context copy copysource cross
+    decision decode delete direct document draw drop durable encode erase event field file flying
+    forbidden form found freeze from halt has header held host huggingface integer item jobstats kind
+    known latency lend length level lightning limit line list load mds media meta meter mixin name
+    not nothing now observe off once one openapi outgoing outlet overdue parameter pass path plain
+    position post prepare protocol purge query readiness ready recent refuse remember report revalidate
+    s3 scan sdk seed semantics sensible sent serve service setting shade shadeproxy side sign sigv2
+    sigv4 silence silent site spec stack status step sum system tar tensor tfrecord touch train type
+    unpack unreachable unsupported vector verify view wait want watch wire work
+""".split()  # noqa: SIM905 - as a list it takes a line a word
+PLAIN = frozenset(PLAIN_WORDS)
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name in CamelCase or snake_case."""
+    return re.findall(r"[A-Z]+[0-9]*(?![a-z])|[A-Z]?[a-z0-9]+", name)
+
+
+def entries() -> list[re.Match[str]]:
+    lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    matches = [LINE.fullmatch(line) for line in lines if line.startswith("-")]
+    assert None not in matches, "a line of the glossary is not: - **word**: meaning. Before: word."
+    return [one for one in matches if one is not None]
+
+
+def names() -> dict[str, set[str]]:
+    """Public and private class names and module names, each with the files that have it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            file = str(path.relative_to(ROOT))
+            found[path.parent.name if path.stem == "__init__" else path.stem].add(file)
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].add(file)
+    return found
+
+
+def forms(word: str) -> set[str]:
+    """A word with the endings of English: plural, -ed, -ing, -er."""
+    stems = {word, word + word[-1], word.removesuffix("e"), word.removesuffix("y") + "i"}
+    return {word} | {stem + end for stem in stems for end in ("s", "es", "ed", "ing", "er", "or")}
+
+
+ENTRIES = entries()
+NAMES = names()
+SAID = {word.lower() for one in ENTRIES for word in re.findall(r"\w+", one["word"])}
+FORMS = {form for word in SAID | PLAIN for form in forms(word)}
+USED = {word.lower() for name in NAMES for word in words_of(name)}
+
+
+def test_a_word_has_one_line_and_one_meaning():
+    said = [one["word"] for one in ENTRIES]
+    assert len(said) > 100
+    assert [word for word in said if said.count(word) > 1] == []
+
+
+def test_the_lines_of_a_section_are_in_order():
+    for section in (ROOT / "docs" / "glossary.md").read_text().split("\n## ")[1:]:
+        said = [line.split("**")[1].lower() for line in section.splitlines() if line.startswith("- ")]
+        assert said == sorted(said)
+
+
+def test_names_are_made_of_the_words():
+    strange = {
+        name: sorted(files)
+        for name, files in NAMES.items()
+        if any(word.lower() not in FORMS for word in words_of(name))
+    }
+    assert strange == {}, "say it with a word of docs/glossary.md, or give it a line there"
+
+
+def test_the_plain_words_are_needed():
+    assert sorted(PLAIN) == PLAIN_WORDS
+    assert sorted(PLAIN & SAID) == []
+    assert [word for word in PLAIN_WORDS if not forms(word) & USED] == []
+
+
+def test_things_of_one_name_are_one_thing():
+    said = {one["word"].lower().replace(" ", "") for one in ENTRIES}
+    shared = {
+        name: sorted(files)
+        for name, files in NAMES.items()
+        if name[0].isupper() and len(files) > 1 and not {name.lower(), name.lower().removesuffix("s")} & said
+    }
+    assert shared == {}
+
+
+def test_words_that_were_replaced_are_in_no_name():
+    old = {phrase for one in ENTRIES for phrase in (one["before"] or "").split(", ")} - {
+        one["word"] for one in ENTRIES
+    }
+    found = {
+        name: sorted(files)
+        for name, files in NAMES.items()
+        if any(f" {phrase} " in f" {' '.join(words_of(name)).lower()} " for phrase in old if phrase)
+    }
+    assert found == {}
