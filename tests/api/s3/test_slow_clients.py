@@ -8,13 +8,9 @@ import pytest
 
 from shadeproxy.api.s3.upload import patience
 from shadeproxy.api.s3.upload.patience import GRACE_S, LEAST_BYTES_PER_S, Patience
+from tests.support.s3.answer import split, until
+from tests.support.s3.lane import Watched
 
-from .test_door import until
-from .test_lane import Watched
-from .test_lane_lending import tmpfs
-from .test_wire import split
-
-__all__ = ["tmpfs"]
 SIZE = 4 << 20
 
 
