@@ -31,7 +31,7 @@ def test_it_does_not_outlive_its_owner(tmp_path):
     package.mkdir(parents=True)
     for directory in (package, package.parent):
         (directory / "__init__.py").touch()
-    (package / "reader.py").write_text("import time\nprint(flush=True)\ntime.sleep(600)\n")
+    (package / "worker.py").write_text("import time\nprint(flush=True)\ntime.sleep(600)\n")
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER, CRADLE],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
