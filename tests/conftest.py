@@ -1,28 +1,22 @@
-"""What every test gets: a blocking call of product code on the event loop fails the test that made it.
+"""What every test gets: a blocking call of product code on the event loop fails the test that made it, and
+so does an engine that the test left open, or that was not quiescent when it was closed.
 
 And what tests of the whole product share: ``serve``, a real ``shadeproxy serve`` in its own process.
 """
 
 import gc
-import json
-import os
 import signal
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from aiohttp import web_app
 from blockbuster import blockbuster_ctx
-from botocore import UNSIGNED
-from botocore.config import Config
 from hypothesis import HealthCheck, settings
+
+from shadeproxy.engine.engine import Engine
+from tests.support.served import MakeServed, Served
 
 # An example that takes longer than 200 ms tells how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -34,10 +28,11 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A run in the background of a script is deaf to Ctrl-C, and so would be every process that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
 
 
 _ASKED_FOR = ("rgw", "clients", "harness")
@@ -98,82 +93,32 @@ def _blockbuster() -> Iterator[None]:
         yield
 
 
-@dataclass
-class Served:
-    """One proxy process."""
+@pytest.fixture(autouse=True)
+def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves an engine open, or closed with anything under way or its accounting off."""
+    left_open, restless = list[Engine](), list[Engine]()
+    make, close = Engine.__init__, Engine.aclose
 
-    arguments: list[str]
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    s3: str = ""
-    control: str = ""
-    addresses: dict[str, str] = field(default_factory=dict)
-    token: str = ""
-    """Of the control listener, where it asks for one."""
+    def made(engine: Engine, *args: Any, **kwargs: Any) -> None:
+        make(engine, *args, **kwargs)
+        left_open.append(engine)
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
-        with self.log.open("ab") as log:
-            start = log.tell()
-            self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            lines = self.log.read_bytes()[start:].splitlines()
-            ready = [entry for line in lines if (entry := _parse(line)).get("event") == "ready"]
-            if ready:
-                self.s3, self.control = ready[0]["s3"], ready[0]["control"]
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
+    async def closed(engine: Engine) -> None:
+        await close(engine)
+        if engine in left_open:
+            left_open.remove(engine)
+        try:
+            engine.assert_quiescent()
+        except AssertionError:
+            restless.append(engine)  # what is still under way has until the end of the test
 
-    def start_whole(self) -> None:
-        """Start, and wait for the pages that come in behind a start (ADR 0006): until then they may miss."""
-        self.start()
-        deadline = time.monotonic() + 60
-        while self.stats()["gauges"]["recovering_segments"]:
-            assert time.monotonic() < deadline, "the pages do not come in"
-            time.sleep(0.01)
-
-    def stop(self, how: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        return self.process.wait(30)
-
-    def client(self, **kwargs: Any) -> Any:
-        """A boto3 client; unsigned unless keys are given."""
-        config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
-        return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
-
-    def get(self, path: str) -> Any:
-        return json.loads(self.call("GET", path))
-
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30) -> bytes:
-        """The answer to a control call, with the token and ``body`` as JSON."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.control + path, data=data, method=method)
-        request.add_header("Content-Type", "application/json")
-        if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            found: bytes = answer.read()
-        return found
-
-    def stats(self) -> dict[str, Any]:
-        return self.get("/v1/stats")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {}
-
-
-MakeServed = Callable[..., Served]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "__init__", made)
+        patch.setattr(Engine, "aclose", closed)
+        yield
+    for engine in restless:
+        engine.assert_quiescent()
+    assert not left_open or request.node.get_closest_marker("open_engine"), "an engine was not closed"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The frame budget: the number of Python calls that each kind of request costs, and of files they lie in.
 
-Time varies from run to run, this does not. frames.py says what is counted. A number that rises needs an ADR
+Time varies from run to run, this does not. support/frame_counts.py says what is counted. A number that rises needs an ADR
 in docs/adr that says what the calls buy; a number that falls is written down here, so that it stays.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.frames import MISSES, Count, count_flows
+from tests.support.frame_counts import MISSES, Count, count_flows
 
 pytestmark = pytest.mark.skipif(
     (sys.implementation.name, *sys.version_info[:2]) != ("cpython", 3, 11),

@@ -1,5 +1,6 @@
 """What the repository promises about itself."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -32,6 +33,19 @@ def test_the_threat_model_names_tests_that_exist():
     there = {str(path.relative_to(ROOT)) for path in SOURCES} | {path.name for path in SOURCES}
     assert len(names) > 20
     assert [name for name in names if name not in there] == []
+
+
+def test_no_test_module_imports_another():
+    """What they share is in tests/support; fixtures of a conftest.py come by name."""
+    for path in (path for path in SOURCES if ROOT / "tests" in path.parents):
+        names = []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names if alias.name.startswith("tests.")]
+            elif isinstance(node, ast.ImportFrom) and (node.level or node.module.startswith("tests")):
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+        theirs = [name for name in names if re.search(r"(^|\.)(conftest|test_\w+)(\.|$)", name)]
+        assert not theirs, f"{path.relative_to(ROOT)} imports {theirs}"
 
 
 def test_nothing_that_is_built_is_kept():

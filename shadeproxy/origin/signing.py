@@ -1,7 +1,7 @@
 """Signed heads of page GETs: the same signature as core/sigv4.py, from fewer parts.
 
 A page GET signs only Host and the x-amz fields added here. So the canonical request is one format string, and
-date and scope change once a second at most (measured in docs/adr/0005). tests/origin/test_page_signing.py
+date and scope change once a second at most (measured in docs/adr/0005). tests/origin/test_signing.py
 compares both signers.
 """
 

@@ -10,7 +10,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.origin.s3transport import tls_context
-from tests.certificate import write_certificate
+from tests.support.certificate import write_certificate
 
 
 def touch_later(path):

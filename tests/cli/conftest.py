@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 import shadeproxy
 from shadeproxy.cli.main import app
-from shadeproxy.core.types import ListPage
-
-EMPTY = ListPage((), truncated=False)
+from tests.support.cli_origin import FakeOrigin
 
 
 @pytest.fixture(autouse=True)
@@ -98,24 +96,6 @@ def control():
         yield noted
         server.shutdown()
         thread.join()
-
-
-class FakeOrigin:
-    def __init__(self, *, probe=None, listing=EMPTY):
-        self.outcome, self.listing, self.closed = probe, listing, False
-
-    async def probe(self):
-        if self.outcome is not None:
-            raise self.outcome
-        return "2 buckets at http://origin"
-
-    async def list_objects(self, _bucket, _prefix, **_options):
-        if isinstance(self.listing, Exception):
-            raise self.listing
-        return self.listing
-
-    async def aclose(self):
-        self.closed = True
 
 
 @pytest.fixture

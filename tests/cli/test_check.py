@@ -9,7 +9,7 @@ import pytest
 from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
-from tests.cli.conftest import FakeOrigin
+from tests.support.cli_origin import FakeOrigin
 
 
 def failures(result):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shadeproxy.core.errors import OriginAnswer
-from tests.cli.conftest import FakeOrigin
+from tests.support.cli_origin import FakeOrigin
 
 
 @pytest.fixture

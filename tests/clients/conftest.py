@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificate import write_certificate
-from tests.rgw.conftest import run_rgw
+from tests.support.certificate import write_certificate
+from tests.support.rgw import run_rgw
 
 from .corpus import Body, write_corpus
 from .report import Record, write_table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shadeproxy.core.sigv4 import Credentials
-from tests.certificate import write_certificate
+from tests.support.certificate import write_certificate
 
 from .compare import Comparable, assert_same
 from .wire import PAGE_BYTES, Peer, Request

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import re
 import socket
 import struct
 from pathlib import Path
@@ -11,16 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+from tests.support.documents import block
+
 SIZE = 50_000
-
-
-def block(name: str) -> str:
-    """The Python of the document that defines ``name``."""
-    (found,) = (
-        part for part in re.findall(r"```python\n(.*?)```", PROTOCOL.read_text(), re.DOTALL) if name in part
-    )
-    return found
 
 
 def post(proxy, path: str, call: dict) -> bytes:

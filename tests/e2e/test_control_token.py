@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 CLIENT = '[[auth.clients]]\naccess_key = "trainer"\nsecret_file = "{0}/secret"\n'
 CLOSED = "[auth]\nanonymous = false\n" + CLIENT

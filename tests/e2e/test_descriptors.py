@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 LIMIT = 256
 

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from .conftest import wait_for
+from tests.support.served import names, readyz, wait_for
 
 
 def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
@@ -22,18 +22,6 @@ def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
-
-
-def names(report: dict) -> set[str]:
-    return {finding["name"] for finding in report["findings"]}
-
-
-def readyz(served) -> tuple[int, dict]:
-    try:
-        with urllib.request.urlopen(served.control + "/readyz", timeout=10) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 def fetch(served, path: str) -> int:

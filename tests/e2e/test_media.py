@@ -11,9 +11,7 @@ import pytest
 
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.reliability.chaos.media.medium import LoopMounted
-
-from .conftest import log_of, wait_for
-from .test_doctor import names, readyz
+from tests.support.served import log_of, names, readyz, wait_for
 
 SIZE = 100_000
 

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from .conftest import log_of, wait_for
+from tests.support.documents import block
+from tests.support.served import log_of, wait_for
+
 from .odd_origin import KINDS, LONG, PAGE, odd_origin
-from .test_batch import block
 
 _MOST_S = 8.0
 _WHOLE = slice(None)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from .conftest import wait_for
+from tests.support.served import wait_for
 
 OBJECT = bytes(20_000)
 

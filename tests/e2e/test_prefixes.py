@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 SIZE = 16_000
 KEPT = [f"keep/{number:03d}" for number in range(8)]

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
 
@@ -179,7 +178,7 @@ def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory
     config = tmp_path / "config.toml"
     text = clients(tmp_path) + '[s3]\nlisten = "0.0.0.0:0"\n'
     config.write_text(text)
-    from tests.conftest import Served
+    from tests.support.served import Served
 
     name = tmp_path / "own"
     name.mkdir()

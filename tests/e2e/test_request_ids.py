@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 FIELD = "x-shade-request-id"
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 import pytest
 
-from .conftest import wait_for
+from tests.support.served import wait_for
 
 COUNT = 12
 STILL_S = 3.0

@@ -17,7 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from .conftest import log_of, wait_for
+from tests.support.served import log_of, wait_for
 
 SECRETS = {
     "client": "client-Secret/one+two=three",

@@ -8,7 +8,7 @@ import pytest
 
 import shadeproxy_sdk as shade
 from shadeproxy_sdk.transport_state import Offers
-from tests.sdk.shards.conftest import mds_of, tar_of
+from tests.support.shards import mds_of, tar_of
 
 PAGE = 8192
 

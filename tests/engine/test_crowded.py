@@ -10,8 +10,7 @@ from shadeproxy.engine.read.flight import PIECE_BYTES
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 BODY = bytes(range(256)) * (6 * PAGE // 256) + b"tail"
 

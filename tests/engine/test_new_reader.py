@@ -5,8 +5,7 @@ import asyncio
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 REF = ObjectRef("b", "k")
 SIZE = 2 * PAGE + 1

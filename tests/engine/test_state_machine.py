@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -351,5 +352,5 @@ class EngineMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-TestEngine = EngineMachine.TestCase
+TestEngine = pytest.mark.open_engine("a process that is killed closes nothing")(EngineMachine.TestCase)
 TestEngine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

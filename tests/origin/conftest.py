@@ -1,12 +1,9 @@
 """Every origin under one name, for the conformance suite; and a client that speaks to ``forward``."""
 
 import asyncio
-import importlib.util
 import os
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -29,15 +26,7 @@ from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
-
-_spec = importlib.util.spec_from_file_location(
-    "rgw_fixtures", Path(__file__).parent.parent / "rgw" / "conftest.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-_rgw = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_rgw)
-rgw = _rgw.rgw
+from tests.support.rgw import Rgw, run_rgw
 
 
 def pytest_asyncio_loop_factories(
@@ -123,6 +112,12 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.fixture(scope="session")
+def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
+    """A real S3 server, which the parameter "rgw" needs."""
+    yield from run_rgw(tmp_path_factory.mktemp("rgw"))
+
+
+@pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -139,35 +134,6 @@ def s3_origin(endpoint: str, key: tuple[str, str] = ("testing", "testing"), **op
 @pytest.fixture
 def new_s3_origin() -> Callable[..., S3Origin]:
     return s3_origin
-
-
-@asynccontextmanager
-async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
-    """(URL, heads and bodies asked): a server that takes each request whole and gives it the next of
-    ``answers``; None: it closes when it has the head.
-    """
-    asked, left = list[tuple[str, bytes]](), list(answers)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while left:
-            try:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            except (asyncio.IncompleteReadError, ConnectionError):
-                break
-            answer = left.pop(0)
-            length = re.search(r"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
-            body = await reader.readexactly(int(length[1])) if answer is not None and length else b""
-            asked.append((head, body))
-            if answer is None:
-                break
-            writer.write(answer.encode())
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
-    finally:
-        server.close()
 
 
 KINDS = [

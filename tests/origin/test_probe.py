@@ -6,7 +6,7 @@ from shadeproxy.core.errors import NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.credentials import AnonymousCredentials
 from shadeproxy.origin.s3 import S3Origin
-from tests.origin.conftest import answering
+from tests.support.answering import answering
 
 BUCKETS = "<Buckets><Bucket><Name>a</Name></Bucket><Bucket><Name>b</Name></Bucket></Buckets>"
 XML = '<?xml version="1.0" encoding="UTF-8"?>\n'

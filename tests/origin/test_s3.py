@@ -22,6 +22,7 @@ from shadeproxy.origin.credentials import AnonymousCredentials, ChainCredentials
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.s3answers import retry_after
+from tests.support.answering import error
 
 REF = ObjectRef("bucket", "key")
 OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
@@ -154,11 +155,6 @@ async def test_a_body_that_stalls_raises_after_the_read_timeout(against):
     answer = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n01'
     with pytest.raises(BodyCutShort, match="Timeout"):
         await against(read(), answer, timeouts=Timeouts(read_s=0.05))
-
-
-def error(status, code="", extra=""):
-    body = f"<Error><Code>{code}</Code><Message>text</Message></Error>" if code else ""
-    return f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(body)}\r\n\r\n{body}"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable, OutcomeUnknown
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardRequest
-
-from .conftest import answering
+from tests.support.answering import answering
 
 REF = ObjectRef("bucket", "key")
 OK = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -17,9 +17,7 @@ from shadeproxy.origin.base import ForwardRequest, Trailers
 from shadeproxy.origin.credentials import AnonymousCredentials, StaticCredentials
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.trailing import CHUNK_BYTES, can_frame, frame, framed_bytes
-
-from .conftest import answering
-from .test_s3 import error
+from tests.support.answering import answering, error
 
 CRC32 = "x-amz-checksum-crc32"
 NAMES = ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")

@@ -3,7 +3,7 @@
 import pytest
 
 from shadeproxy.core.types import Source
-from tests.prefetch.conftest import Order, whole
+from tests.support.prefetching import Order, whole
 
 SIZE, PAGE, RECORD = 7_900, 16_384, 8_192
 PLACES, COUNT = 80, 300

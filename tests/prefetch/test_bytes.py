@@ -7,7 +7,7 @@ import pytest
 
 from shadeproxy.core.types import Source
 from shadeproxy.policy.registry import POLICIES
-from tests.prefetch.conftest import Order, whole
+from tests.support.prefetching import Order, whole
 
 COUNT, EPOCHS = 60, 3
 SIZE, PAGE = 7_900, 16_384

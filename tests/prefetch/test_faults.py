@@ -14,7 +14,7 @@ from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
-from tests.prefetch.conftest import Order, until, whole
+from tests.support.prefetching import Order, until, whole
 
 PAGE = 4096
 

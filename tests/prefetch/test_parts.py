@@ -8,7 +8,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.origin.memory import Barrier
 from shadeproxy.prefetch.parts import Parts
-from tests.prefetch.conftest import Order, until, whole
+from tests.support.prefetching import Order, until, whole
 
 PAGE = 4096
 BODY = bytes(range(256)) * 16 * 12  # twelve pages

@@ -12,7 +12,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.prefetch.warm import Warm
-from tests.prefetch.conftest import until
+from tests.support.prefetching import until
 
 PAGE = 4096
 RECORD = 4608  # of such a page in a tier

@@ -13,8 +13,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from shadeproxy.api.s3.fields import AMZ_FIELDS
-
-from .conftest import SIGNED_ONLY
+from tests.support.rgw import SIGNED_ONLY
 
 pytestmark = pytest.mark.rgw
 

@@ -4,7 +4,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from .conftest import SIGNED_ONLY
+from tests.support.rgw import SIGNED_ONLY
 
 pytestmark = pytest.mark.rgw
 

@@ -1,31 +1,73 @@
-"""The wait is counted in sleeps that the data set makes, not by a clock: a slow machine only waits more."""
+"""The wait is counted in looks, one at a time by a clock that tests move: no machine is too slow for it."""
 
 import multiprocessing
 import threading
-import time
 import weakref
+from functools import partial
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 import shadeproxy_sdk as shade
+from shadeproxy.core.clock import ManualClock
+from shadeproxy_sdk import job as jobs
 from shadeproxy_sdk import waiting
 from shadeproxy_sdk.progress import Progress
 
-STEP_S = 0.15
+PERIOD_S = 0.1
+BATCHES = 10
+
+
+class Looks:
+    """In place of the time module of the watching thread: it looks when the loop lets it, a period later."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self._asleep, self._go, self._over = threading.Semaphore(0), threading.Semaphore(0), False
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self._asleep.release()
+        if not self._over:
+            assert self._go.acquire(timeout=30)
+        self.now_s += seconds
+
+    def look(self, count=1):
+        """Let the thread look ``count`` times, while the caller stands where it is."""
+        for _ in range(count):
+            assert self._asleep.acquire(timeout=30), "nobody looks"
+            self._go.release()
+        assert self._asleep.acquire(timeout=30), "nobody looks"
+        self._asleep.release()
+
+    def end(self):
+        self._over = True
+        self._go.release()
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    looks = Looks()
+    monkeypatch.setattr(waiting, "time", looks)
+    yield looks
+    looks.end()
 
 
 class Slow(Dataset):
-    def __init__(self, slow=True):
-        self.slow = slow
+    """Each batch takes ``looks`` of the watching thread."""
+
+    def __init__(self, looks=None, count=2):
+        self.looks, self.count = looks, count
 
     def __len__(self):
-        return 40
+        return 4 * BATCHES
 
     def __getitems__(self, ids):
-        if self.slow:
-            time.sleep(STEP_S)
+        if self.looks is not None:
+            self.looks.look(self.count)
         return ids
 
     def __getitem__(self, index):
@@ -36,48 +78,57 @@ def stall_s(proxy):
     return sum(step["stall_s"] for step in proxy.progress)
 
 
-def run(job, loader, step_s=0.0):
+def run(job, loader, step=lambda: None):
     for _ in loader:
-        time.sleep(step_s)
+        step()
     assert job.close()
 
 
 @pytest.mark.parametrize("kind", ["shade", "announced", "announced batches"])
-def test_a_loop_as_it_is_reports_about_what_it_waits(make_job, proxy, kind):
+def test_a_loop_as_it_is_reports_what_it_waits(make_job, proxy, looks, kind):
     job = make_job()
     if kind == "shade":
-        loader = DataLoader(Slow(), 4, sampler=shade.ShadeSampler(job, batch_size=4))
+        loader = DataLoader(Slow(looks), 4, sampler=shade.ShadeSampler(job, batch_size=4))
     elif kind == "announced":
-        loader = DataLoader(Slow(), 4, sampler=shade.announce(SequentialSampler(range(40)), job))
+        loader = DataLoader(Slow(looks), 4, sampler=shade.announce(SequentialSampler(range(40)), job))
     else:
         batches = BatchSampler(SequentialSampler(range(40)), 4, False)
-        loader = DataLoader(Slow(), batch_sampler=shade.announce(batches, job))
-    began = time.monotonic()
+        loader = DataLoader(Slow(looks), batch_sampler=shade.announce(batches, job))
     run(job, loader)
-    assert STEP_S < stall_s(proxy) <= time.monotonic() - began
+    assert stall_s(proxy) == pytest.approx(2 * BATCHES * PERIOD_S)
 
 
-def test_a_loop_that_computes_waits_for_little(make_job, proxy):
+def test_a_loop_that_computes_waits_for_little(make_job, proxy, looks):
+    """Time in which the loop is elsewhere is not waited for, also beside a batch that is."""
     job = make_job()
-    began = time.monotonic()
-    loader = DataLoader(Slow(slow=False), 4, sampler=shade.ShadeSampler(job, batch_size=4))
-    run(job, loader, step_s=STEP_S)
-    assert stall_s(proxy) < (time.monotonic() - began) / 3
+    loader = DataLoader(Slow(looks, 1), 4, sampler=shade.ShadeSampler(job, batch_size=4))
+    run(job, loader, step=lambda: looks.look(3))
+    assert stall_s(proxy) == pytest.approx(BATCHES * PERIOD_S)
 
 
-def test_other_loaders_of_the_loop_are_not_counted(make_job, proxy):
+def test_other_loaders_of_the_loop_are_not_counted(make_job, proxy, looks):
     job = make_job()
-    next(iter(DataLoader(Slow(slow=False), 4, sampler=shade.ShadeSampler(job, batch_size=4))))
-    run(job, DataLoader(Slow(), 4))
+    begun = iter(DataLoader(Slow(), 4, sampler=shade.ShadeSampler(job, batch_size=4)))
+    next(begun)
+    run(job, DataLoader(Slow(looks), 4))
     assert stall_s(proxy) == 0
 
 
 def test_what_is_timed_is_not_estimated_too(make_job, proxy, monkeypatch):
     job = make_job()
-    told = []
+    told, looking, clock = [], [], ManualClock()
+
+    class Timed(Slow):
+        def __getitems__(self, ids):
+            looking.append(job._watch.looking)
+            clock.advance(1.5)
+            return ids
+
     monkeypatch.setattr(job._watch, "_waited", told.append)
-    run(job, job.timed(DataLoader(Slow(), 4, sampler=shade.ShadeSampler(job, batch_size=4))))
-    assert stall_s(proxy) >= 10 * STEP_S
+    monkeypatch.setattr(jobs, "StallMeter", partial(shade.StallMeter, clock.now_s))
+    run(job, job.timed(DataLoader(Timed(), 4, sampler=shade.ShadeSampler(job, batch_size=4))))
+    assert stall_s(proxy) == pytest.approx(1.5 * BATCHES)
+    assert looking == [False] * BATCHES
     assert not told
 
 
@@ -85,7 +136,7 @@ class Held(Slow):
     """The first batch and the last come when they were seen to be waited for."""
 
     def __init__(self):
-        super().__init__(slow=False)
+        super().__init__()
         self.first, self.last = (multiprocessing.get_context("fork").Event() for _ in range(2))
 
     def __getitems__(self, ids):
@@ -160,7 +211,7 @@ def test_what_was_estimated_before_the_loop_told_it_is_not_counted_twice():
     assert [(step.epoch, step.stall_s) for step in progress.take() if step.stall_s] == [(1, 1.0), (2, 0.5)]
 
 
-def test_nobody_looks_without_an_epoch_or_after_the_job(make_job):
+def test_nobody_looks_without_an_epoch_or_after_the_job(make_job, looks):
     job = make_job()
     sampler = shade.ShadeSampler(job)
     assert not job._watch.looking
@@ -168,21 +219,22 @@ def test_nobody_looks_without_an_epoch_or_after_the_job(make_job):
     next(iterator)
     assert job._watch.looking
     iterator.close()
-    assert job._watch._until < time.monotonic() + 60
+    assert job._watch._until == looks.now_s + waiting._LINGER_S
     job.close()
     assert not job._watch.looking
+    looks.end()
     for thread in threading.enumerate():
         if thread.name == "shade-waiting":
             thread.join(30)
             assert not thread.is_alive()
 
 
-def test_a_torch_without_such_loaders_is_no_matter(make_job, proxy, monkeypatch):
+def test_a_torch_without_such_loaders_is_no_matter(make_job, proxy, monkeypatch, looks):
     monkeypatch.delattr(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__")
     job = make_job()
     sampler = shade.ShadeSampler(job)
     for index, _ in enumerate(sampler):
         if index % 10 == 0:
-            time.sleep(STEP_S)
+            looks.look()
     assert job.close()
     assert stall_s(proxy) == 0

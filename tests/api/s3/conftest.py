@@ -1,6 +1,8 @@
 """A real engine over an in-memory origin, behind the real listener on loopback, quiescent after each test."""
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from aiohttp import web
 from botocore.config import Config
 
 from shadeproxy.api.s3 import COMPILED, Authenticator, ClientKey, FastLane, S3Handler, S3Server
-from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.clock import Clock, ManualClock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.engine import Engine
@@ -23,10 +25,12 @@ from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
-from tests.api.building import make_engine
-
-PAGE = 4096
-ACCESS, SECRET = "shade-client", "client/Secret+with=signs"
+from tests.support.engine import PAGE
+from tests.support.listener_engine import make_engine
+from tests.support.s3.clients import ACCESS, CLIENTS, SECRET
+from tests.support.s3.compiled import heads
+from tests.support.s3.lane import SIZES, Watched, talk
+from tests.support.s3.lanes import GeneralLane
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -191,7 +195,6 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
     for proxy, runner, cache in made:
         await runner.cleanup()
         await proxy.engine.aclose()
-        proxy.engine.assert_quiescent()
         assert proxy.handler.held_bytes == 0, "a held upload was not given back"
         await asyncio.to_thread(cache.close)
 
@@ -209,4 +212,45 @@ async def proxy(make_proxy: MakeProxy) -> Proxy:
     """Anonymous access on, one client, a bucket "b"."""
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"seed")
+    return proxy
+
+
+@pytest.fixture
+async def two(make_proxy, compiled):
+    """A warm proxy with a port for each lane."""
+    proxy = await make_proxy(lane=Watched, compiled=compiled)
+    for name, size in SIZES.items():
+        meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
+        proxy.origin.put("b", name, bytes(i * 7 % 251 for i in range(size)), headers=meta)
+        await proxy.get(f"/b/{name}")
+    await proxy.engine._filling.flights.drain()
+    other = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    runner = web.ServerRunner(S3Server(proxy.handler, other), shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    proxy.general_port = runner.addresses[0][1]
+    yield proxy
+    await runner.cleanup()
+
+
+@pytest.fixture
+def tmpfs():
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("this machine has no /dev/shm")
+    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(params=["copied", "lent"])
+async def warm(make_proxy, tmpfs, request):
+    """A proxy that knows a plain client, signed ones, and a few objects."""
+    ram = tmpfs / "ram" if request.param == "lent" else None
+    proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, ram=ram)
+    sums = (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-meta-a", "b"))
+    for key, size in (("k", 4000), ("big", 60_000), ("a b", 10), ("two", 100_000)):
+        proxy.origin.put("b", key, bytes(i * 7 % 251 for i in range(size)), headers=sums)
+    for raw in heads(proxy):
+        for _ in range(3):
+            await talk(proxy.port, raw, count=1)
     return proxy

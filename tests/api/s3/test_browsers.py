@@ -9,11 +9,10 @@ from shadeproxy.api.s3 import ClientKey, S3Server
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardResponse
-
-from .conftest import ACCESS, SECRET
-from .test_lane import GeneralLane, Watched, answers, request, talk
-from .test_lane_signed import signed
-from .watching import watched
+from tests.support.s3.clients import ACCESS, SECRET, signed
+from tests.support.s3.lane import Watched, answers, request, talk
+from tests.support.s3.lanes import GeneralLane
+from tests.support.s3.watching import watched
 
 EVIL = "evil.example"
 KNOWN = [

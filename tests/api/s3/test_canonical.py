@@ -21,10 +21,9 @@ from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.credentials import AnonymousCredentials
 from shadeproxy.origin.s3 import S3Origin
-
-from .lanes import LANES
-from .odd_requests import meaning, odd_requests, raw
-from .recording import recording, understood
+from tests.support.s3.lanes import LANES
+from tests.support.s3.odd_requests import meaning, odd_requests, raw
+from tests.support.s3.recording import recording, understood
 
 RIGHTS = (Right("open", "mine/"), Right("read", "", write=False), Right("taken", "", read=False, list=False))
 

@@ -21,11 +21,10 @@ from shadeproxy.core.errors import NotSupported
 from shadeproxy.core.types import SHARED, Upstream
 from shadeproxy.origin.credentials import AnonymousCredentials
 from shadeproxy.origin.s3 import S3Origin
-
-from .conftest import ACCESS, SECRET
-from .lanes import LANES
-from .recording import recording, understood
-from .test_presigned import send
+from tests.support.s3.clients import ACCESS, SECRET
+from tests.support.s3.exact import send
+from tests.support.s3.lanes import LANES
+from tests.support.s3.recording import recording, understood
 
 THEIRS = Upstream("theirs")
 

@@ -12,9 +12,8 @@ from aiohttp import web
 from shadeproxy.api.s3.relay import WorkerProtocol, dial
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.origin.memory import MemoryOrigin
-
-from .conftest import ACCESS
-from .test_post import form, post, presigned
+from tests.support.s3.clients import ACCESS
+from tests.support.s3.posting import form, post, presigned
 
 
 class Noting(MemoryOrigin):

@@ -7,109 +7,20 @@ import re
 import pytest
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.known import CachedTarget
 from shadeproxy.api.s3.remembered import PartHead
-from shadeproxy.api.s3.sender import ENCRYPTED
 from shadeproxy.api.s3.signed import Plan, _Template
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.access_records import USE, AccessRecord
 from shadeproxy.tiers.base import SendableBlocks
-
-from .test_lane import request, talk
-from .test_lane_lending import tmpfs
-from .test_lane_signed import CLIENTS, SDK, signed
+from tests.support.s3.clients import signed
+from tests.support.s3.compiled import ID, Both, Sink, heads
+from tests.support.s3.lane import request, talk
 
 if COMPILED:
     pass
 else:
     pytest.skip("the lane was not compiled when it was installed", allow_module_level=True)
-
-__all__ = ["tmpfs"]  # a fixture
-ID = re.compile(rb"(?<=x-amz-request-id: )[0-9A-F]{16}")
-JOB = "x-shade-job: j;epoch=1;rank=0"
-
-
-class Sink:
-    """What was sent. As a Sender whose bytes are encrypted."""
-
-    descriptor = ENCRYPTED
-
-    def __init__(self):
-        self.sent = b""
-
-    @property
-    def transport(self):
-        return self
-
-    def get_write_buffer_size(self):
-        return 0
-
-    def write(self, data):
-        self.sent += data
-
-    def writelines(self, pieces):
-        self.sent += b"".join(pieces)
-
-    def send(self, head, *loans):
-        self.writelines((head, *(loan.pin() for loan in loans)))
-
-
-class Both:
-    """Both forms of what one lane remembers."""
-
-    def __init__(self, proxy):
-        self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
-        self._compiled = compiled_hits(
-            self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None
-        ).answer
-
-    def _tell(self, answer, raw):
-        self._notes.tell()
-        sink = Sink()
-        done = answer(raw, sink)
-        rows = bytes(self._notes.rows)
-        assert bool(done) == bool(sink.sent) == bool(rows)
-        return (ID.sub(b"", sink.sent), rows) if done else None
-
-    def interpreted(self, raw):
-        return self._tell(self._memory.answer, raw)
-
-    def compiled(self, raw):
-        return self._tell(self._compiled, raw)
-
-
-@pytest.fixture(params=["copied", "lent"])
-async def warm(make_proxy, tmpfs, request):
-    """A proxy that knows a plain client, signed ones, and a few objects."""
-    ram = tmpfs / "ram" if request.param == "lent" else None
-    proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, ram=ram)
-    sums = (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-meta-a", "b"))
-    for key, size in (("k", 4000), ("big", 60_000), ("a b", 10), ("two", 100_000)):
-        proxy.origin.put("b", key, bytes(i * 7 % 251 for i in range(size)), headers=sums)
-    for raw in heads(proxy):
-        for _ in range(3):
-            await talk(proxy.port, raw, count=1)
-    return proxy
-
-
-def heads(proxy, *keys):
-    now_s = proxy.clock.now_s()
-    for key in keys or ("k", "big", "a%20b"):
-        yield request(f"/b/{key}", close=False)
-        yield request(f"/b/{key}", *SDK, JOB, close=False)
-        yield request(f"/b/{key}", "x-amz-checksum-mode: ENABLED", close=False)
-        yield request(f"/b/{key}", "Range: bytes=3-7", close=False)
-        yield request(f"/b/{key}", *SDK, "range: bytes=2-500", JOB, close=False)
-        yield signed(f"/b/{key}", "Range: bytes=1-20000", now_s=now_s)
-        yield signed(f"/b/{key}", extra=(("range", "bytes=5-90000"),), now_s=now_s)
-        yield signed(f"/b/{key}", now_s=now_s)
-        yield signed(f"/b/{key}", key="temporary", secret="temporary-secret", token="a-token", now_s=now_s)
-        yield signed(f"/b/{key}", key="stranger", secret="unknown", now_s=now_s)
-        yield signed(f"/b/{key}", "Range: bytes=1-5", key="stranger", secret="unknown", now_s=now_s)
-    for value in ("0-0", "65530-65540", "65536-65536", "70000-200000"):
-        yield request("/b/two", f"Range: bytes={value}", JOB, close=False)
 
 
 async def test_both_forms_send_and_note_the_same(warm):

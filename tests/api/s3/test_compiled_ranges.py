@@ -9,12 +9,8 @@ import pytest
 
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Source
-
-from .test_compiled import ID, JOB, Both, Sink
-from .test_lane import request, talk
-from .test_lane_lending import tmpfs
-
-__all__ = ["tmpfs"]  # a fixture
+from tests.support.s3.compiled import ID, JOB, Both, Sink
+from tests.support.s3.lane import request, talk
 
 
 class Narrow(Sink):

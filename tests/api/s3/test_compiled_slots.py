@@ -14,14 +14,11 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import Span
 from shadeproxy.engine.base import PageHandle
 from shadeproxy.engine.read.access_log import AccessLog
-
-from .test_compiled import Both, Sink, warm
-from .test_lane import request
-from .test_lane_lending import tmpfs
+from tests.support.s3.compiled import Both, Sink
+from tests.support.s3.lane import request
 
 from shadeproxy.api.s3._known import data_received, learn_slots  # isort: skip  (test_compiled skips without it)
 
-__all__ = ["tmpfs", "warm"]  # fixtures
 FIELDS = learn_slots(S3Protocol)
 
 

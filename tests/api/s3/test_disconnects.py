@@ -26,10 +26,9 @@ from tests.fuzz.forms import aws_chunked
 from tests.fuzz.http import Request, transfer_chunks
 from tests.fuzz.signing import seed_of, sign_header
 from tests.fuzz.target import FixedClock
-
-from .conftest import ACCESS, SECRET
-from .cutting import Cut, Hesitant, Watched
-from .test_post import form, presigned
+from tests.support.s3.clients import ACCESS, SECRET
+from tests.support.s3.cutting import Cut, Hesitant, Watched
+from tests.support.s3.posting import form, presigned
 
 OLD = bytes(range(256)) * 50  # more than three pages
 NEW = b"new" * 5000

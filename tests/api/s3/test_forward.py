@@ -13,8 +13,7 @@ from shadeproxy.core.types import ObjectRef, Upstream
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.base import ForwardResponse
 from shadeproxy.origin.memory import MemoryOrigin
-
-from .watching import put, watched
+from tests.support.s3.watching import put, watched
 
 DELETE_TWO = b"<Delete><Object><Key>k</Key></Object><Object><Key>l</Key></Object></Delete>"
 

@@ -2,23 +2,17 @@
 
 import asyncio
 import itertools
-import re
 
 import pytest
-from aiohttp import web
 
-from shadeproxy.api.s3 import FastLane, S3Server
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3 import FastLane
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
-
-from .conftest import PAGE
-
-SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, "many": 5 * PAGE + 3}
-_CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=<RequestId>)[0-9A-F]+")
+from tests.support.engine import PAGE
+from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
 
 class GeneralLane(FastLane):
@@ -26,104 +20,6 @@ class GeneralLane(FastLane):
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
-
-
-class Watched(FastLane):
-    """Counts what it answered itself, of that what from memory, and of that what in its compiled form."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._answered = self._known = 0
-
-        class Answering(RequestCache):
-            __slots__ = ()
-
-            def answer(remembered, raw, out):  # noqa: N805 (``self`` is the lane)
-                done = super().answer(raw, out)
-                self._known += done
-                return done
-
-        self._memory.__class__ = Answering
-
-    def answer(self, raw, out):
-        outcome = super().answer(raw, out)
-        self._answered += isinstance(outcome, bool)
-        return outcome
-
-    @property
-    def compiled(self):
-        return 0 if self.hits is None else self.hits.answered
-
-    @property
-    def known(self):
-        return self._known + self.compiled
-
-    @property
-    def answered(self):
-        return self._answered + self.compiled
-
-
-@pytest.fixture
-async def two(make_proxy, compiled):
-    """A warm proxy with a port for each lane."""
-    proxy = await make_proxy(lane=Watched, compiled=compiled)
-    for name, size in SIZES.items():
-        meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
-        proxy.origin.put("b", name, bytes(i * 7 % 251 for i in range(size)), headers=meta)
-        await proxy.get(f"/b/{name}")
-    await proxy.engine._filling.flights.drain()
-    other = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
-    runner = web.ServerRunner(S3Server(proxy.handler, other), shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    proxy.general_port = runner.addresses[0][1]
-    yield proxy
-    await runner.cleanup()
-
-
-def request(target, *fields, method="GET", close=True):
-    lines = [f"{method} {target} HTTP/1.1", "Host: s3.local", *fields]
-    return "\r\n".join([*lines, *(["Connection: close"] if close else []), "", ""]).encode()
-
-
-async def talk(port, data, *, pieces=(), count=None):
-    """Send on one connection (cut at ``pieces``); everything that came until it was closed, or ``count``
-    answers were whole."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    received = bytearray()
-    try:
-        for start, stop in itertools.pairwise([0, *pieces, len(data)]):
-            writer.write(data[start:stop])
-            await writer.drain()
-            if pieces:
-                await asyncio.sleep(0.002)
-        while count is None or len(answers(bytes(received))) < count:
-            piece = await reader.read(65536)
-            if not piece:
-                break
-            received += piece
-    finally:
-        writer.close()
-    return bytes(received)
-
-
-def answers(received):
-    """(head, body) of each whole answer."""
-    found = []
-    while (end := received.find(b"\r\n\r\n")) >= 0:
-        head = received[: end + 4]
-        length = re.search(rb"\r\nContent-Length: (\d+)", head)
-        no_body = head.startswith((b"HTTP/1.1 304", b"HTTP/1.1 204"))
-        stop = end + 4 + (0 if no_body or length is None else int(length[1]))
-        if len(received) < stop:
-            break
-        found.append((head, received[end + 4 : stop]))
-        received = received[stop:]
-    return found
-
-
-def same(received):
-    return _CHANGING.sub(b"-", received)
 
 
 RANGES = [

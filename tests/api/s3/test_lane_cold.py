@@ -6,12 +6,9 @@ import pytest
 
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.engine.rules import Rule
-
-from .conftest import PAGE
-from .test_lane import SIZES, Watched, answers, request, same, talk, two
-from .test_lane_signed import CLIENTS, signed
-
-__all__ = ["two"]  # a fixture
+from tests.support.engine import PAGE
+from tests.support.s3.clients import CLIENTS, signed
+from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
 
 class Compared(Watched):

@@ -7,9 +7,8 @@ import pytest
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.store import SegmentStore
-
-from .slow import connect_narrowly, hang_up, read_slowly
-from .test_lane import Watched, answers, request, talk
+from tests.support.s3.lane import Watched, answers, request, talk
+from tests.support.s3.slow import connect_narrowly, hang_up, read_slowly
 
 SIZE = 1_000_000
 

@@ -15,12 +15,10 @@ from shadeproxy.engine.access_records import USE
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.tiers.segment import Segment
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
-
-from .conftest import ACCESS, PAGE, SECRET
-from .test_lane import SIZES, answers, request, same, talk, two
-from .test_lane_lending import SIZE, proxy, tmpfs
-
-__all__ = ["proxy", "tmpfs", "two"]  # fixtures
+from tests.support.engine import PAGE
+from tests.support.s3.clients import ACCESS, SECRET
+from tests.support.s3.lane import SIZES, answers, request, same, talk
+from tests.support.s3.lending import SIZE, lending_proxy
 
 RANGES = [
     "Range: bytes=0-0",
@@ -32,6 +30,11 @@ RANGES = [
     "Range:  bytes=0-0",
     "Range: bytes=0-0 ",
 ]
+
+
+@pytest.fixture
+async def proxy(tmpfs, make_proxy, compiled):
+    return await lending_proxy(make_proxy, tmpfs, compiled=compiled)
 
 
 @pytest.mark.parametrize("field", RANGES)

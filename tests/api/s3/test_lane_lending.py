@@ -2,41 +2,19 @@
 
 import asyncio
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.segment import Segment
-
-from .slow import connect_narrowly, hang_up, read_slowly
-from .test_lane import Watched, answers, request, talk
-
-SIZE = 1_000_000
-RANGE = "bytes=5000-904999"
-
-
-@pytest.fixture
-def tmpfs():
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("this machine has no /dev/shm")
-    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
-    yield path
-    shutil.rmtree(path)
+from tests.support.s3.lane import answers, request, talk
+from tests.support.s3.lending import RANGE, SIZE, lending_proxy
+from tests.support.s3.slow import connect_narrowly, hang_up, read_slowly
 
 
 @pytest.fixture
 async def proxy(tmpfs, make_proxy, compiled):
-    proxy = await make_proxy(lane=Watched, compiled=compiled, page_size=1 << 20, ram=tmpfs / "ram")
-    proxy.bodies = {key: os.urandom(size) for key, size in (("k", SIZE), ("small", 20_000))}
-    for key, body in proxy.bodies.items():
-        proxy.origin.put("b", key, body)
-        for _ in range(3):
-            await talk(proxy.port, request(f"/b/{key}", close=False), count=1)
-    await talk(proxy.port, request("/b/k", f"Range: {RANGE}", close=False), count=1)
-    return proxy
+    return await lending_proxy(make_proxy, tmpfs, compiled=compiled)
 
 
 @pytest.fixture

@@ -2,37 +2,10 @@
 
 import pytest
 
-from shadeproxy.api.s3 import ClientKey, Right
 from shadeproxy.core.clock import ManualClock
-from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials, sign_request
-
-from .conftest import ACCESS, SECRET
-from .test_lane import Watched, answers, request, talk
-
-INVOCATION = "6d0a4f5c-5b0e-4f3f-b9c5-000000000001"
-SDK = ("User-Agent: sdk/1", f"amz-sdk-invocation-id: {INVOCATION}", "amz-sdk-request: attempt=1")
-CLIENTS = (
-    ClientKey(ACCESS, SECRET),
-    ClientKey("narrow", "narrow-secret", rights=(Right(bucket="b", prefix="k"),)),
-    ClientKey("temporary", "temporary-secret", session_token="a-token"),
-)
-
-
-def signed(target, *fields, key=ACCESS, secret=SECRET, token=None, now_s, payload=EMPTY_SHA256, extra=()):
-    path, _, query = target.partition("?")
-    added = sign_request(
-        method="GET",
-        raw_path=path,
-        raw_query=query,
-        headers=[("host", "s3.local"), *extra],
-        payload_hash=payload,
-        credentials=Credentials(key, secret, token),
-        region="us-east-1",
-        now_s=now_s,
-    )
-    return request(
-        target, *(f"{name}: {value}" for name, value in [*extra, *added]), *fields, *SDK, close=False
-    )
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
+from tests.support.s3.clients import CLIENTS, INVOCATION, SDK, SECRET, signed
+from tests.support.s3.lane import Watched, answers, request, talk
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from shadeproxy.api.s3.port import TURN_BYTES
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.origin.memory import MemoryOrigin
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 READERS = 1500
 BODY = bytes(i * 7 % 251 for i in range(3 * PAGE))

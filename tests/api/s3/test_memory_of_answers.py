@@ -8,8 +8,7 @@ import pytest
 
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
-
-from .test_door import until
+from tests.support.s3.answer import until
 
 PAGE = 1 << 16
 

@@ -5,9 +5,8 @@ side: all of them mean one thing, or nothing.
 import pytest
 
 from shadeproxy.api.s3.auth.clients import ClientKey, Right
-
-from .conftest import ACCESS, SECRET
-from .test_wire import split
+from tests.support.s3.answer import split
+from tests.support.s3.clients import ACCESS, SECRET
 
 
 @pytest.fixture

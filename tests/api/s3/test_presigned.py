@@ -1,12 +1,11 @@
 """What whoever was given a presigned URL can do beyond what it was given for: nothing."""
 
 import asyncio
-import http.client
-from urllib.parse import urlsplit
 
 import pytest
 
-from .conftest import ACCESS
+from tests.support.s3.clients import ACCESS
+from tests.support.s3.exact import send
 
 
 @pytest.fixture
@@ -20,21 +19,6 @@ async def proxy(make_proxy, compiled):
 def presigned(proxy, operation, version="s3v4", **params):
     s3 = proxy.boto(access=ACCESS, signature_version=version)
     return s3.generate_presigned_url(operation, Params={"Bucket": "b", **params}, ExpiresIn=600)
-
-
-async def send(url, method="GET", body=None, **fields):
-    """(status, fields, body) of the request as it stands, nothing normalised."""
-
-    def ask():
-        parts = urlsplit(url)
-        line = http.client.HTTPConnection(parts.netloc, timeout=20)
-        line.request(method, url.partition(parts.netloc)[2], body, fields)
-        answer = line.getresponse()
-        text = answer.read()
-        line.close()
-        return answer.status, answer.headers, text
-
-    return await asyncio.to_thread(ask)
 
 
 @pytest.fixture(params=["s3v4", "s3"])

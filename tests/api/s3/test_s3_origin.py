@@ -16,8 +16,7 @@ from shadeproxy.origin.s3 import S3Origin
 from tests.fuzz.forms import aws_chunked
 from tests.fuzz.http import Request
 from tests.fuzz.target import FixedClock
-
-from .conftest import ACCESS, SECRET
+from tests.support.s3.clients import ACCESS, SECRET
 
 REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\n<Error/>"
 

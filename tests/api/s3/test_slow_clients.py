@@ -8,13 +8,9 @@ import pytest
 
 from shadeproxy.api.s3.upload import patience
 from shadeproxy.api.s3.upload.patience import GRACE_S, LEAST_BYTES_PER_S, Patience
+from tests.support.s3.answer import split, until
+from tests.support.s3.lane import Watched
 
-from .test_door import until
-from .test_lane import Watched
-from .test_lane_lending import tmpfs
-from .test_wire import split
-
-__all__ = ["tmpfs"]
 SIZE = 4 << 20
 
 
@@ -82,13 +78,13 @@ async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, compiled, requ
     options = {"ram": request.getfixturevalue("tmpfs") / "ram"} if how == "lent" else {}
     options |= {"page_size": SIZE if how == "lent" else 1 << 16, "compiled": compiled}
     proxy = await make_proxy(lane=Watched, **options)
-    proxy.server._keepalive_s = 0.3
     proxy.origin.put("b", "k", bytes(SIZE - 4096 if how == "lent" else SIZE))
     target = "/b/k?partNumber=1" if how == "forwarded" else "/b/k"
     data = f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
     if how in {"lent", "copied"}:
         for _ in range(2):
             assert (await proxy.get("/b/k")).startswith(b"HTTP/1.1 200")
+    proxy.server._keepalive_s = 0.3  # of this client alone: the reads above may take their time
     client = await reading_nothing(proxy, data)
     await until(lambda: any(event == "answer cut" for event, _ in proxy.log.events))
     why = next(fields["error"] for event, fields in proxy.log.events if event == "answer cut")

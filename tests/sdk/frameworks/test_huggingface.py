@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 import shadeproxy_sdk as shade
-from tests.sdk.frameworks.conftest import COUNT, pack, unpack
+from tests.support.labelled import COUNT, pack, unpack
 
 pytest.importorskip("accelerate", reason="needs accelerate: pip install --group frameworks")
 transformers = pytest.importorskip(

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import shadeproxy_sdk as shade
-from tests.sdk.frameworks.conftest import COUNT, unpack
+from tests.support.labelled import COUNT, unpack
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install --group frameworks")
 

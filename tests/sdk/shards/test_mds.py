@@ -3,7 +3,7 @@ import json
 import pytest
 
 import shadeproxy_sdk as shade
-from tests.sdk.shards.conftest import mds_of
+from tests.support.shards import mds_of
 
 SHARDS = [[b"one", b"", b"three" * 100], [], [bytes(range(256))]]
 

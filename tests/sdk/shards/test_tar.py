@@ -5,7 +5,7 @@ import tarfile
 import pytest
 
 import shadeproxy_sdk as shade
-from tests.sdk.shards.conftest import tar_of
+from tests.support.shards import tar_of
 
 
 def samples(count, *, size=700, start=0):

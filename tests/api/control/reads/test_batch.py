@@ -8,8 +8,8 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
-
-from .conftest import PAGE, Frame, parse_frames
+from tests.support.engine import PAGE
+from tests.support.frames import Frame, parse_frames
 
 SMALL = b"small object"
 BIG = bytes(range(251)) * 60  # a little over three pages

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from .conftest import parse_frames
+from tests.support.frames import parse_frames
 
 IDS = "application/vnd.shadeproxy.ids"
 JSON = "application/json"

@@ -12,8 +12,8 @@ from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
-
-from .conftest import PAGE, parse_frames
+from tests.support.engine import PAGE
+from tests.support.frames import parse_frames
 
 BODY = bytes(range(250)) * 4
 

@@ -1,6 +1,5 @@
 """Where a process on this host finds pages: copy, then compare the header."""
 
-import os
 import struct
 from pathlib import Path
 
@@ -11,17 +10,8 @@ import pytest
 from shadeproxy.api.control import locate
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule, Rules
-
-from .conftest import PAGE
-
-BIG = bytes(range(251)) * 60
-SMALL = b"small object"
-RECORD = np.dtype(
-    [
-        ("index", "<u4"), ("status", "<u2"), ("file", "<u2"), ("header_offset", "<u8"), ("offset", "<u8"),
-        ("length", "<u8"), ("position", "<u8"), ("source", "u1"), ("pad", "V7"), ("header", "V64"),
-    ]
-)  # fmt: skip
+from tests.support.engine import PAGE
+from tests.support.locating import BIG, RECORD, SMALL, copy
 
 
 def test_a_record_is_packed_as_it_is_documented():
@@ -38,15 +28,6 @@ async def located(listener, *items, **fields):
     files = msgspec.json.decode(data[8 : 8 + json_bytes])["files"]
     assert all(Path(file).is_absolute() for file in files)
     return files, np.frombuffer(data, RECORD, count, 8 + json_bytes)
-
-
-def copy(files, record) -> tuple[bytes, bool]:
-    descriptor = os.open(files[record["file"]], os.O_RDONLY)
-    try:
-        body = os.pread(descriptor, int(record["length"]), int(record["offset"]))
-        return body, os.pread(descriptor, 64, int(record["header_offset"])) == record["header"].tobytes()
-    finally:
-        os.close(descriptor)
 
 
 async def test_resident_pieces_are_found_and_their_header_proves_them(listener):

@@ -9,9 +9,8 @@ import pytest
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule
-
-from .conftest import PAGE
-from .test_locate import BIG, RECORD, SMALL, copy
+from tests.support.engine import PAGE
+from tests.support.locating import BIG, RECORD, SMALL, copy
 
 IDS = "application/vnd.shadeproxy.ids"
 OTHER = b"another one of it"

@@ -13,8 +13,7 @@ from shadeproxy.api.s3.operations import resolve
 from shadeproxy.api.s3.request import parse_request
 from shadeproxy.core.errors import AccessDenied
 from shadeproxy.core.types import SHARED
-
-from .watching import watched
+from tests.support.s3.watching import watched
 
 LIMITED = Identity("limited", SHARED, (Right("b*", "mine/"), Right("r", write=False, list=False)))
 

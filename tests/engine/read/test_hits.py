@@ -9,8 +9,7 @@ from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.hints.hashing import object_hash
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 REF = ObjectRef("b", "k")
 PLAIN = ReadRequest(REF)

@@ -5,7 +5,7 @@ import pytest
 
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.registry import KINDS, HintRegistry
-from tests.hints.announcing import NOW_S, Long
+from tests.support.announcing import NOW_S, Long
 
 
 def reading(count=1000, per_s=100, **job):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 
-from .test_lane import answers
+from tests.support.s3.lane import answers
 
 
 async def read_slowly(port, data, *, count):

@@ -7,7 +7,7 @@ import pytest
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.hints.jobs import Job, Progress
-from tests.hints.announcing import NOW_S, Long
+from tests.support.announcing import NOW_S, Long
 
 
 def test_next_uses_are_seconds_at_the_measured_rate():

@@ -12,7 +12,7 @@ from botocore.auth import HmacV1Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from .conftest import ACCESS, SECRET
+from tests.support.s3.clients import ACCESS, SECRET
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from shadeproxy.engine.rules import Rule
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
-from tests.prefetch.conftest import Order, until, whole
+from tests.support.prefetching import Order, until, whole
 
 PAGE = 4096
 

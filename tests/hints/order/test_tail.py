@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.hints.jobs import Progress
-from tests.hints.announcing import NOW_S, Long
+from tests.support.announcing import NOW_S, Long
 
 COUNT, READ = 4096, 2000
 

@@ -13,18 +13,7 @@ from shadeproxy.api.s3 import CLIENT_CLOSED
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
-
-
-def split(answer):
-    """(status, lower-case fields, body) of one answer."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status, *lines = head.decode("utf-8", "surrogateescape").split("\r\n")
-    fields = {}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        assert name.lower() not in fields, f"{name} sent twice"
-        fields[name.lower()] = value
-    return int(status.split()[1]), fields, body
+from tests.support.s3.answer import split
 
 
 def lines(*texts, body=b""):

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.hints.announcing import COUNT, NOW_S, announce, coming, known, read, read_together
+from tests.support.announcing import COUNT, NOW_S, announce, coming, known, read, read_together
 
 
 def next_places(knowledge, job="one"):

@@ -12,8 +12,7 @@ from shadeproxy.engine.index import columns
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.worker_reads import TierFiles, WorkerReads
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 SMALL = ObjectRef("b", "small")
 BIG = ObjectRef("b", "big")

@@ -8,8 +8,7 @@ import pytest
 from shadeproxy.api.s3 import S3Server
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.core.clock import SystemClock
-
-from .test_wire import split
+from tests.support.s3.answer import split, until
 
 GET = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -28,12 +27,6 @@ async def port(proxy, door):
     server.close()
     await listener.shutdown(1.0)
     await until(lambda: door.inside == 0)
-
-
-async def until(true):
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def ask(reader, writer, data=GET):

@@ -9,8 +9,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Age
 from shadeproxy.engine.storage import listing
-
-from .conftest import PAGE
+from tests.support.engine import PAGE
 
 KEYS = ["a", "d/1", "d/10", "d/2", "d/ä", "d/\U0001f600", "d/\uffee", "e"]
 

@@ -22,7 +22,7 @@ from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.tiers.store import SegmentStore
 
 SEGMENT_BYTES = 1 << 16
-# Raise it for a longer search: SHADEPROXY_TEST_EXAMPLES=2000 pytest tests/tiers/test_machine.py
+# Raise it for a longer search: SHADEPROXY_TEST_EXAMPLES=2000 pytest tests/tiers/test_store.py
 EXAMPLES = int(os.environ.get("SHADEPROXY_TEST_EXAMPLES", "25"))
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 9000), st.integers(0, 60_000))
 

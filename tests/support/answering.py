@@ -1,0 +1,41 @@
+"""A server that gives prepared answers."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
+    """(URL, heads and bodies asked): a server that takes each request whole and gives it the next of
+    ``answers``; None: it closes when it has the head.
+    """
+    asked, left = list[tuple[str, bytes]](), list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while left:
+            try:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                break
+            answer = left.pop(0)
+            length = re.search(r"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+            body = await reader.readexactly(int(length[1])) if answer is not None and length else b""
+            asked.append((head, body))
+            if answer is None:
+                break
+            writer.write(answer.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def error(status, code="", extra=""):
+    """An answer of S3 with an error document, if it has a code."""
+    body = f"<Error><Code>{code}</Code><Message>text</Message></Error>" if code else ""
+    return f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(body)}\r\n\r\n{body}"

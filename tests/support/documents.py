@@ -1,0 +1,14 @@
+"""Examples of the documents."""
+
+import re
+from pathlib import Path
+
+PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def block(name: str) -> str:
+    """The Python of the document that defines ``name``."""
+    (found,) = (
+        part for part in re.findall(r"```python\n(.*?)```", PROTOCOL.read_text(), re.DOTALL) if name in part
+    )
+    return found

@@ -1,0 +1,188 @@
+"""An engine over an in-memory origin and real segment stores, and all that a test wants to look at."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
+from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.hints.order.upcoming import NextUses
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.base import Origin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.recording import Recording
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+
+PAGE = 4096
+
+
+async def slowly(work: Callable[[], None]) -> None:
+    """I/O on a pool thread, as the loop sees it: something else may run before and after."""
+    await asyncio.sleep(0)
+    work()
+    await asyncio.sleep(0)
+
+
+class Weights:
+    """Importance by object hash, or by hash and page number, set by tests."""
+
+    def __init__(self) -> None:
+        self.by_hash: dict[int, float] = {}
+        self.by_page: dict[tuple[int, int], float] = {}
+
+    def weights_of(self, object_hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        pages = zip(object_hashes.tolist(), numbers.tolist(), strict=True)
+        found = [self.by_page.get(page, self.by_hash.get(page[0], np.nan)) for page in pages]
+        return np.array(found, dtype=np.float64)
+
+
+@dataclass
+class Bench:
+    """One engine with everything that a test wants to look at."""
+
+    engine: Engine
+    cache: PageCache
+    origin: Any
+    stats: Stats
+    clock: ManualClock
+    ledger: Ledger
+    weights: Weights
+    rules: Rules
+
+    async def get(
+        self, key: str, *, bucket: str = "b", namespace: str = "", **kwargs: Any
+    ) -> tuple[bytes, Source]:
+        """The body of a whole or ranged GET, and where it came from."""
+        request = ReadRequest(ObjectRef(bucket, key, namespace), **kwargs)
+        async with self.engine.open(request) as reading:
+            spec = request.range or RangeSpec(0, None)
+            size = reading.meta.size
+            span = spec.resolve(size) if size else Span(0, 0)
+            return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
+
+    async def pin(self, prefix: str, bucket: str = "b") -> None:
+        """As a call does."""
+        self.cache.pins.add(PinnedPrefix(bucket, prefix, 0.0))
+        await self.cache.renew_pins()
+
+    async def unpin(self, prefix: str, bucket: str = "b") -> None:
+        assert self.cache.pins.remove(bucket, prefix)
+        await self.cache.renew_pins()
+
+    def cached(self, keys: Iterable[str]) -> int:
+        """How many of these objects of bucket b are resident."""
+        refs = {ObjectRef("b", key) for key in keys}
+        return sum(self.cache.residents.first_page(object_hash(ref)) is not None for ref in refs)
+
+    async def settle(self) -> None:
+        """Wait until everything that was read is stored or passed by."""
+        await self.engine._filling.flights.drain()
+        await self.cache.drain()
+
+
+MakeBench = Callable[..., Awaitable[Bench]]
+
+
+@asynccontextmanager
+async def benches(folder: Path) -> AsyncIterator[MakeBench]:
+    """Make benches with tiers under ``folder``; close them at the end. A task that failed fails the test."""
+    made: list[Bench] = []
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
+
+    async def make(
+        *,
+        origin: Origin | None = None,
+        ram_bytes: int = 1 << 20,
+        disk_bytes: int = 0,
+        policy: str = "default",
+        rules: tuple[Rule, ...] = (),
+        page_size: int = PAGE,
+        budget_bytes: int = 1 << 20,
+        verdicts: bool = False,
+        name: str = "one",
+        segment_bytes: int = 1 << 20,
+        share: Share | None = None,
+        next_uses: NextUses | None = None,
+        knowledge: HintRegistry | None = None,
+        recording: Recording | None = None,
+        pinned: tuple[str, ...] = (),
+        recover: bool = True,
+        upstreams: Upstreams = ONLY_OWN,
+    ) -> Bench:
+        rules_in_force = Rules(rules)
+        pins = Pins(rules_in_force)
+        for prefix in pinned:
+            pins.add(PinnedPrefix("b", prefix, 0.0))
+        stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
+        sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
+        media = [
+            Medium(
+                SegmentStore(tier, folder / name / tier, size, segment_bytes=segment_bytes),
+                source,
+                write=slowly if tier == "disk" else None,
+                load=slowly if tier == "disk" else None,
+            )
+            for tier, size, source in sizes
+            if size
+        ]
+        cache = PageCache(
+            media,
+            policy=get_policy(policy),
+            weights=knowledge or weights,
+            next_uses=next_uses if knowledge is None else knowledge.orders,
+            pins=pins,
+            stats=stats,
+            ledger=ledger,
+            rng=np.random.default_rng(7),
+            share=share,
+        )
+        if recover:
+            await asyncio.to_thread(cache.recover)
+            await cache.renew_pins()
+        else:
+            await asyncio.to_thread(cache.open)
+        origin = origin or MemoryOrigin(clock=clock)
+        engine = Engine(
+            origin,
+            cache,
+            rules=rules_in_force,
+            ledger=ledger,
+            stats=stats,
+            clock=clock,
+            page_size=page_size,
+            verdicts=Verdicts(60.0) if verdicts else None,
+            orders=None if knowledge is None else knowledge.orders,
+            recording=recording,
+            upstreams=upstreams,
+        )
+        bench = Bench(engine, cache, origin, stats, clock, ledger, weights, rules_in_force)
+        made.append(bench)
+        return bench
+
+    yield make
+    for bench in made:
+        await bench.engine.aclose()
+        await asyncio.to_thread(bench.cache.close)
+    gc.collect()  # a task whose exception nobody saw reports it when it is collected
+    assert not failures, failures

@@ -1,0 +1,20 @@
+"""Requests that are sent as they stand."""
+
+import asyncio
+import http.client
+from urllib.parse import urlsplit
+
+
+async def send(url, method="GET", body=None, **fields):
+    """(status, fields, body) of the request as it stands, nothing normalised."""
+
+    def ask():
+        parts = urlsplit(url)
+        line = http.client.HTTPConnection(parts.netloc, timeout=20)
+        line.request(method, url.partition(parts.netloc)[2], body, fields)
+        answer = line.getresponse()
+        text = answer.read()
+        line.close()
+        return answer.status, answer.headers, text
+
+    return await asyncio.to_thread(ask)

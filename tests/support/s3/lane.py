@@ -1,0 +1,94 @@
+"""Requests as bytes, answers as they came, and a fast lane that counts."""
+
+import asyncio
+import itertools
+import re
+
+from shadeproxy.api.s3 import FastLane
+from shadeproxy.api.s3.known import RequestCache
+from tests.support.engine import PAGE
+
+SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, "many": 5 * PAGE + 3}
+
+
+_CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=<RequestId>)[0-9A-F]+")
+
+
+class Watched(FastLane):
+    """Counts what it answered itself, of that what from memory, and of that what in its compiled form."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._answered = self._known = 0
+
+        class Answering(RequestCache):
+            __slots__ = ()
+
+            def answer(remembered, raw, out):  # noqa: N805 (``self`` is the lane)
+                done = super().answer(raw, out)
+                self._known += done
+                return done
+
+        self._memory.__class__ = Answering
+
+    def answer(self, raw, out):
+        outcome = super().answer(raw, out)
+        self._answered += isinstance(outcome, bool)
+        return outcome
+
+    @property
+    def compiled(self):
+        return 0 if self.hits is None else self.hits.answered
+
+    @property
+    def known(self):
+        return self._known + self.compiled
+
+    @property
+    def answered(self):
+        return self._answered + self.compiled
+
+
+def request(target, *fields, method="GET", close=True):
+    lines = [f"{method} {target} HTTP/1.1", "Host: s3.local", *fields]
+    return "\r\n".join([*lines, *(["Connection: close"] if close else []), "", ""]).encode()
+
+
+async def talk(port, data, *, pieces=(), count=None):
+    """Send on one connection (cut at ``pieces``); everything that came until it was closed, or ``count``
+    answers were whole."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    received = bytearray()
+    try:
+        for start, stop in itertools.pairwise([0, *pieces, len(data)]):
+            writer.write(data[start:stop])
+            await writer.drain()
+            if pieces:
+                await asyncio.sleep(0.002)
+        while count is None or len(answers(bytes(received))) < count:
+            piece = await reader.read(65536)
+            if not piece:
+                break
+            received += piece
+    finally:
+        writer.close()
+    return bytes(received)
+
+
+def answers(received):
+    """(head, body) of each whole answer."""
+    found = []
+    while (end := received.find(b"\r\n\r\n")) >= 0:
+        head = received[: end + 4]
+        length = re.search(rb"\r\nContent-Length: (\d+)", head)
+        no_body = head.startswith((b"HTTP/1.1 304", b"HTTP/1.1 204"))
+        stop = end + 4 + (0 if no_body or length is None else int(length[1]))
+        if len(received) < stop:
+            break
+        found.append((head, received[end + 4 : stop]))
+        received = received[stop:]
+    return found
+
+
+def same(received):
+    return _CHANGING.sub(b"-", received)

@@ -1,0 +1,126 @@
+"""One real ``shadeproxy serve`` in its own process, and helpers to observe it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+
+
+@dataclass
+class Served:
+    """One proxy process."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    s3: str = ""
+    control: str = ""
+    addresses: dict[str, str] = field(default_factory=dict)
+    token: str = ""
+    """Of the control listener, where it asks for one."""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
+        with self.log.open("ab") as log:
+            start = log.tell()
+            self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            lines = self.log.read_bytes()[start:].splitlines()
+            ready = [entry for line in lines if (entry := _parse(line)).get("event") == "ready"]
+            if ready:
+                self.s3, self.control = ready[0]["s3"], ready[0]["control"]
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
+
+    def start_whole(self) -> None:
+        """Start, and wait for the pages that come in behind a start (ADR 0006): until then they may miss."""
+        self.start()
+        deadline = time.monotonic() + 60
+        while self.stats()["gauges"]["recovering_segments"]:
+            assert time.monotonic() < deadline, "the pages do not come in"
+            time.sleep(0.01)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(30)
+
+    def client(self, **kwargs: Any) -> Any:
+        """A boto3 client; unsigned unless keys are given."""
+        config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
+        return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
+
+    def get(self, path: str) -> Any:
+        return json.loads(self.call("GET", path))
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30) -> bytes:
+        """The answer to a control call, with the token and ``body`` as JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.control + path, data=data, method=method)
+        request.add_header("Content-Type", "application/json")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        return self.get("/v1/stats")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {}
+
+
+MakeServed = Callable[..., Served]
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    """Wait until ``condition`` is true and return its value."""
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
+    return found
+
+
+def log_of(served: Any, event: str = "") -> list[dict[str, Any]]:
+    """Return the lines of a proxy's log, in the form "json"; of one event, or all."""
+    lines = []
+    for line in served.log.read_bytes().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return [line for line in lines if not event or line.get("event") == event]
+
+
+def names(report: dict) -> set[str]:
+    return {finding["name"] for finding in report["findings"]}
+
+
+def readyz(served) -> tuple[int, dict]:
+    try:
+        with urllib.request.urlopen(served.control + "/readyz", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)

@@ -1,0 +1,308 @@
+"""Where each module is tested: in the test file of its name and place, or in the one that the table names."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+TABLE = {
+    "api.browsers": "api/s3/test_browsers.py",
+    "api.refusing": "api/s3/test_connection.py",
+    "api.control.app": "api/control/test_service.py",
+    "api.control.batch": "api/control/reads/test_batch.py",
+    "api.control.bodies": "api/control/test_jobs.py",
+    "api.control.columns": "api/control/test_frozen.py",
+    "api.control.context": "api/control/test_admin.py",
+    "api.control.frames": "api/control/reads/test_frames.py",
+    "api.control.guard": "api/control/test_guarded.py",
+    "api.control.job_summaries": "api/control/test_jobs.py",
+    "api.control.locate": "api/control/reads/test_locate.py",
+    "api.control.lookahead": "api/control/reads/test_flow.py",
+    "api.control.openapi": "e2e/test_openapi.py",
+    "api.control.order_builder": "hints/order/test_orders.py",
+    "api.control.pieces": "api/control/reads/test_batch.py",
+    "api.control.queries": "api/control/test_jobs.py",
+    "api.control.reads": "api/control/reads/test_calls.py",
+    "api.control.routes": "api/control/test_guarded.py",
+    "api.control.running": "api/control/test_operations.py",
+    "api.s3.auth.authenticator": "api/s3/auth/test_sigv4.py",
+    "api.s3.auth.clients": "api/s3/auth/test_sigv4.py",
+    "api.s3.auth.policy": "api/s3/test_post.py",
+    "api.s3.copysource": "api/s3/test_namespaces.py",
+    "api.s3.cross_site": "api/s3/test_browsers.py",
+    "api.s3.exchange": "api/s3/test_authorizer.py",
+    "api.s3.fields": "api/s3/test_canonical.py",
+    "api.s3.handler": "api/s3/test_disconnects.py",
+    "api.s3.head": "fuzz/test_functions.py",
+    "api.s3.headers": "api/s3/test_forward.py",
+    "api.s3.known": "api/s3/test_lane.py",
+    "api.s3.parameters": "api/s3/test_canonical_signed.py",
+    "api.s3.port": "api/s3/test_many_readers.py",
+    "api.s3.read": "api/s3/test_semantics.py",
+    "api.s3.remembered": "api/s3/test_compiled.py",
+    "api.s3.response": "api/s3/test_held.py",
+    "api.s3.sender": "api/s3/test_compiled_slots.py",
+    "api.s3.sensible": "api/s3/test_forward.py",
+    "api.s3.server": "api/s3/test_connection_limit.py",
+    "api.s3.signed": "api/s3/test_lane_signed.py",
+    "api.s3.upload.chunked": "api/s3/upload/test_body.py",
+    "api.s3.upload.documents": "api/s3/test_post.py",
+    "api.s3.upload.form": "api/s3/test_post.py",
+    "api.s3.upload.patience": "api/s3/test_slow_clients.py",
+    "api.s3.upload.plan": "api/s3/upload/test_body.py",
+    "app.admin": "app/test_proxy.py",
+    "app.bus_errors": "e2e/test_truncated.py",
+    "app.channel": "app/test_workers.py",
+    "app.clients": "config/test_namespaces.py",
+    "app.granted": "app/test_proxy.py",
+    "app.listening": "api/control/test_server.py",
+    "app.media": "tiers/test_group.py",
+    "app.prefetching": "e2e/test_prefetch.py",
+    "app.reloadable": "app/test_workers.py",
+    "app.rules": "e2e/test_reload.py",
+    "app.serve": "e2e/test_serve.py",
+    "app.tier_diagnosis": "app/test_diagnosis.py",
+    "app.worker": "app/test_workers.py",
+    "cli.emptying": "cli/test_prefixes.py",
+    "cli.rows": "cli/test_check.py",
+    "cli.stats": "cli/test_control.py",
+    "config.explain": "config/test_settings.py",
+    "config.fields": "config/test_settings.py",
+    "config.layers": "config/test_settings.py",
+    "config.sections": "config/test_documented_defaults.py",
+    "config.toml": "config/test_settings.py",
+    "core.clock": "core/test_deadline.py",
+    "core.errors": "api/s3/test_errors.py",
+    "core.identity": "engine/index/test_residents.py",
+    "core.listeners": "cli/test_directories.py",
+    "core.memo": "api/s3/test_compiled_slots.py",
+    "core.tracing": "api/s3/test_clients_turns.py",
+    "core.types": "core/test_ranges.py",
+    "demo.messages": "demo/test_runs.py",
+    "demo.model": "demo/test_main.py",
+    "demo.objects": "demo/test_main.py",
+    "demo.plots": "demo/test_report.py",
+    "demo.screen": "demo/test_report.py",
+    "demo.servers": "demo/test_processes.py",
+    "demo.train": "demo/test_main.py",
+    "engine.access_records": "engine/read/test_access_log.py",
+    "engine.base": "engine/test_engine.py",
+    "engine.freshness.versions": "engine/freshness/test_revalidation.py",
+    "engine.index.columns": "engine/index/test_residents.py",
+    "engine.index.hash_table": "engine/index/test_residents.py",
+    "engine.index.members": "engine/index/test_residents.py",
+    "engine.index.metadata": "engine/test_engine_rights.py",
+    "engine.index.prefix_groups": "engine/storage/test_listing.py",
+    "engine.placement.candidates": "engine/placement/test_placement.py",
+    "engine.placement.page_features": "engine/placement/test_placement.py",
+    "engine.read.prefetch_port": "prefetch/test_faults.py",
+    "engine.read.reading": "engine/test_engine.py",
+    "engine.read.sample_lookup": "api/control/reads/test_located_again.py",
+    "engine.read.upkeep": "engine/storage/test_listing.py",
+    "engine.rules": "engine/test_engine_rights.py",
+    "engine.storage.hot_pages": "engine/read/test_hits.py",
+    "engine.storage.page_cache": "engine/test_state_machine.py",
+    "engine.storage.pinning": "engine/placement/test_pins.py",
+    "engine.storage.record_reader": "engine/test_engine_rights.py",
+    "engine.storage.transfers": "engine/placement/test_placement.py",
+    "hints.durable": "hints/test_registry.py",
+    "hints.frozen": "api/control/test_frozen.py",
+    "hints.growing": "hints/test_datasets.py",
+    "hints.hashing": "hints/test_registry.py",
+    "hints.jobs": "hints/test_registry.py",
+    "hints.order.abandoned": "hints/order/test_orders.py",
+    "hints.order.accuracy": "hints/order/test_progress.py",
+    "hints.order.announcements": "api/control/test_orders.py",
+    "hints.order.build": "hints/order/test_orders.py",
+    "hints.order.lookup": "hints/order/test_tracker.py",
+    "hints.order.pace": "hints/order/test_progress.py",
+    "hints.order.sequence": "hints/order/test_tail.py",
+    "hints.order.unannounced": "hints/order/test_progress.py",
+    "hints.paths": "hints/test_registry.py",
+    "hints.unpack": "hints/test_manifest.py",
+    "hints.order.upcoming": "engine/read/test_counting.py",
+    "origin.base": "origin/test_conformance.py",
+    "origin.bounded": "app/test_deadline.py",
+    "origin.connection": "origin/test_page_gets.py",
+    "origin.counted": "app/test_proxy.py",
+    "origin.filetree.attributes": "origin/test_file.py",
+    "origin.filetree.marker": "origin/test_file.py",
+    "origin.filetree.paths": "origin/test_file.py",
+    "origin.filetree.pool": "origin/test_file.py",
+    "origin.filetree.reading": "origin/test_file.py",
+    "origin.filetree.scanning": "origin/test_file.py",
+    "origin.filetree.store": "origin/test_file.py",
+    "origin.filetree.writing": "origin/test_file.py",
+    "origin.pool": "origin/test_page_gets.py",
+    "origin.s3answers": "origin/test_s3.py",
+    "origin.s3listed": "origin/test_probe.py",
+    "origin.s3ops.answers": "origin/test_conformance_forward.py",
+    "origin.s3ops.buckets": "origin/test_conformance_forward.py",
+    "origin.s3ops.checksums": "origin/test_checksums.py",
+    "origin.s3ops.copy_source": "origin/test_conformance_forward.py",
+    "origin.s3ops.listing": "origin/test_conformance_forward.py",
+    "origin.s3ops.metadata": "origin/test_conformance_forward.py",
+    "origin.s3ops.multipart": "origin/test_conformance_forward.py",
+    "origin.s3ops.objects": "origin/test_conformance_forward.py",
+    "origin.s3ops.origin": "origin/test_conformance.py",
+    "origin.s3ops.query": "origin/test_conformance_forward.py",
+    "origin.s3ops.router": "origin/test_conformance_forward.py",
+    "origin.s3ops.spans": "origin/test_conformance.py",
+    "origin.s3ops.store": "origin/test_file.py",
+    "origin.s3pages": "origin/test_page_gets.py",
+    "origin.s3reads": "origin/test_s3.py",
+    "origin.slots": "origin/test_limit.py",
+    "policy.base": "policy/test_select.py",
+    "policy.classic": "policy/test_hit_ratios.py",
+    "policy.default": "policy/test_hit_ratios.py",
+    "policy.importance": "policy/test_hit_ratios.py",
+    "policy.keeping": "prefetch/test_ahead_bound.py",
+    "prefetch.fetched": "prefetch/test_prefetcher.py",
+    "prefetch.pace": "prefetch/test_prefetcher.py",
+    "prefetch.ready": "prefetch/test_ahead_bound.py",
+    "prefetch.walk": "prefetch/test_prefetcher.py",
+    "simulate.plots": "simulate/test_run.py",
+    "simulate.workloads": "simulate/test_bound.py",
+    "state.directory": "state/test_store.py",
+    "state.disk": "state/test_store.py",
+    "state.rescue": "state/test_full_medium.py",
+    "state.seal": "state/test_damage.py",
+    "telemetry.counters": "telemetry/test_stats.py",
+    "telemetry.metrics": "telemetry/test_stats.py",
+    "tiers.base": "tiers/test_conformance.py",
+    "tiers.files": "tiers/test_conformance.py",
+    "tiers.health": "tiers/test_failures.py",
+    "tiers.legacy_tombstones": "tiers/test_session.py",
+    "tiers.location": "tiers/test_conformance.py",
+    "tiers.pending_segments": "engine/storage/test_recovery.py",
+    "tiers.reading": "tiers/test_damage.py",
+    "tiers.recovery": "tiers/test_catalogue.py",
+    "tiers.room": "tiers/test_directory.py",
+    "tiers.rows": "tiers/test_catalogue.py",
+    "tiers.segment": "tiers/test_conformance.py",
+    "tiers.space": "tiers/test_store.py",
+    "tiers.version": "tiers/test_other_origin.py",
+    "sdk.batch_buffer": "sdk/near/test_read_into.py",
+    "sdk.bulk": "sdk/near/test_steps.py",
+    "sdk.callbacks": "sdk/frameworks/test_lightning.py",
+    "sdk.channel": "sdk/near/test_frames.py",
+    "sdk.circuit_breaker": "sdk/test_parts.py",
+    "sdk.connections": "sdk/test_client.py",
+    "sdk.control": "sdk/test_client.py",
+    "sdk.copying": "sdk/near/test_copying.py",
+    "sdk.errors": "sdk/near/test_locate.py",
+    "sdk.frames": "sdk/near/test_frames.py",
+    "sdk.huggingface": "sdk/frameworks/test_huggingface.py",
+    "sdk.jobstats": "sdk/test_job.py",
+    "sdk.lightning": "sdk/frameworks/test_lightning.py",
+    "sdk.locate": "sdk/near/test_locate.py",
+    "sdk.manifest": "sdk/test_parts.py",
+    "sdk.names": "sdk/test_client.py",
+    "sdk.open_jobs": "sdk/test_announced.py",
+    "sdk.origin": "sdk/test_client.py",
+    "sdk.planner": "sdk/test_sampler.py",
+    "sdk.progress": "sdk/test_parts.py",
+    "sdk.scoreboard": "sdk/test_job.py",
+    "sdk.segments": "sdk/near/test_read_into.py",
+    "sdk.shards.build": "sdk/shards/test_tar.py",
+    "sdk.shards.ranged": "sdk/shards/test_tar.py",
+    "sdk.shared": "sdk/test_client.py",
+    "sdk.snapshot": "sdk/test_sampler.py",
+    "sdk.stall": "sdk/test_parts.py",
+    "sdk.tag": "sdk/test_registration.py",
+    "sdk.tensors": "sdk/near/test_tensors.py",
+    "sdk.transfer": "sdk/test_client.py",
+    "sdk.transport_state": "sdk/near/test_hung.py",
+    "app.opening": "app/test_proxy.py",
+    "tiers.tier": "tiers/test_conformance.py",
+}
+"""The name of a module, without the product's, and its test file below tests/."""
+
+STEPS = 4
+"""An entry is believed whose test file imports the module, perhaps by way of this many others."""
+
+RUN_AS_PROCESSES = {"e2e", "cli", "demo"}
+"""Tests here run commands, and import nothing of what is behind them."""
+
+
+def modules() -> dict[str, Path]:
+    """The files of all modules by name; the law of a package is in its __init__.py, which needs no test."""
+    found = {}
+    for name, folder in (("", ROOT / "shadeproxy"), ("sdk.", ROOT / "sdk" / "shadeproxy_sdk")):
+        for path in folder.rglob("*.py"):
+            if path.name not in {"__init__.py", "__main__.py"}:
+                found[name + ".".join(path.relative_to(folder).with_suffix("").parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def test_the_table_lists_what_exists():
+    assert [name for name in TABLE if name not in MODULES] == []
+    assert [name for name, file in TABLE.items() if not (TESTS / file).is_file()] == []
+
+
+def test_no_module_is_listed_that_has_a_test_of_its_name():
+    assert [name for name in TABLE if of_its_name(name).exists()] == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_every_module_has_a_test_file(name):
+    assert name in TABLE or of_its_name(name).exists(), "rename its test file, or add it to the table"
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_the_file_in_the_table_reaches_the_module(name):
+    file = TESTS / TABLE[name]
+    if file.relative_to(TESTS).parts[0] in RUN_AS_PROCESSES:
+        return
+    reached = set[Path]().union(*map(imported, [file, *conftests(file)]))
+    for _ in range(STEPS):
+        reached |= set[Path]().union(*map(imported, reached))
+    assert MODULES[name] in reached
+
+
+def of_its_name(name: str) -> Path:
+    *folders, last = name.split(".")
+    return TESTS.joinpath(*folders) / f"test_{last}.py"
+
+
+def conftests(file: Path) -> list[Path]:
+    """The files whose fixtures a test file may ask for; not that of all tests, which imports the engine."""
+    found = (folder / "conftest.py" for folder in file.parents if TESTS in folder.parents)
+    return [path for path in found if path.exists()]
+
+
+@cache
+def imported(file: Path) -> frozenset[Path]:
+    """Our files that ``file`` imports, and those that a package among them names in its __init__.py."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        found |= {path for name in names for path in files_of(name)}
+    for path in [path for path in found if path.name == "__init__.py" and path != file]:
+        found |= imported(path)
+    return frozenset(found)
+
+
+def files_of(name: str) -> list[Path]:
+    top, *rest = name.split(".")
+    folder = {
+        "shadeproxy": ROOT / "shadeproxy",
+        "shadeproxy_sdk": ROOT / "sdk" / "shadeproxy_sdk",
+        "tests": TESTS,
+    }
+    if top not in folder:
+        return []
+    path = folder[top].joinpath(*rest)
+    return [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
