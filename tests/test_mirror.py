@@ -63,7 +63,6 @@ TABLE = {
     "app.media": "tiers/test_group.py",
     "app.prefetching": "e2e/test_prefetch.py",
     "app.reloadable": "app/test_workers.py",
-    "app.rules": "e2e/test_reload.py",
     "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",
     "app.worker": "app/test_workers.py",
@@ -218,7 +217,7 @@ TABLE = {
     "sdk.transfer": "sdk/test_client.py",
     "sdk.transport_state": "sdk/near/test_hung.py",
     "app.opening": "app/test_proxy.py",
-    "tiers.tier": "tiers/test_conformance.py",
+    "tiers.tier": "app/test_checkup.py",
 }
 """The name of a module, without the product's, and its test file below tests/."""
 
