@@ -131,6 +131,7 @@ _READ_HERE = frozenset(
         "date",
         "expect",
         "host",
+        "x-amz-api-version",
         "x-amz-cf-id",
         "x-amz-content-sha256",
         "x-amz-date",

@@ -260,6 +260,18 @@ async def test_what_a_read_means_with_a_field_of_another_operation_the_origin_sa
             assert sent[0].environment[name.upper().replace("-", "_")] == "AES256"
 
 
+@pytest.mark.parametrize(
+    "line", ["GET /open/mine/k", "HEAD /open/mine/k", "HEAD /open", "PUT /open/mine/new"]
+)
+async def test_the_version_of_the_api_that_a_client_names_changes_nothing(lane, line):
+    """The AWS SDK for C++ (pyarrow) sends it with every request."""
+    for _ in range(3):
+        status, sent, _ = await lane.send(raw(line, "x-amz-api-version: 2006-03-01"))
+        assert status == 200
+        assert all("X_AMZ_API_VERSION" not in one.environment for one in sent)
+    assert len(sent) == (0 if line.endswith("/k") else 1)
+
+
 _SUB_RESOURCES = (
     "accelerate", "acl", "analytics", "cors", "encryption", "intelligent-tiering", "inventory", "lifecycle",
     "logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus",
