@@ -1,7 +1,8 @@
 """The frame budget: the number of Python calls that each kind of request costs, and of files they lie in.
 
 Time varies from run to run, this does not. tests/support/frame_counts.py says what is counted. A number that
-rises needs an ADR in docs/adr that says what the calls buy; a number that falls is written down here, so that it stays.
+rises needs an ADR in docs/adr that says what the calls buy. A number that falls is written down here, so that
+it stays.
 """
 
 import platform
