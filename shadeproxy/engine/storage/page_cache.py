@@ -338,7 +338,8 @@ class PageCache:
         made, which would need room for each object: call ``Erasing.keep_purged`` afterwards.
         """
         await self._recovery.over()
-        before, table = self.residents.generation.copy(), self.residents
+        table = self.residents
+        before = table.generation[: table.slots].copy()  # the rest of the table was never touched
         todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
         while len(todo):
             part, todo = self._of_then(before, todo[:_SLICE]), todo[_SLICE:]
