@@ -1,7 +1,7 @@
-"""What every test gets: a blocking call of product code on the event loop fails the test that made it, and
+"""Fixtures of every test. A blocking call of product code on the event loop fails the test that made it, and
 so does an engine that the test left open, or that was not quiescent when it was closed.
 
-And what tests of the whole product share: ``serve``, a real ``shadeproxy serve`` in its own process.
+``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process.
 """
 
 import gc

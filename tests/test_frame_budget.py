@@ -28,15 +28,15 @@ class Golden(NamedTuple):
 
 
 GOLDEN = {
-    # Of an object whose request and page handle are remembered.
+    # The request and the page handle are remembered.
     "remembered hit": Golden(19, 8),
-    # Of a cached object that this listener was not asked for yet, by a client that is known.
+    # A cached object, asked for the first time on this listener by a known client.
     "first hit": Golden(145, 41),
-    # One of 32 in a turn of the loop: each is fetched, sent and stored.
+    # One of 32 misses in a turn of the loop; each is fetched, sent and stored.
     "miss": Golden(11_332 / MISSES, 69),
-    # Binary, for all 256 samples of a job.
+    # A binary body with the scores of all 256 samples.
     "POST of scores": Golden(39, 13),
-    # By ids, of cached samples, as they are ready.
+    # Cached samples by id, in the order in which they are ready.
     "batch of 256": Golden(3659, 23),
 }
 

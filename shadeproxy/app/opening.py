@@ -35,7 +35,7 @@ from shadeproxy.tiers.medium import Calls
 
 
 class OpenState(NamedTuple):
-    """What the state directory brought back, and what writes to it."""
+    """The restored hints and pins, and the objects that save them."""
 
     store: StateStore
     persistence: Persistence

@@ -138,7 +138,7 @@ class OriginAnswer(OriginError):
 
 
 class NotS3(OriginError):
-    """What answers at the origin's endpoint is no S3 server. ``hint`` says what to change."""
+    """The server at the origin's endpoint is no S3 server. ``hint``: the setting to change."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

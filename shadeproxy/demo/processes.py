@@ -47,7 +47,7 @@ def running(
     """
     process = None
     try:
-        # A signal in between would leave a process that nobody knows.
+        # A signal in between would leave a process behind.
         with log.open("wb") as file, held():
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 command,

@@ -1,6 +1,6 @@
-"""The answer to ListBuckets, by which an S3 server is told from any other web server.
+"""Recognizes an S3 server by its answer to ListBuckets.
 
-An S3 server is known by the root of the XML that it answers, whatever status, type or namespace it has.
+The root element of the XML decides, whatever the status, content type or namespace.
 Source: ListBuckets and Error Responses in the S3 API reference.
 """
 

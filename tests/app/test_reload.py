@@ -34,7 +34,7 @@ async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(setting
 
 @pytest.fixture
 def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
-    """Of a proxy that serves, as far as a reload goes."""
+    """The reloader of a serving proxy, with stand-ins for the parts that a reload changes."""
     monkeypatch.setattr(reload_module, "configure_logging", lambda **_how: None)
     live = ConfigReloader(settings, SystemClock())
     live.parts = ReloadTargets(

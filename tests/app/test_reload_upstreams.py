@@ -1,4 +1,4 @@
-"""What the lane remembers of a request head, over reloads that change what the head stands for.
+"""The request cache must forget a head when a reload changes the client or upstream behind it.
 
 Each client sends the same bytes again and again on one connection, which stays open over every reload.
 """

@@ -139,7 +139,7 @@ def test_a_sub_resource_answers_as_the_gateway_does(proxy, direct, rgw, method, 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_field_of_another_operation_is_answered_as_the_gateway_does(proxy, direct, rgw, method):
-    """Of an object that the cache holds. A plain read with a copy source is refused here, as AWS does."""
+    """Read a cached object. A plain read with a copy source is refused by the proxy, as by AWS."""
     direct.put_object(Bucket="open", Key="warm", Body=b"body")
     for _ in range(2):
         assert signed(proxy, "GET", "/open/warm", key="all") == (200, b"body")

@@ -1,4 +1,4 @@
-"""What test modules share, by subject. Fixtures are not here, but in conftest.py files."""
+"""Helpers that test modules share, by subject. Fixtures are in conftest.py files."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ class Served:
     control: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     token: str = ""
-    """Of the control listener, where it asks for one."""
+    """The control listener's token; "" where it needs none."""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]

@@ -62,7 +62,7 @@ def test_a_place_without_room_costs_no_page_and_no_start(bench, sample, place, f
     assert text in caplog.text
     assert f"they are kept in {bench.path}" in caplog.text
     assert list(place.iterdir()) == [], "nothing there that could be taken for a later use"
-    # What is noted there is known to the next start, with room again or without.
+    # The next start finds these names, whether there is room again or not.
     store.disown(object_hash(sample(2, 1).header.page.ref))
     kill(store)
     full.clear()

@@ -88,7 +88,7 @@ class Client(asyncio.Transport):
 
     @property
     def bodies(self):
-        """Of whole answers, as far as they came."""
+        """Statuses and bodies of the answers that have arrived whole."""
         found, rest = [], bytes(self.received)
         while b"\r\n\r\n" in rest:
             head, _, rest = rest.partition(b"\r\n\r\n")
@@ -111,7 +111,7 @@ class Client(asyncio.Transport):
         self.write(b"".join(pieces))
 
     def take(self):
-        """What was written has been taken."""
+        """Note that the client has taken all bytes that were written."""
         self._protocol.resume_writing()
 
     def close(self):
@@ -181,7 +181,7 @@ async def ended(clients):
 def few(turns):
     assert turns.most["looks"] <= PER_TURN, turns.most
     assert turns.most["begun"] <= PER_TURN, turns.most
-    # Of three kinds: those that a flight woke, that begin and find all of it there, and whose turn it is.
+    # Three kinds of steps: woken by a flight, begun with the whole body there, resumed in their turn.
     assert turns.most["served"] <= 3 * PER_TURN, turns.most
     assert turns.most["bytes"] <= 3 * PER_TURN * 1.1 * TURN_BYTES, turns.most
 

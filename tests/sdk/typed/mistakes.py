@@ -1,4 +1,4 @@
-"""What users get wrong: each marked line has the error of that name, and no other line has one."""
+"""Typical mistakes of users: each marked line has the error of that name, and no other line has one."""
 
 import numpy as np
 

@@ -1,1 +1,1 @@
-"""What tests of the S3 listener share."""
+"""Helpers that tests of the S3 listener share."""

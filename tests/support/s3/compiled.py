@@ -14,7 +14,7 @@ JOB = "x-shade-job: j;epoch=1;rank=0"
 
 
 class Sink:
-    """What was sent. As a Sender whose bytes are encrypted."""
+    """A Sender on an encrypted connection, which records the bytes sent."""
 
     descriptor = ENCRYPTED
 
