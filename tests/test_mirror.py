@@ -124,6 +124,7 @@ TABLE = {
     "hints.paths": "hints/test_registry.py",
     "hints.unpack": "hints/test_manifest.py",
     "hints.order.upcoming": "engine/read/test_counting.py",
+    "origin.wrapping": "origin/test_conformance.py",
     "origin.base": "origin/test_conformance.py",
     "origin.bounded": "app/test_deadline.py",
     "origin.connection": "origin/test_page_gets.py",

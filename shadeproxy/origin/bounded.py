@@ -26,15 +26,16 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 _READS = frozenset({"GET", "HEAD"})
 
 
-class BoundedOrigin:
+class BoundedOrigin(WrappedOrigin):
     """Adds deadlines to ``inner``; see ``Origin`` for the methods. Wrap it around retries and limits."""
 
     def __init__(self, inner: Origin, *, clock: Clock, bounds: ReadBounds) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._bounds = bounds
 
@@ -66,9 +67,6 @@ class BoundedOrigin:
 
     async def probe(self) -> str:
         return await self._deadline().bound(self._inner.probe(), arriving=True)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     def _deadline(self) -> Deadline:
         return DEADLINE.get() or Deadline(self._clock, self._bounds)

@@ -25,13 +25,14 @@ from shadeproxy.origin.base import (
     OriginRead,
 )
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
 _SILENT = 0.5  # share of the first-byte limit: a reader that leaves earlier shows nothing about the origin
 
 
-class CountedOrigin:
+class CountedOrigin(WrappedOrigin):
     """Counts the requests to ``inner``; see ``Origin`` for the methods."""
 
     def __init__(
@@ -43,7 +44,7 @@ class CountedOrigin:
         health: OriginHealth | None = None,
         bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._stats = stats
         self._clock = clock
         self._health = health or OriginHealth(clock)
@@ -69,12 +70,6 @@ class CountedOrigin:
             ):
                 self._health.throttled += response.status in _SLOW_DOWN
                 yield replace(response, chunks=chunks)
-
-    async def probe(self) -> str:
-        return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     def now_s(self) -> float:
         """Return the time by which requests are measured."""

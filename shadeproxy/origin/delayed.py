@@ -14,13 +14,14 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 
-class DelayedOrigin:
+class DelayedOrigin(WrappedOrigin):
     """``inner``, asked ``delay_s`` later; see ``Origin`` for the methods."""
 
     def __init__(self, inner: Origin, *, delay_s: float, clock: Clock) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._delay_s = delay_s
         self._clock = clock
 
@@ -47,6 +48,3 @@ class DelayedOrigin:
     async def probe(self) -> str:
         await self._clock.sleep(self._delay_s)
         return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()

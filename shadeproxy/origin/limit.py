@@ -13,16 +13,16 @@ from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.errors import Overloaded
-from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
-    ListOptions,
     OpenOptions,
     Origin,
     OriginRead,
 )
 from shadeproxy.origin.slots import Slots
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
 """True if the body goes to a client as it comes, and so stays open as long as that client likes."""
@@ -36,14 +36,14 @@ def prefetch_slots(max_open: int) -> int:
     return max_open - max_open // _SPARED
 
 
-class LimitedOrigin:
+class LimitedOrigin(WrappedOrigin):
     """``inner`` with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
     A wait for a slot longer than ``max_wait_s`` raises Overloaded (slots.py).
     """
 
     def __init__(self, inner: Origin, *, max_open: int, max_wait_s: float = 10.0) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._max_open = max_open
         self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         most = max_open - max_open // _KEPT
@@ -75,24 +75,12 @@ class LimitedOrigin:
         """Number of reads that wait for a slot now."""
         return self._reads.waiting + self.paced.waiting
 
-    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        return await self._inner.head(ref, upstream=upstream)
-
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
         read = _LimitedRead(self, self._inner.open(ref, **options), options.get("intent", Intent.DEMAND))
         return self._paced_read(read) if AT_CLIENTS_PACE.get() else read
 
-    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
-        return await self._inner.list_objects(bucket, prefix, **options)
-
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         return self._limited_forward(request)
-
-    async def probe(self) -> str:
-        return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     def take(self, intent: Intent) -> Awaitable[str]:
         """Acquire a read slot; return the client it counts for. Raises Overloaded; for PREFETCH at once."""

@@ -2,8 +2,8 @@
 
 Repeated: head, list_objects, open before its first byte, and a body that broke off. The body continues where
 it stopped, on the same version (If-Match), provided the answer identifies its version. Never repeated:
-forward (a body may have been sent; the client knows better), and errors that are final. One budget of
-attempts holds for a whole read.
+forward (a body may have been sent; the client knows better), probe (``check`` must see the first error), and
+errors that are final. One budget of attempts holds for a whole read.
 Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 
@@ -19,14 +19,13 @@ from shadeproxy.core.errors import OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import (
     Arrived,
-    ForwardRequest,
-    ForwardResponse,
     ListOptions,
     OpenOptions,
     Origin,
     OriginRead,
 )
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ class RetryRule:
     max_delay_s: float = 5.0
 
 
-class RetryingOrigin:
+class RetryingOrigin(WrappedOrigin):
     """``inner`` with repeated attempts. ``retries`` counts the repetitions."""
 
     def __init__(
@@ -55,7 +54,7 @@ class RetryingOrigin:
         rng: random.Random | None = None,
         health: OriginHealth | None = None,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._rule = rule or RetryRule()
         self._clock = clock or SystemClock()
         self._health = health or OriginHealth(self._clock)
@@ -73,16 +72,6 @@ class RetryingOrigin:
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
         return _RetriedRead(self, self._inner, Budget(self._rule), ref, options)
-
-    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        return self._inner.forward(request)
-
-    async def probe(self) -> str:
-        """Probe once, because ``check`` must see the first error."""
-        return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``call``, repeated until it succeeds. Raises its last error."""

@@ -10,31 +10,28 @@ from dataclasses import replace
 from typing import Unpack
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
-    ListOptions,
     OpenOptions,
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 _CREDIT_S = 0.01
 """Idle time that may be caught up on: a loop wakes later than requested, and that time is not lost."""
 
 
-class ThrottledOrigin:
+class ThrottledOrigin(WrappedOrigin):
     """``inner``, with ``bytes_per_s`` for all of its bodies together."""
 
     def __init__(self, inner: Origin, *, bytes_per_s: float, clock: Clock | None = None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._bytes_per_s = bytes_per_s
         self._clock = clock or SystemClock()
         self._free_s = self._clock.monotonic_s()
-
-    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        return await self._inner.head(ref, upstream=upstream)
 
     @asynccontextmanager
     async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
@@ -44,9 +41,6 @@ class ThrottledOrigin:
         ):
             yield replace(reading, chunks=chunks, receive=None)
 
-    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
-        return await self._inner.list_objects(bucket, prefix, **options)
-
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
         async with (
@@ -54,12 +48,6 @@ class ThrottledOrigin:
             aclosing(self._carried(response.chunks)) as chunks,
         ):
             yield replace(response, chunks=chunks)
-
-    async def probe(self) -> str:
-        return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     async def _carried(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:

@@ -18,16 +18,14 @@ import structlog
 
 from shadeproxy.core.checksums import FIELDS, Checksum, make_checksum
 from shadeproxy.core.errors import BodyDamaged
-from shadeproxy.core.types import SHARED, Headers, ListPage, ObjectMeta, ObjectRef, Upstream, names_of
+from shadeproxy.core.types import Headers, ObjectRef, names_of
 from shadeproxy.origin.base import (
     Arrived,
-    ForwardRequest,
-    ForwardResponse,
-    ListOptions,
     OpenOptions,
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 _log = structlog.get_logger(__name__)
 
@@ -35,33 +33,15 @@ HELD_BYTES = 128 * 1024
 _TYPE = "x-amz-checksum-type"
 
 
-class VerifiedOrigin:
+class VerifiedOrigin(WrappedOrigin):
     """Verifies bodies of ``inner``; see ``Origin`` for the methods. Wrap it around retries: a body that
     continues where it broke off is then verified as one.
     """
-
-    def __init__(self, inner: Origin) -> None:
-        self._inner = inner
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
         if options.get("span") is not None:
             return self._inner.open(ref, **options)
         return _VerifiedRead(self._inner, ref, options)
-
-    async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        return await self._inner.head(ref, upstream=upstream)
-
-    async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
-        return await self._inner.list_objects(bucket, prefix, **options)
-
-    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        return self._inner.forward(request)
-
-    async def probe(self) -> str:
-        return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 class _VerifiedRead:

@@ -24,6 +24,7 @@ from shadeproxy.origin.base import (
     Origin,
     OriginRead,
 )
+from shadeproxy.origin.wrapping import WrappedOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Fault:
 NO_FAULT = Fault()
 
 
-class FaultyOrigin:
+class FaultyOrigin(WrappedOrigin):
     """``inner`` with ``delay_s`` on every call, then scripted faults, then drawn ones.
 
     ``rate``: probability that a call after the script's end suffers one of ``faults``. ``stalled`` is set
@@ -69,7 +70,7 @@ class FaultyOrigin:
         seed: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._delay_s = delay_s
         self._script = deque(script)
         self._faults = faults
@@ -112,9 +113,6 @@ class FaultyOrigin:
     async def probe(self) -> str:
         await self._begin()
         return await self._inner.probe()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
     async def _begin(self) -> Fault:
         self.calls += 1
