@@ -6,13 +6,10 @@ import tempfile
 from pathlib import Path
 
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.command import say
 
 from .report import markdown
 from .run import crash
-
-
-def _say(text: object) -> None:
-    print(text, flush=True)  # noqa: T201 (this is what the command is for)
 
 
 def main() -> int:
@@ -23,11 +20,11 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="write crash.md into this directory")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="shadeproxy-crash-"))
-    found = crash(options.rounds, options.seed, directory, most_s=60 * options.minutes, say=_say)
+    found = crash(options.rounds, options.seed, directory, most_s=60 * options.minutes, say=say)
     for failure in found.failures[:20]:
-        _say(failure)
+        say(failure)
     text = markdown(found, machine.describe())
-    _say(text)
+    say(text)
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / "crash.md").write_text(text)

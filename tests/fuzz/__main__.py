@@ -8,13 +8,10 @@ from pathlib import Path
 import uvloop
 
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.command import say
 
 from .report import markdown
 from .run import fuzz
-
-
-def _say(text: object) -> None:
-    print(text, flush=True)  # noqa: T201 (this is what the command is for)
 
 
 def main() -> int:
@@ -25,11 +22,11 @@ def main() -> int:
     options = parser.parse_args()
     machine.raise_descriptor_limit()
     with tempfile.TemporaryDirectory() as directory:
-        found = uvloop.run(fuzz(options.requests, options.seed, Path(directory), say=_say))
+        found = uvloop.run(fuzz(options.requests, options.seed, Path(directory), say=say))
     for failure in found.failures[:20]:
-        _say(failure)
+        say(failure)
     text = markdown(found, machine.describe())
-    _say(text)
+    say(text)
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / "fuzz.md").write_text(text)

@@ -6,18 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
 from shadeproxy_bench.reliability.chaos.media.rounds import judged, play
 from shadeproxy_bench.reliability.chaos.report import keep, summary
 from shadeproxy_bench.reliability.chaos.run import Run, chaos
 from shadeproxy_bench.reliability.chaos.scene import Plan
 from shadeproxy_bench.reliability.chaos.verdict import judge
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+from shadeproxy_bench.reliability.kit.command import attempt, say
 
 
 def main() -> int:
@@ -36,38 +31,32 @@ def main() -> int:
     if options.keep:
         for path in options.keep:
             page = keep(msgspec.json.decode(path.read_bytes(), type=Run), options.write or options.out)
-            _say(f"written: {page}")
+            say(f"written: {page}")
         return 0
     plan = Plan(options.minutes * 60, options.seed, severity=options.severity)
-    _say(machine.describe())
-    _say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
+    say(machine.describe())
+    say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
     machine.raise_descriptor_limit()
-    try:
-        with termination_as_interrupt():
-            run = chaos(plan, options.out, _say)
-    except ShadeProxyError as error:
-        _say(f"error: {error}")
+    run = attempt(lambda: chaos(plan, options.out, say))
+    if run is None:
         return 1
     for line in summary(run):
-        _say(line)
+        say(line)
     (options.out / f"seed-{plan.seed}.json").write_bytes(msgspec.json.encode(run))
     if options.write:
-        _say(f"written: {keep(run, options.write)}")
+        say(f"written: {keep(run, options.write)}")
     return int(any(check.passed is False for check in judge(run)))
 
 
 def _media(rounds: int, seed: int, out: Path) -> int:
-    _say(machine.describe())
-    try:
-        with termination_as_interrupt():
-            run = play(rounds, seed, _say)
-    except ShadeProxyError as error:
-        _say(f"error: {error}")
+    say(machine.describe())
+    run = attempt(lambda: play(rounds, seed, say))
+    if run is None:
         return 1
     out.mkdir(parents=True, exist_ok=True)
     (out / f"media-{seed}.json").write_bytes(msgspec.json.encode(run))
     for line in judged(run):
-        _say(line)
+        say(line)
     return int(not run.passed)
 
 

@@ -4,16 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.command import attempt, say
 from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_line, verdict_lines
 from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
 from shadeproxy_bench.reliability.memory.stream import MIB
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> int:
@@ -30,22 +25,19 @@ def main() -> int:
         ram_bytes=options.ram_mib * MIB,
         rate=options.rate_mib * MIB,
     )
-    _say(machine.describe())
+    say(machine.describe())
     machine.raise_descriptor_limit()
-    try:
-        with termination_as_interrupt():
-            run = memory_run(plan, lambda look: _say(progress_line(look)))
-    except ShadeProxyError as error:
-        _say(f"error: {error}")
+    run = attempt(lambda: memory_run(plan, lambda look: say(progress_line(look))))
+    if run is None:
         return 1
     checks = judge(plan, run)
     for line in verdict_lines(run, checks):
-        _say(line)
+        say(line)
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
         plot(plan, run, options.write / "memory.png")
         (options.write / "memory.md").write_text(markdown(plan, run, checks, "memory.png"))
-        _say(f"written: {options.write / 'memory.md'}")
+        say(f"written: {options.write / 'memory.md'}")
     return int(not all(check.passed for check in checks))
 
 

@@ -4,22 +4,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.command import attempt, say
 from shadeproxy_bench.reliability.overload.phases import PHASES
 from shadeproxy_bench.reliability.overload.report import markdown, phase_lines, plot, verdict_lines
 from shadeproxy_bench.reliability.overload.run import Plan, Played, overload
 from shadeproxy_bench.reliability.overload.verdict import judge
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
 def _tell(played: Played) -> None:
     for line in phase_lines(played):
-        _say(line)
+        say(line)
 
 
 def main() -> int:
@@ -37,25 +32,22 @@ def main() -> int:
         parser.error(f"no such phase: {', '.join(sorted(unknown))}; there are {', '.join(PHASES)}")
     plan = Plan(options.seconds, options.scale, options.upload_mib << 20, phases=names)
     warnings = machine.warnings()
-    _say(machine.describe())
+    say(machine.describe())
     for warning in warnings:
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     machine.raise_descriptor_limit()
-    try:
-        with termination_as_interrupt():
-            run = overload(plan, _tell)
-    except ShadeProxyError as error:
-        _say(f"error: {error}")
+    run = attempt(lambda: overload(plan, _tell))
+    if run is None:
         return 1
     checks = judge(plan, run)
     for line in verdict_lines(run, checks):
-        _say(line)
+        say(line)
     if options.write:
         options.write.mkdir(parents=True, exist_ok=True)
         plot(run, options.write / "overload.png")
         page = markdown(plan, run, checks, "overload.png", warnings=warnings)
         (options.write / "overload.md").write_text(page)
-        _say(f"written: {options.write / 'overload.md'}")
+        say(f"written: {options.write / 'overload.md'}")
     return int(any(check.passed is False for check in checks))
 
 

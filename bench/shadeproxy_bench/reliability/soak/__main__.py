@@ -4,17 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.command import attempt, say
 from shadeproxy_bench.reliability.soak.bodies import MIB
 from shadeproxy_bench.reliability.soak.report import markdown, minute_line, plot, verdict_lines
 from shadeproxy_bench.reliability.soak.run import Plan, soak
 from shadeproxy_bench.reliability.soak.verdict import judge
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> int:
@@ -34,25 +29,22 @@ def main() -> int:
         warm_s=min(60.0, options.minutes * 6),
         line_s=min(60.0, options.minutes * 6),
     )
-    _say(machine.describe())
+    say(machine.describe())
     for warning in machine.warnings():
-        _say(f"warning: {warning}")
-    _say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
+        say(f"warning: {warning}")
+    say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
     machine.raise_descriptor_limit()
-    try:
-        with termination_as_interrupt():
-            run = soak(plan, options.out, lambda sample, counts: _say(minute_line(sample, counts)))
-    except ShadeProxyError as error:
-        _say(f"error: {error}")
+    run = attempt(lambda: soak(plan, options.out, lambda sample, counts: say(minute_line(sample, counts))))
+    if run is None:
         return 1
     checks = judge(run)
     for line in verdict_lines(run, checks):
-        _say(line)
+        say(line)
     for directory in filter(None, (options.out, options.write)):
         directory.mkdir(parents=True, exist_ok=True)
         plot(run.samples, directory / "soak.png")
         (directory / "soak.md").write_text(markdown(plan, run, checks, "soak.png"))
-        _say(f"written: {directory / 'soak.md'}")
+        say(f"written: {directory / 'soak.md'}")
     return int(any(check.passed is False for check in checks))
 
 
