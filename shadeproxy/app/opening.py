@@ -43,7 +43,7 @@ class OpenState(NamedTuple):
     pins: DurablePins
 
 
-class Opening:
+class PartOpener:
     """Opens the parts of one proxy, in the order of the methods. ``calls``: see ``Media``."""
 
     def __init__(

@@ -32,7 +32,7 @@ from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
-from shadeproxy.app.opening import Opening, OpenState
+from shadeproxy.app.opening import OpenState, PartOpener
 from shadeproxy.app.origins import Providers, build_providers, read_bounds
 from shadeproxy.app.reload import (
     ConfigReloader,
@@ -114,12 +114,12 @@ class Proxy:
         pool = WorkPool(_CONTROL_THREADS, "control")
         self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
         rules = Rules(terms.rules)
-        opening = Opening(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
-        state = await opening.state(pool, rules)
+        opener = PartOpener(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
+        state = await opener.state(pool, rules)
         providers, health = build_providers(settings, clock), OriginHealth(clock)
-        origin = await opening.origin(providers, health, instance=self._instance)
+        origin = await opener.origin(providers, health, instance=self._instance)
         self._share = Share.create() if settings.s3.workers > 1 else None
-        engine = await opening.engine(origin, state, rules, share=self._share, upstreams=self.live.upstreams)
+        engine = await opener.engine(origin, state, rules, share=self._share, upstreams=self.live.upstreams)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
         authenticator = Authenticator(terms.clients, anonymous=terms.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)

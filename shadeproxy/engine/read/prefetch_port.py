@@ -120,8 +120,8 @@ class PrefetchPort:
         """Return whether that page is still neither resident nor on its way, and the object has it, as far as
         is known.
         """
-        meta = self._versions.known_now(need.ref)
-        if need.number and meta is not None and need.number * self.page_size >= meta.size:
+        meta = self._versions.known_now(need.ref) if need.number else None
+        if meta is not None and need.number * self.page_size >= meta.size:
             return False
         occupant = self._cache.residents.occupant(need.object_hash, need.number)
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
