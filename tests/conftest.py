@@ -5,7 +5,9 @@ so does an engine that the test left open, or that was not quiescent when it was
 """
 
 import gc
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,13 @@ def _serving(tmp_path: Path) -> Iterator[MakeServed]:
     yield start
     for served in running:
         served.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def tmpfs() -> Iterator[Path]:
+    """A directory on a tmpfs without huge pages, where lending is safe."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("this machine has no /dev/shm")
+    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
+    yield path
+    shutil.rmtree(path)

@@ -11,10 +11,15 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.support import served as support
+
+wait_for = partial(support.wait_for, limit_s=60.0)
 
 KEYS = 40
 SIZE = 60_000
@@ -38,14 +43,6 @@ def readers(served) -> list[int]:
     pid = served.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children]
-
-
-def wait_for(condition, limit_s: float = 60.0):
-    end = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.02)
-    return found
 
 
 @contextmanager

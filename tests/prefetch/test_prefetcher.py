@@ -71,13 +71,19 @@ async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
     assert fetching.counts() == (1, 1, 0, 0)
 
 
+async def two_on_their_way(make_fetching, objects, order):
+    """Return a prefetcher with an announced order and two fetches, and the barrier that holds these."""
+    fetching, gate = await make_fetching(fetches=2), Barrier()
+    fill(fetching.bench.origin, objects)
+    fetching.bench.origin.gate = gate
+    fetching.orders.announce("j", Order(whole(objects), order))
+    await until(lambda: fetching.bench.origin.gets == 2)
+    return fetching, gate
+
+
 async def test_what_a_withdrawn_order_wanted_is_cancelled(make_fetching):
-    fetching = await make_fetching(fetches=2)
-    bench, gate = fetching.bench, Barrier()
-    fill(bench.origin, 10)
-    bench.origin.gate = gate
-    fetching.orders.announce("j", Order(whole(10), list(range(10))))
-    await until(lambda: bench.origin.gets == 2)
+    fetching, gate = await two_on_their_way(make_fetching, 10, list(range(10)))
+    bench = fetching.bench
     await gate.reached.wait()
     fetching.orders.withdraw("j")
     await fetching.idle()
@@ -89,12 +95,8 @@ async def test_what_a_withdrawn_order_wanted_is_cancelled(make_fetching):
 
 
 async def test_a_replaced_order_drops_what_was_queued(make_fetching):
-    fetching = await make_fetching(fetches=2)
-    bench, gate = fetching.bench, Barrier()
-    fill(bench.origin, 40)
-    bench.origin.gate = gate
-    fetching.orders.announce("j", Order(whole(40), list(range(20))))
-    await until(lambda: bench.origin.gets == 2)
+    fetching, gate = await two_on_their_way(make_fetching, 40, list(range(20)))
+    bench = fetching.bench
     fetching.orders.announce("j", Order(whole(40), list(range(20, 40))))
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,29 +1,36 @@
-"""Records which functions of the proxy are called."""
+"""Records the Python functions that are called."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def recorded() -> Iterator[list[tuple[str, str]]]:
-    """Each call in this thread as (file below the root, qualified name), in order."""
-    calls: list[tuple[str, str]] = []
-    top = f"{ROOT}/"
+def recorded() -> Iterator[list[CodeType]]:
+    """Collect the code of each Python function that this thread enters or continues, in order."""
+    calls: list[CodeType] = []
 
-    def profile(frame: FrameType, event: str, _argument: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(f"{top}shadeproxy/"):
-            calls.append((code.co_filename.removeprefix(top), code.co_qualname))
+    def note(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code)
 
     before = sys.getprofile()
-    sys.setprofile(profile)
+    sys.setprofile(note)
     try:
         yield calls
     finally:
         sys.setprofile(before)
+
+
+def steps(calls: Sequence[CodeType]) -> list[tuple[str, str]]:
+    """Return the calls of the proxy's code as (file below the root, qualified name)."""
+    return [
+        (code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname)
+        for code in calls
+        if code.co_filename.startswith(f"{ROOT}/shadeproxy/")
+    ]

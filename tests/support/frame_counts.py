@@ -19,7 +19,6 @@ import fcntl
 import gc
 import socket
 import struct
-import sys
 import termios
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -40,6 +39,7 @@ from shadeproxy.app import origins
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.origin import memory, s3ops
+from tests.support.calls import recorded
 
 MISSES = 32
 """Misses that arrive in one turn of the loop, each on a connection of its own."""
@@ -183,20 +183,12 @@ def call(method: str, path: str, kind: str, body: bytes) -> bytes:
 @contextmanager
 def _profiled() -> Iterator[list[CodeType]]:
     """Collect the calls of this thread. No garbage is collected meanwhile, because that calls finalizers."""
-    calls: list[CodeType] = []
-
-    def note(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call":
-            calls.append(frame.f_code)
-
-    before = sys.getprofile()
     gc.collect()
     gc.disable()
-    sys.setprofile(note)
     try:
-        yield calls
+        with recorded() as calls:
+            yield calls
     finally:
-        sys.setprofile(before)
         gc.enable()
 
 

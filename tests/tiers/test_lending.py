@@ -1,10 +1,7 @@
 """Bytes that were lent to a socket stay what they were, whatever becomes of the record."""
 
 import os
-import shutil
 import socket
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +12,6 @@ from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.store import SegmentStore
 
 LENGTH = 300_000
-
-
-@pytest.fixture
-def tmpfs():
-    """A directory on a tmpfs without huge pages, where lending is safe."""
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("this machine has no /dev/shm")
-    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
-    yield path
-    shutil.rmtree(path)
 
 
 def test_a_medium_that_keeps_lent_pages_lends(tmpfs):

@@ -1,8 +1,6 @@
 """A real engine over an in-memory origin, behind the real listener on loopback, quiescent after each test."""
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,15 +229,6 @@ async def two(make_proxy, compiled):
     proxy.general_port = runner.addresses[0][1]
     yield proxy
     await runner.cleanup()
-
-
-@pytest.fixture
-def tmpfs():
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("this machine has no /dev/shm")
-    path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture(params=["copied", "lent"])

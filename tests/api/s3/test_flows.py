@@ -4,7 +4,7 @@ import asyncio
 import re
 
 from tests.support.architecture import flow
-from tests.support.calls import recorded
+from tests.support.calls import recorded, steps
 
 
 async def taken(proxy, wire, key):
@@ -17,13 +17,13 @@ async def taken(proxy, wire, key):
         proxy.engine.notes.flush()
         while not proxy.engine.idle:
             await asyncio.sleep(0.01)
-    return calls
+    return steps(calls)
 
 
-def in_order(steps, calls):
+def in_order(wanted, calls):
     """The steps that are not taken after those before them."""
     left, position = [], 0
-    for step in steps:
+    for step in wanted:
         found = [calls.index(call, position) if call in calls[position:] else None for call in step.calls]
         if None in found:
             left.append(step)
@@ -40,9 +40,9 @@ async def test_a_miss_and_its_hits_take_the_steps_of_the_page(make_proxy):
         missed, first, again, known = [await taken(proxy, wire, "k") for _ in range(4)]
     finally:
         wire[1].close()
-    (steps,) = flow("A miss")
+    (wanted,) = flow("A miss")
     # The origin of this test is in memory; a page is filled while its reader is served, in no fixed order.
-    assert [step for step in steps if "/origin/" not in step.file and not step.calls <= {*missed}] == []
+    assert [step for step in wanted if "/origin/" not in step.file and not step.calls <= {*missed}] == []
     by_the_page, by_the_first = flow("A hit")
     assert in_order(by_the_first, first) == []
     assert in_order(by_the_page, again) == []

@@ -190,7 +190,8 @@ def readings(proxy):
     return proxy.engine.readings
 
 
-async def test_all_get_the_object_by_one_read_a_page(held, turns):
+async def answered(held, turns):
+    """Return clients that asked for one cold object and were all answered, a few in each turn."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")
@@ -198,6 +199,11 @@ async def test_all_get_the_object_by_one_read_a_page(held, turns):
     held.origin.go.set()
     await until(lambda: all(client.bodies for client in clients))
     few(turns)
+    return clients
+
+
+async def test_all_get_the_object_by_one_read_a_page(held, turns):
+    clients = await answered(held, turns)
     assert {body for client in clients for body in client.bodies} == {(200, BODY)}
     assert len(held.origin.reads) == 3
     await ended(clients)
@@ -205,13 +211,7 @@ async def test_all_get_the_object_by_one_read_a_page(held, turns):
 
 async def test_all_hear_that_it_failed(held, turns):
     held.origin.error = OriginUnavailable("the origin is away")
-    clients = connect(held, turns)
-    for client in clients:
-        client.ask("/b/cold")
-    await until(lambda: readings(held) == READERS)
-    held.origin.go.set()
-    await until(lambda: all(client.bodies for client in clients))
-    few(turns)
+    clients = await answered(held, turns)
     assert {status for client in clients for status, _ in client.bodies} == {503}
     await ended(clients)
 
