@@ -154,7 +154,7 @@ def _size_of(text: str) -> int:
 
 def parse_listing(body: bytes) -> ListPage:
     """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is none."""
-    root = _parse(body)
+    root = document_root(body)
     if root is None or root.tag != "ListBucketResult":
         raise OriginUnavailable(_NO_LISTING)
     is_encoded = root.findtext("EncodingType", "") == "url"
@@ -173,24 +173,20 @@ def parse_listing(body: bytes) -> ListPage:
     return ListPage(tuple(entries), truncated=root.findtext("IsTruncated", "") == "true")
 
 
-def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, its tags and those below it without namespaces; else None."""
-    return _parse(body)
-
-
 def error_code(body: bytes) -> str:
     """Return the Code of an error document; "" if it has none."""
     return _code_and_message(body)[0]
 
 
 def _code_and_message(body: bytes) -> tuple[str, str]:
-    root = _parse(body)
+    root = document_root(body)
     if root is None or root.tag != "Error":
         return "", ""
     return root.findtext("Code", ""), root.findtext("Message", "")
 
 
-def _parse(body: bytes) -> Element | None:
+def document_root(body: bytes) -> Element | None:
+    """Return the root of an XML document, its tags and those below it without namespaces; else None."""
     if not body:
         return None  # an answer to HEAD; a failing parser would leave reference cycles
     try:

@@ -1,8 +1,7 @@
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 from shadeproxy.api.s3.connection import S3Protocol
-from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.memo import Memo
@@ -25,7 +24,7 @@ class CompiledHits:
         notes: AccessLog,
         tickets: Memo[tuple[ObjectRef, int], PageHandle],
         *,
-        otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
+        otherwise: Callable[[bytes, Sender], Outcome],
         ticket: Callable[[ObjectRef, int, float], PageHandle | None],
         take: Callable[[PageHandle, JobContext | None, float, Span | None], memoryview | None],
         lend_across: Callable[[PageHandle, JobContext | None, float, Span], tuple[SendfileSlice, ...] | None],
@@ -39,4 +38,4 @@ class CompiledHits:
     ) -> None: ...
     @property
     def answered(self) -> int: ...
-    def answer(self, raw: bytes, out: Sender) -> Asked | bool | Literal["later"] | None: ...
+    def answer(self, raw: bytes, out: Sender) -> Outcome: ...

@@ -7,12 +7,12 @@ last install is still there; the proxy then runs without it.
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.sigv4 import check_time
-from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.known import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
@@ -55,7 +55,7 @@ def compiled_hits(
     engine: ReadsNow,
     own: Hits,
     *,
-    otherwise: Callable[[bytes, Sender], Asked | bool | Literal["later"] | None],
+    otherwise: Callable[[bytes, Sender], Outcome],
 ) -> "CompiledHits | None":
     """Return the compiled hits, or None if nothing is compiled. ``own``: the hits of ``engine``, in this
     process. ``otherwise``: called when ``memory`` has no answer.

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
-from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.exchange import LATER, Asked
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
-from shadeproxy.api.s3.lane import LATER, FastLane
+from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import DirectPort
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender

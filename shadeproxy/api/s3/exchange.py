@@ -6,7 +6,7 @@ aborted, never replaced by an error.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -89,6 +89,15 @@ class Asked(NamedTuple):
     wanted: ReadRequest
     keep_alive: bool
     plain: bool
+
+
+Outcome = Asked | bool | Literal["later"] | None
+"""True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
+because it must wait. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three cases
+nothing happened.
+"""
+
+LATER: Literal["later"] = "later"
 
 
 class Exchange:

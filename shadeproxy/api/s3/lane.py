@@ -5,11 +5,11 @@ answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and reme
 (known.py). A request that it cannot answer is left untouched: nothing is written or counted.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.exchange import Asked, Call, with_own
+from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, with_own
 from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.known import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.operations import GET_OBJECT
@@ -25,14 +25,6 @@ from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.read.hits import Hits
-
-Outcome = Asked | bool | Literal["later"] | None
-"""True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
-because it must wait. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three cases
-nothing happened.
-"""
-
-LATER: Literal["later"] = "later"
 
 
 class FoundAnswer(NamedTuple):
