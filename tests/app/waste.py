@@ -10,9 +10,12 @@ from types import FrameType
 
 import uvloop
 
+import shadeproxy
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 
+# The package, not a checkout that has its name.
+PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 BODY = bytes(range(256)) * 1200
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: "e"\r\n\r\n' % len(BODY)
 MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
@@ -59,10 +62,10 @@ async def use(address: str, turn: int) -> None:
 
 
 def name_of(thing: object) -> str:
-    """Of what is ours, else empty."""
+    """Return the name of a frame or an object of the product; else ""."""
     if isinstance(thing, FrameType):
         code = thing.f_code
-        return f"frame {code.co_qualname}" if "/shadeproxy/" in code.co_filename else ""
+        return f"frame {code.co_qualname}" if code.co_filename.startswith(PRODUCT) else ""
     kind = type(thing)
     return kind.__qualname__ if kind.__module__.startswith("shadeproxy") else ""
 
