@@ -148,8 +148,8 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        assert self.proxy.live.parts is not None
-        return self.proxy.live.parts.engine
+        assert self.proxy.reloader.parts is not None
+        return self.proxy.reloader.parts.engine
 
     async def ask(self, kind: str, key: str = "key") -> tuple[int, bytes, bytes]:
         """Status, head and as much of the body as came; status 0 for an answer that was cut."""

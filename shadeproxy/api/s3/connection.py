@@ -49,7 +49,6 @@ class S3Protocol(RefusingHandler):
         "_admitted",
         "_answer",
         "_begun",
-        "_door",
         "_drained",
         "_ending",
         "_half_closed",
@@ -57,6 +56,7 @@ class S3Protocol(RefusingHandler):
         "_held",
         "_lane",
         "_left_bytes",
+        "_limiter",
         "_look",
         "_read_task",
         "_refused",
@@ -76,7 +76,7 @@ class S3Protocol(RefusingHandler):
         fast: FastLane,
         *,
         keepalive_s: float,
-        door: ConnectionLimiter,
+        limiter: ConnectionLimiter,
     ) -> None:
         super().__init__(
             server,
@@ -94,7 +94,7 @@ class S3Protocol(RefusingHandler):
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
-        self._door = door
+        self._limiter = limiter
         self._admitted = True
         self._lane = _OURS
         self._held = b""
@@ -143,11 +143,11 @@ class S3Protocol(RefusingHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up, or turn it away if there are too many."""
-        self._admitted = self._door.enter()
+        self._admitted = self._limiter.enter()
         if not self._admitted:
             # uvloop's own transport class, which is no subclass of asyncio's.
             self._turned_from = cast("asyncio.Transport", transport)
-            self._door.turn_away(transport)
+            self._limiter.turn_away(transport)
             return
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
@@ -175,7 +175,7 @@ class S3Protocol(RefusingHandler):
         """End everything that the client asked for."""
         if not self._admitted:
             return
-        self._door.leave()
+        self._limiter.leave()
         self._held = b""
         if self._read_task is not None:
             self._read_task.cancel()
@@ -343,7 +343,7 @@ class S3Protocol(RefusingHandler):
         self._refused, self._held, self._turned_from = True, b"", self.transport
         if self.transport is not None:
             error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
-            self._door.refuse(self.transport, error)
+            self._limiter.refuse(self.transport, error)
 
     def _go_on(self, *, in_turn: bool = False) -> None:
         """Serve the held bytes, if possible."""

@@ -139,10 +139,10 @@ async def test_its_freshness_ends_when_the_rule_says(listen):
 
 
 async def test_ids_of_another_manifest_are_refused(known):
-    digest = known.context.knowledge.dataset("data").digest
+    digest = known.context.hints.dataset("data").digest
     query = f"dataset=data&digest={digest}"
     assert (await by_id(known, 0, query=query))[1]["status"].tolist() == [200]
-    known.context.knowledge.delete_job("train")
+    known.context.hints.delete_job("train")
     known.register(("other",), ("small",), job=None)
     for path in ("/v1/locate", "/v1/batch"):
         status, text = await known.refused(f"{path}?{query}", bytes(4), IDS)
