@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.transport_state import Offers
+from shadeproxy_sdk.connections import Offers
 
 _NEVER_S = 3600.0
 

@@ -204,7 +204,6 @@ TABLE = {
     "sdk.names": "sdk/test_client.py",
     "sdk.open_jobs": "sdk/test_announced.py",
     "sdk.origin": "sdk/test_client.py",
-    "sdk.planner": "sdk/test_sampler.py",
     "sdk.progress": "sdk/test_parts.py",
     "sdk.scoreboard": "sdk/test_job.py",
     "sdk.segments": "sdk/near/test_read_into.py",
@@ -216,7 +215,6 @@ TABLE = {
     "sdk.tag": "sdk/test_registration.py",
     "sdk.tensors": "sdk/near/test_tensors.py",
     "sdk.transfer": "sdk/test_client.py",
-    "sdk.transport_state": "sdk/near/test_hung.py",
     "app.opening": "app/test_proxy.py",
     "tiers.tier": "app/test_checkup.py",
 }

@@ -26,8 +26,7 @@ from torch.utils.data import (
 )
 
 from shadeproxy_sdk.errors import ConfigError
-from shadeproxy_sdk.job import Job
-from shadeproxy_sdk.open_jobs import OPEN_JOBS
+from shadeproxy_sdk.job import OPEN_JOBS, Job
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _ITEMS_ALONE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)

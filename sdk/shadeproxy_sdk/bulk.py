@@ -23,11 +23,10 @@ from shadeproxy_sdk import copying, frames, locate
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer
 from shadeproxy_sdk.channel import Channel
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
-from shadeproxy_sdk.connections import Connections
+from shadeproxy_sdk.connections import Connections, Offers
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json, refusal
 from shadeproxy_sdk.errors import BadAnswer, Broken, ConfigError, ControlError, Silent, Unreachable
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.transport_state import Offers
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_TYPE = "application/vnd.shadeproxy.ids"

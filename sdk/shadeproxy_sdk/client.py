@@ -1,14 +1,12 @@
 """One object from the control URL to bytes: finds the proxy's S3 side, registers, reads, and falls back.
 
 Law: a read succeeds while the proxy or the origin answers; the caller need not know which one did. A Client
-holds settings only, so it can be forked and pickled; sockets live in ``Connections``, one per process.
+holds settings only, like the ``ControlSession`` that it is, so it can be forked and pickled.
 """
 
-import gzip
 import logging
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -18,8 +16,8 @@ from numpy.typing import NDArray
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, check_rows, heap
 from shadeproxy_sdk.bulk import BulkReads, Request, parts
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
-from shadeproxy_sdk.connections import Answer, Connections
-from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
+from shadeproxy_sdk.connections import Answer
+from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.manifest import Entry, Manifest
@@ -32,10 +30,9 @@ from shadeproxy_sdk.transfer import ListedObject, S3Side
 Value = TypeVar("Value")
 _LOG = logging.getLogger("shadeproxy_sdk")
 _MOST_NAMES = 4
-_REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand requests to its origin
 
 
-class Client:
+class Client(ControlSession):
     """A proxy, and the origin behind it for when the proxy does not answer.
 
     ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener, if ``GET
@@ -58,16 +55,12 @@ class Client:
         retry_s: float = 1.0,
         concurrency: int = 16,
     ) -> None:
-        self._control = Control(url, token)
+        control = Control(url, token)
+        super().__init__(control, timeout_s=timeout_s, retry_s=retry_s, concurrency=concurrency)
         self._credentials = credentials
         self._s3 = self._s3_side(s3_endpoint) if s3_endpoint else None
         self._origin = origin if origin is not None else Origin.from_environment()
-        self.timeout_s = timeout_s
-        self.once = Once()
         self._origin_once = Once(covers=self.once)
-        self._retry_s, self._concurrency = retry_s, concurrency
-        self._inherited: Connections | None = None
-        self._connections: Connections | None = None
 
     # ------------------------------------------------------------------ reading
 
@@ -283,7 +276,7 @@ class Client:
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
         name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
-        lines = self.call("GET", f"{path}?format=jsonl", timeout_s=_REGISTER_TIMEOUT_S)
+        lines = self.call("GET", f"{path}?format=jsonl", timeout_s=REGISTER_TIMEOUT_S)
         self.connections.control_breaker.succeeded()
         manifest = Manifest.from_jsonl(name, lines.body, bucket=bucket)
         if manifest.digest != told.get("digest"):
@@ -299,7 +292,7 @@ class Client:
         while True:
             try:
                 return name, self.call(
-                    "PUT", f"/v1/datasets/{quote(name)}", body, timeout_s=_REGISTER_TIMEOUT_S
+                    "PUT", f"/v1/datasets/{quote(name)}", body, timeout_s=REGISTER_TIMEOUT_S
                 )
             except ControlError as error:
                 number += 1
@@ -307,17 +300,6 @@ class Client:
                     raise
                 name = other_name(asked, str(number))
                 _LOG.warning("%s. This run registers the present objects as %r", error, name)
-
-    def register(self, manifest: Manifest) -> None:
-        """Register ``manifest`` at the proxy, id by id. Raises Unreachable, ControlError."""
-        answer = self.call(
-            "PUT",
-            f"/v1/datasets/{quote(manifest.name)}",
-            gzip.compress(manifest.to_jsonl(), compresslevel=1),
-            content_type="application/x-ndjson",
-            timeout_s=_REGISTER_TIMEOUT_S,
-        )
-        manifest.registered = read_json(answer, self._control.url).get("digest")
 
     def job(
         self,
@@ -350,51 +332,3 @@ class Client:
             queue_batches=queue_batches,
             resume_scores=resume_scores,
         )
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | dict[str, Any] | None = None,
-        *,
-        content_type: str = "application/json",
-        extra: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-    ) -> Answer:
-        """Make one control call, with ``extra`` headers. Raises Unreachable, ControlError."""
-        return self._control.call(
-            self.connections,
-            method,
-            path,
-            body=body,
-            content_type=content_type,
-            extra=extra,
-            timeout_s=timeout_s or self.timeout_s,
-        )
-
-    # ------------------------------------------------------------------ processes
-
-    @property
-    def connections(self) -> Connections:
-        """This process's connections, made on first use."""
-        current = self._connections
-        if current is None or current.pid != os.getpid():
-            # After a fork, the parent's connections stay unused: closing them runs locks and finalizers in a
-            # state that no thread can change. Segment files would keep the memory of deleted files.
-            self._inherited = current
-            if current is not None:
-                current.transport.segments.close()
-            current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
-        return current
-
-    def close(self) -> None:
-        """Close this process's connections; the next use opens new ones."""
-        if self._connections is not None and self._connections.pid == os.getpid():
-            self._connections.close()
-            self._connections = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connections": None, "_inherited": None}
-
-    def __repr__(self) -> str:
-        return f"Client({self._control.url!r})"

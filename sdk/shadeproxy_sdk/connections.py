@@ -8,16 +8,17 @@ import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
-from shadeproxy_sdk.channel import MAX_CONNECT_S
-from shadeproxy_sdk.circuit_breaker import CircuitBreaker
+from shadeproxy_sdk.channel import MAX_CONNECT_S, Channels
+from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers
 from shadeproxy_sdk.errors import Broken, Silent, Unreachable
-from shadeproxy_sdk.transport_state import TransportState
+from shadeproxy_sdk.segments import Segments
 
 
 class Answer(NamedTuple):
@@ -26,6 +27,35 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The offers in ``GET /v1/info``: batch, locate, and ``socket``, the path of the Unix socket."""
+
+    batch: bool
+    locate: bool
+    socket: str | None
+
+
+class TransportState:
+    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: breakers
+    that say if the proxy knows a manifest's samples by id, for each manifest by name and digest.
+    """
+
+    def __init__(self, pause_s: float) -> None:
+        self.batch = CircuitBreaker(pause_s)
+        self.locate = CircuitBreaker(pause_s)
+        self.by_id = CircuitBreakers(pause_s)
+        self.channels = Channels()
+        self.segments = Segments()
+        self.offers: Offers | None = None
+        self.proven = False
+
+    def close(self) -> None:
+        """Close connections and files."""
+        self.channels.close()
+        self.segments.close()
 
 
 class Connections:

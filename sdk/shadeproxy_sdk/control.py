@@ -4,18 +4,23 @@ words.
 The token goes into one header and nowhere else: not into ``repr``, errors or logs.
 """
 
+import gzip
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from shadeproxy_sdk.channel import Address
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
+from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.shared import Once
 
 _PROBE_TIMEOUT_S = 2.0
 """Time limit of the one request that tests if a proxy has come back."""
+REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand requests to its origin
 
 
 def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
@@ -84,6 +89,78 @@ class Control:
         if answer.status >= 300:
             raise refusal(self.url, method, path, answer.status, answer.body)
         return answer
+
+
+class ControlSession:
+    """Calls to one control listener from any process. It holds settings only, so it can be forked and
+    pickled; sockets live in ``connections``, one per process. ``once``: the warning that the proxy does not
+    answer.
+    """
+
+    def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
+        self._control = control
+        self.timeout_s = timeout_s
+        self.once = Once()
+        self._retry_s, self._concurrency = retry_s, concurrency
+        self._inherited: Connections | None = None
+        self._connections: Connections | None = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        extra: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Make one control call, with ``extra`` headers. Raises Unreachable, ControlError."""
+        return self._control.call(
+            self.connections,
+            method,
+            path,
+            body=body,
+            content_type=content_type,
+            extra=extra,
+            timeout_s=timeout_s or self.timeout_s,
+        )
+
+    def register(self, manifest: Manifest) -> None:
+        """Register ``manifest`` at the proxy, id by id. Raises Unreachable, ControlError."""
+        answer = self.call(
+            "PUT",
+            f"/v1/datasets/{quote(manifest.name)}",
+            gzip.compress(manifest.to_jsonl(), compresslevel=1),
+            content_type="application/x-ndjson",
+            timeout_s=REGISTER_TIMEOUT_S,
+        )
+        manifest.registered = read_json(answer, self._control.url).get("digest")
+
+    @property
+    def connections(self) -> Connections:
+        """This process's connections, made on first use."""
+        current = self._connections
+        if current is None or current.pid != os.getpid():
+            # After a fork, the parent's connections stay unused: closing them runs locks and finalizers in a
+            # state that no thread can change. Segment files would keep the memory of deleted files.
+            self._inherited = current
+            if current is not None:
+                current.transport.segments.close()
+            current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
+        return current
+
+    def close(self) -> None:
+        """Close this process's connections; the next use opens new ones."""
+        if self._connections is not None and self._connections.pid == os.getpid():
+            self._connections.close()
+            self._connections = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connections": None, "_inherited": None}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._control.url!r})"
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:

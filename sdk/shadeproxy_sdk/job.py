@@ -10,26 +10,24 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.announcements import Announcements
 from shadeproxy_sdk.background_sender import BackgroundSender
+from shadeproxy_sdk.control import ControlSession
 from shadeproxy_sdk.jobstats import JobStats
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.open_jobs import OPEN_JOBS
+from shadeproxy_sdk.open_jobs import OpenJobs
 from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
 from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
 from shadeproxy_sdk.stall import StallMeter
 from shadeproxy_sdk.waiting import LoaderWatch
-
-if TYPE_CHECKING:
-    from shadeproxy_sdk.client import Client
 
 Batch = TypeVar("Batch")
 _LOG = logging.getLogger("shadeproxy_sdk")
@@ -47,7 +45,7 @@ class Job:
 
     def __init__(
         self,
-        client: "Client",
+        session: ControlSession,
         name: str,
         manifest: Manifest,
         *,
@@ -73,7 +71,7 @@ class Job:
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated)
         body = {"world_size": world_size, "weight": weight}
-        self._proxy = Registration(client, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
+        self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
         answer = self._proxy.fetch("/scores") if resume_scores else None
         self._resumed = answer is not None and self._board.resume(answer.body)
@@ -397,3 +395,6 @@ class Job:
             _LOG.warning(
                 "Job %s: a report was not used, and more such will only be counted: %s", self.name, error
             )
+
+
+OPEN_JOBS: OpenJobs[Job] = OpenJobs()

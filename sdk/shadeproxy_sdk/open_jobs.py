@@ -1,23 +1,32 @@
 """The jobs that are open in this process: for calls that may leave the job out."""
 
 import os
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from shadeproxy_sdk.errors import ConfigError
 
-if TYPE_CHECKING:
-    from shadeproxy_sdk.job import Job
+
+class _OfRank(Protocol):
+    """The names of a job; ``Job`` itself imports this module."""
+
+    rank: int
+
+    @property
+    def name(self) -> str: ...
 
 
-class OpenJobs:
+OneJob = TypeVar("OneJob", bound=_OfRank)
+
+
+class OpenJobs(Generic[OneJob]):
     """The jobs that were made and not closed, by process: a fork inherits the list, not the jobs."""
 
     def __init__(self) -> None:
-        self._jobs: WeakSet[Job] = WeakSet()
+        self._jobs: WeakSet[OneJob] = WeakSet()
         self._pid = os.getpid()
 
-    def add(self, job: "Job") -> None:
+    def add(self, job: OneJob) -> None:
         """Add ``job``. It replaces one of the same name and rank, because notebooks make jobs again."""
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()
@@ -25,11 +34,11 @@ class OpenJobs:
             self._jobs.discard(other)
         self._jobs.add(job)
 
-    def discard(self, job: "Job") -> None:
+    def discard(self, job: OneJob) -> None:
         """Remove ``job`` when it is closed."""
         self._jobs.discard(job)
 
-    def only(self) -> "Job":
+    def only(self) -> OneJob:
         """Return the one open job. Raises ConfigError when there is none, or more than one."""
         jobs = list(self._jobs) if self._pid == os.getpid() else []
         if len(jobs) == 1:
@@ -44,6 +53,3 @@ class OpenJobs:
             f"{len(jobs)} jobs are open in this process ({names}): write announce(sampler, job), or close "
             "those that are over"
         )
-
-
-OPEN_JOBS = OpenJobs()

@@ -10,19 +10,16 @@ another run has its name does not wait either.
 import logging
 from collections.abc import Callable, Collection
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer
-from shadeproxy_sdk.control import probe_timeout_s, read_json
+from shadeproxy_sdk.control import ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.names import other_name
 from shadeproxy_sdk.tag import JobTag
-
-if TYPE_CHECKING:
-    from shadeproxy_sdk.client import Client
 
 Result = TypeVar("Result")
 
@@ -53,7 +50,7 @@ class Registration:
 
     def __init__(
         self,
-        client: "Client",
+        session: ControlSession,
         name: str,
         manifest: Manifest,
         *,
@@ -65,7 +62,7 @@ class Registration:
         # All ranks find the same names, because these are made of the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
-        self._client = client
+        self._session = session
         self._manifest = manifest
         self._body = body
         # The first registration marks the start of a process: scores of earlier runs are then not drawn from.
@@ -90,8 +87,8 @@ class Registration:
             self._guard(lambda _: self._register())
         except Unreachable as error:
             self.failures += 1
-            self._client.once.warn(
-                f"{self._client!r}: the proxy does not answer ({error}); training goes on, and scores wait "
+            self._session.once.warn(
+                f"{self._session!r}: the proxy does not answer ({error}); training goes on, and scores wait "
                 "until it does"
             )
         except ControlError as error:
@@ -192,14 +189,14 @@ class Registration:
         if error.status != _CONFLICT:
             return error.status == _NOT_FOUND
         try:
-            answer = self._client.call("GET", f"/v1/jobs/{quote(name)}")
+            answer = self._session.call("GET", f"/v1/jobs/{quote(name)}")
         except ControlError as looking:
             return looking.status == _NOT_FOUND
         return not self._is_ours(answer)
 
     def _is_ours(self, answer: Answer) -> bool:
         """Return whether the answer describes our samples. Raises ConfigError for no proxy's answer."""
-        return bool(read_json(answer, repr(self._client)).get("digest") == self._manifest.digest)
+        return bool(read_json(answer, repr(self._session)).get("digest") == self._manifest.digest)
 
     def _ask(
         self,
@@ -210,21 +207,21 @@ class Registration:
         timeout_s: float | None = None,
     ) -> Answer:
         """Make a call about the registered job, with its manifest's digest, because another run may have
-        taken the name while this one was silent. Raises like ``Client.call``.
+        taken the name while this one was silent. Raises like ``ControlSession.call``.
         """
         extra = {"x-shade-manifest": self._manifest.digest}
-        return self._client.call(
+        return self._session.call(
             method, url, body, content_type=content_type, extra=extra, timeout_s=timeout_s
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
         """Run ``action`` with its time limit, if the breaker allows it; 5xx become Unreachable."""
-        breaker = self._client.connections.control_breaker
+        breaker = self._session.connections.control_breaker
         decision = breaker.ask()
         if decision is BreakerDecision.REFUSE:
             raise Unreachable(breaker.reason)
         try:
-            result = action(probe_timeout_s(decision, self._client.timeout_s))
+            result = action(probe_timeout_s(decision, self._session.timeout_s))
         except Unreachable as error:
             breaker.failed(decision, str(error))
             raise
@@ -264,19 +261,19 @@ class Registration:
         the job: a job in use keeps its dataset.
         """
         try:
-            answer = self._client.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
+            answer = self._session.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")
             if self._is_ours(answer):
                 self._manifest.registered = self._manifest.digest
                 return
         except ControlError as error:
             if error.status != _NOT_FOUND:
                 raise
-        self._client.register(self._manifest)
+        self._session.register(self._manifest)
 
     def _register_job(self, name: str) -> None:
         body = {"dataset": self._manifest.name, **self._body}
         begins = "" if self.entered else self._begins
-        if not self._is_ours(self._client.call("PUT", f"/v1/jobs/{quote(name)}{begins}", body)):
+        if not self._is_ours(self._session.call("PUT", f"/v1/jobs/{quote(name)}{begins}", body)):
             raise ControlError(
                 _CONFLICT,
                 "conflict",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.transport_state import Offers
+from shadeproxy_sdk.connections import Offers
 from tests.support.shards import mds_of, tar_of
 
 PAGE = 8192

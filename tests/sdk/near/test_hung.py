@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.transport_state import Offers
+from shadeproxy_sdk.connections import Offers
 
 IDS = list(range(40))
 

@@ -12,7 +12,7 @@ from shadeproxy_bench.reliability.soak.bodies import BUCKET, LARGEST_BYTES, PAGE
 from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
 from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_bench.requests import CLIENT
-from shadeproxy_sdk.transport_state import Offers
+from shadeproxy_sdk.connections import Offers
 
 _ROW_BYTES = 100_000
 _WHOLE = (1, 4096, _ROW_BYTES, 1_000_000, PAGE_BYTES - 1, PAGE_BYTES + 1)

@@ -3,7 +3,7 @@ import math
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.importance_control import ImportanceControl
+from shadeproxy_sdk.planner import ImportanceControl
 
 
 def run(name, values):
