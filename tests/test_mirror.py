@@ -61,7 +61,6 @@ TABLE = {
     "app.granted": "app/test_proxy.py",
     "app.listening": "api/control/test_server.py",
     "app.media": "tiers/test_group.py",
-    "app.prefetching": "e2e/test_prefetch.py",
     "app.reloadable": "app/test_workers.py",
     "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",
@@ -215,7 +214,6 @@ TABLE = {
     "sdk.tag": "sdk/test_registration.py",
     "sdk.tensors": "sdk/near/test_tensors.py",
     "sdk.transfer": "sdk/test_client.py",
-    "app.opening": "app/test_proxy.py",
     "tiers.tier": "app/test_checkup.py",
 }
 """The name of a module, without the product's, and its test file below tests/."""

@@ -6,12 +6,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from shadeproxy.app.epochs import check_data_sets_by_epoch
+from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins
-from shadeproxy.app.prefetching import start_prefetching
 from shadeproxy.app.recording import Recorder
 from shadeproxy.app.reload import make_verdicts
 from shadeproxy.config import Settings
@@ -24,14 +23,21 @@ from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.policy.registry import get_policy
+from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
+
+_LISTED_AT_ONCE = 1000
+_MOST_OTHERS = 2  # objects that share the prefix, as a multiple of the data set's own
 
 
 class OpenState(NamedTuple):
@@ -40,7 +46,21 @@ class OpenState(NamedTuple):
     store: StateStore
     persistence: Persistence
     hints: HintRegistry
+    order_builder: OrderBuilder
     pins: DurablePins
+
+
+def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
+    """Revalidate the cached objects of the job's data set by listing it.
+
+    One request checks a thousand objects, so no read of the epoch has to check its own (design 3).
+    """
+    dataset = hints.datasets.get(job.dataset or "")
+    if dataset is None or not len(engine.cache.residents):
+        return
+    for bucket, prefix, count in dataset.entries.prefixes():
+        most_pages = 1 + _MOST_OTHERS * count // _LISTED_AT_ONCE
+        engine.check_listed(bucket, prefix, most_pages, dataset.entries.namespace)
 
 
 class PartOpener:
@@ -60,6 +80,7 @@ class PartOpener:
         self._clock = clock
         self._stats = stats
         self._calls = calls
+        self._engine: Engine | None = None
 
     async def state(self, pool: WorkPool, rules: Rules) -> OpenState:
         """Open the state directory and restore hints and pins. Raises ConfigError."""
@@ -69,13 +90,24 @@ class PartOpener:
         self._stats.watch("refused_state_rows", lambda: float(store.refused_rows))
         self._stats.watch("damaged_state_databases", lambda: float(store.damaged_databases))
         persistence = Persistence(store, pool, self._clock)
-        hints = HintRegistry(dirty=persistence.note, page_size=self._settings.cache.page_size)
+        order_builder = OrderBuilder(pool)
+
+        def begin_epoch(job: Job) -> None:
+            if self._engine is not None:
+                check_data_set(job, hints, self._engine)
+
+        hints = HintRegistry(
+            dirty=persistence.note,
+            page_size=self._settings.cache.page_size,
+            on_epoch=begin_epoch,
+            on_lost=order_builder.seek,
+        )
         await asyncio.to_thread(persistence.restore, hints)
         persistence.start(hints)
         self._stack.push_async_callback(persistence.stop, hints)
         pins = DurablePins(Pins(rules), store, self._clock)
         await asyncio.to_thread(pins.restore)
-        return OpenState(store, persistence, hints, pins)
+        return OpenState(store, persistence, hints, order_builder, pins)
 
     async def origin(self, providers: Providers, health: OriginHealth, *, instance: str) -> CountedOrigin:
         """Build the origin. Raises ConfigError for a directory that is missing."""
@@ -84,7 +116,6 @@ class PartOpener:
         origin = CountedOrigin(
             built, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
-        self._stats.origin_health = health.as_json
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a missing path is a wrong setting, not an outage
@@ -99,7 +130,7 @@ class PartOpener:
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
         cache = await self._cache(state, ledger, share)
         recorder = await self._recorder()
-        engine = Engine(
+        self._engine = engine = Engine(
             origin,
             cache,
             rules=rules,
@@ -114,13 +145,24 @@ class PartOpener:
             recording=None if recorder is None else recorder.reads,
             upstreams=upstreams,
         )
-        check_data_sets_by_epoch(hints, engine)
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
         if settings.prefetch.enabled:
-            prefetcher = start_prefetching(settings, engine, hints.orders, clock=clock, stats=stats)
-            self._stack.push_async_callback(prefetcher.aclose)
+            self._start_prefetching(engine, hints.orders)
         return engine
+
+    def _start_prefetching(self, engine: Engine, orders: Orders) -> None:
+        settings = self._settings
+        limits = Limits(
+            ahead_bytes=settings.prefetch.ahead,
+            fetches=prefetch_slots(settings.origin.max_connections),
+            flying_bytes=settings.cache.inflight // 2,
+            whole_bytes=settings.prefetch.whole_objects,
+        )
+        prefetcher = Prefetcher(engine.ahead, orders, orders, clock=self._clock, limits=limits)
+        self._stats.watch("prefetches", lambda: float(prefetcher.flying))
+        prefetcher.start()
+        self._stack.push_async_callback(prefetcher.aclose)
 
     async def _cache(self, state: OpenState, ledger: Ledger, share: Share | None) -> PageCache:
         settings, stats = self._settings, self._stats

@@ -77,9 +77,10 @@ class Proxy:
     ) -> None:
         self.settings = settings
         self._calls = calls
-        self.stats = Stats()
         self.s3_address = self.control_address = ""
         self._clock = clock or SystemClock()
+        self._health = OriginHealth(self._clock)
+        self.stats = Stats(origin_health=self._health.as_json)
         self._status = "starting"
         self._instance = secrets.token_hex(8)
         self._share: Share | None = None
@@ -116,8 +117,8 @@ class Proxy:
         rules = Rules(reloadable.rules)
         opener = PartOpener(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
         state = await opener.state(pool, rules)
-        providers, health = build_providers(settings, clock), OriginHealth(clock)
-        origin = await opener.origin(providers, health, instance=self._instance)
+        providers = build_providers(settings, clock)
+        origin = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.workers > 1 else None
         engine = await opener.engine(
             origin, state, rules, share=self._share, upstreams=self.reloader.upstreams
@@ -126,7 +127,7 @@ class Proxy:
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
         handler, lane = self._make_handler(engine, authenticator, observer)
-        checkup = self._make_checkup(engine, origin, health, providers, state)
+        checkup = self._make_checkup(engine, origin, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = self._make_context(engine, state, checkup, pool=pool, token=token, info=info)
         self.reloader.parts = ReloadTargets(
@@ -186,14 +187,13 @@ class Proxy:
         self,
         engine: Engine,
         origin: CountedOrigin,
-        health: OriginHealth,
         providers: Providers,
         state: OpenState,
     ) -> Checkup:
         return Checkup(
             self.reloader,
             origin=origin,
-            health=health,
+            health=self._health,
             providers=providers,
             tiers=[medium.tier for medium in engine.cache.media],
             state=state.store,
@@ -221,6 +221,7 @@ class Proxy:
             stats=self.stats,
             clock=clock,
             pool=pool,
+            order_builder=state.order_builder,
             admin=EngineAdmin(engine, state.pins, clock, fetches=fetches),
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,

@@ -51,17 +51,17 @@ class Job:
         return self.live and len(self.ended) < self.world_size
 
 
-def _ignore(_job: Job) -> None:
-    return
+def ignore(*_of: object) -> None:
+    """Do nothing: the default of callbacks."""
 
 
 class Jobs:
     """The registered jobs by name. ``on_epoch`` is called when a job begins an epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_epoch: Callable[[Job], None] = ignore) -> None:
         self._jobs: dict[str, Job] = {}
         self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and the time it was last reported
-        self.on_epoch: Callable[[Job], None] = _ignore
+        self._on_epoch = on_epoch
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -167,7 +167,7 @@ class Jobs:
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)
         if is_new:
-            self.on_epoch(job)
+            self._on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
         """Let silent jobs stop counting. Return those that are forgotten, already removed."""

@@ -6,7 +6,6 @@ reports state that must survive a restart; the composition root then calls ``exp
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +16,12 @@ from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.frozen import FrozenScores
 from shadeproxy.hints.growing import GrowingSet, Space, namespace_of, title_of
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, refuse_if_any
+from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, ignore, refuse_if_any
 from shadeproxy.hints.order.announcements import Announcement, check_order
 from shadeproxy.hints.order.orders import Orders, order_of
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 from shadeproxy.hints.paths import ref_of
-from shadeproxy.hints.scoreboard import ScoreColumn, Scores, Weights, check_ids, check_scores
+from shadeproxy.hints.scoreboard import Batch, ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores", "orders", "positions")
 """Kinds of durable state, in the order in which ``restore`` needs them."""
@@ -30,34 +29,25 @@ KINDS = ("datasets", "jobs", "scores", "orders", "positions")
 MAX_DATASETS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Checked scores that wait to be applied: by sample ids, or by hashes of a growing set."""
-
-    space: Space
-    scores: Scores
-    ids: Ids | None = None
-    hashes: list[int] | None = None
-
-
-def _ignore(_kind: str, _name: str) -> None:
-    return
-
-
 class HintRegistry:
     """Registry of access hints. ``page_size``: of the cache, in bytes."""
 
     def __init__(
-        self, *, dirty: Callable[[str, str], None] = _ignore, page_size: int = PAGE_SIZE_BYTES
+        self,
+        *,
+        dirty: Callable[[str, str], None] = ignore,
+        page_size: int = PAGE_SIZE_BYTES,
+        on_epoch: Callable[[Job], None] = ignore,
+        on_lost: Callable[[Orders, str], None] = ignore,
     ) -> None:
         self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}
-        self.jobs = Jobs()
+        self.jobs = Jobs(on_epoch)
         self.scoreboard: dict[str, ScoreColumn] = {}
         self._growing: dict[str, GrowingSet] = {}
         self._dirty = dirty
         self.frozen = FrozenScores()
-        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty)
+        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty, on_lost=on_lost)
 
     # ------------------------------------------------------------------ datasets
 

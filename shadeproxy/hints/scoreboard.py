@@ -5,11 +5,14 @@ weights are; eviction cannot use a negative weight); callers get weights, normal
 job's known scores is 1. Source: SHADE (FAST'23), section 4.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.hints.datasets import Groups, Ids
+from shadeproxy.hints.growing import Space
 from shadeproxy.hints.pages import PageIndex
 
 Scores = NDArray[np.float32]
@@ -19,6 +22,16 @@ MAX_SCORES = 1 << 18
 """Maximum scores in one call: more would block the event loop for over 10 ms."""
 
 _CANCELLED = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Checked scores that wait to be applied: by sample ids, or by hashes of a growing set."""
+
+    space: Space
+    scores: Scores
+    ids: Ids | None = None
+    hashes: list[int] | None = None
 
 
 class ScoreColumn:

@@ -29,10 +29,10 @@ class PassOn:
     reader, in one pass; they are neither cached nor joined with other bytes.
     """
 
-    __slots__ = ("claim",)
+    __slots__ = ("admit",)
 
-    def __init__(self) -> None:
-        self.claim: Callable[[], bool] = lambda: True
+    def __init__(self, admit: Callable[[], bool] = lambda: True) -> None:
+        self.admit = admit
         """Called once by a reader that will take the body at a client's pace. False: too many readers do so
         already, and this one must not.
         """

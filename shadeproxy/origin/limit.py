@@ -20,6 +20,7 @@ from shadeproxy.origin.base import (
     OpenOptions,
     Origin,
     OriginRead,
+    PassOn,
 )
 from shadeproxy.origin.slots import Slots
 from shadeproxy.origin.wrapping import WrappedOrigin
@@ -131,11 +132,11 @@ class _LimitedRead:
             self._limited.give(self._client)
             raise
         if read.pass_on is not None:
-            read.pass_on.claim = self._claim
+            read.pass_on = PassOn(self._admit)
         return read
 
-    def _claim(self) -> bool:
-        """Charge this read as one past the cache, too; see ``PassOn.claim``."""
+    def _admit(self) -> bool:
+        """Charge this read as one past the cache, too; see ``PassOn.admit``."""
         self._paced = self._limited.paced.take_now()
         return self._paced is not None
 

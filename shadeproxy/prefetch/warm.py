@@ -31,7 +31,7 @@ _FAILURES_IN_A_ROW = 16
 
 
 class PrefixLister(Protocol):
-    """``Origin.list_objects`` with the credentials that read in ``namespace``."""
+    """``Origin.list_objects`` with the credentials that read in ``namespace``. Raises OriginError."""
 
     def __call__(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN

@@ -57,9 +57,12 @@ class JobEpochs:
 
 
 class Stats:
-    """Counters of one proxy since it started. Event loop only; not thread-safe."""
+    """Counters of one proxy since it started. Event loop only; not thread-safe.
 
-    def __init__(self) -> None:
+    ``origin_health``: returns the origin's state beside the counts; see docs/metrics.md.
+    """
+
+    def __init__(self, *, origin_health: Callable[[], dict[str, Any]] = dict) -> None:
         self.buckets: Capped[str, Reads] = Capped(Reads, cap=MAX_BUCKETS, other=OTHER)
         self.jobs: Capped[str, JobEpochs] = Capped(JobEpochs, cap=MAX_JOBS, other=OTHER)
         self.tiers: Capped[str, TierCounters] = Capped(TierCounters, cap=MAX_KINDS, other=OTHER)
@@ -70,8 +73,7 @@ class Stats:
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
         self.loop_lag = LoopLag()
-        self.origin_health: Callable[[], dict[str, Any]] = dict
-        """Returns the origin's state beside the counts: see docs/metrics.md."""
+        self._origin_health = origin_health
         self.before_showing: Callable[[], None] = lambda: None
         """Called before counters are read, to flush reads that are not counted yet."""
 
@@ -179,7 +181,7 @@ class Stats:
                 "by_kind": {kind: counters.as_json() for kind, counters in self.origin.items()},
                 "errors": sum(self.origin_errors.values()),
                 "errors_by_kind": dict(self.origin_errors),
-                "health": self.origin_health(),
+                "health": self._origin_health(),
             },
             "evictions": self._evictions(),
             "pages": self.pages.as_json(),

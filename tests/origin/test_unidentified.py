@@ -149,11 +149,11 @@ async def test_a_reader_at_its_clients_pace_takes_a_slot_of_those(against):
 
     async def check(origin):
         async with origin.open(REF) as reading:
-            assert reading.pass_on.claim()
+            assert reading.pass_on.admit()
             assert (origin.open_now, origin.paced.taken) == (1, 1)
             for _ in range(2):
                 origin.paced.take_now()
-            assert not reading.pass_on.claim(), "one client never has all"
+            assert not reading.pass_on.admit(), "one client never has all"
 
     await against(check, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789", wrap=wrap)
     assert limited[0].open_now == 0

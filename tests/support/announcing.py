@@ -4,7 +4,7 @@ import numpy as np
 
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.jobs import Job, ignore
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 
@@ -15,11 +15,11 @@ HASHES = np.array([object_hash(ObjectRef("b", key)) for key in KEYS], dtype=np.u
 PAGE_0 = np.zeros(COUNT, dtype=np.uint32)
 
 
-def known(world_size=1, jobs=("one",), count=COUNT, **job):
+def known(world_size=1, jobs=("one",), count=COUNT, on_lost=ignore, **job):
     builder = ManifestBuilder("train")
     for number in range(count):
         builder.add(ObjectRef("b", f"k{number:02d}"), None, None)
-    hints = HintRegistry()
+    hints = HintRegistry(on_lost=on_lost)
     hints.put_dataset(builder.finish())
     for name in jobs:
         hints.put_job(Job(name, dataset="train", world_size=world_size, **job), NOW_S)

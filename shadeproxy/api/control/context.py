@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import Freshness
 from shadeproxy.api.control.order_builder import OrderBuilder
-from shadeproxy.api.control.running import Operations, Work
+from shadeproxy.api.control.running import Operations
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.prefetch.warm import PrefixLister, Warm
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -129,17 +130,9 @@ class CacheAdmin(Protocol):
         """Return all pins."""
         ...
 
-    def warming(self, place: Prefix, *, dry_run: bool) -> Work:
+    def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
         """Return work that reads everything under ``place`` into the cache, as far as there is room."""
         ...
-
-
-class ObjectLister(Protocol):
-    """Calls ``Origin.list_objects`` with the credentials of ``namespace``. Raises OriginError."""
-
-    async def __call__(
-        self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
-    ) -> ListPage: ...
 
 
 class LogLevels(Protocol):
@@ -172,8 +165,9 @@ class ControlContext:
     stats: Stats
     clock: Clock
     pool: Executor
+    order_builder: OrderBuilder
     admin: CacheAdmin
-    list_objects: ObjectLister
+    list_objects: PrefixLister
     resident_pages: Callable[[], tuple[NDArray[np.uint64], NDArray[np.uint32]]]
     engine: ReadPath
     page_size: int
@@ -189,12 +183,10 @@ class ControlContext:
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)
-    order_builder: OrderBuilder = field(init=False, repr=False)
     operations: Operations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
-        self.order_builder = OrderBuilder(self.hints.orders, self.pool)
         self.operations = Operations(self.clock)
 
     def begin_item(self) -> Deadline:

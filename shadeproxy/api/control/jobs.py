@@ -31,7 +31,8 @@ from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.jobs import Job, Progress, check_rank
-from shadeproxy.hints.registry import Batch, HintRegistry
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.scoreboard import Batch
 
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
@@ -83,7 +84,7 @@ async def delete_job(context: ControlContext, request: web.Request) -> web.Respo
 async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
     context.hints.end_rank(name, number("rank", request.match_info["rank"]))
-    await context.order_builder.settled(name)
+    await context.order_builder.settled(context.hints.orders, name)
     return web.Response(status=204)
 
 

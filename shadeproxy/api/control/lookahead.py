@@ -32,16 +32,20 @@ Outcome = FetchedPiece | ShadeProxyError | None
 
 
 class BatchLookahead:
-    """Fetches of one answer. ``most_bytes``: longer pieces are streamed at their turn."""
+    """Fetches of one answer. ``most_bytes``: longer pieces are streamed at their turn. ``on_end``: called
+    with the index of each fetch that ended, until the context is left.
+    """
 
-    def __init__(self, reader: PieceReader, held: Ledger, most_bytes: int) -> None:
+    def __init__(
+        self, reader: PieceReader, held: Ledger, most_bytes: int, *, on_end: Callable[[int], None]
+    ) -> None:
         self._reader = reader
         self._held = held
         self._most_bytes = most_bytes
         self._tasks: dict[int, asyncio.Task[Outcome]] = {}
         self._running = 0
-        self.on_end: Callable[[int], None] = lambda _index: None
-        """Called with the index of each fetch that ended."""
+        self._on_end = on_end
+        self._left = False
 
     def __len__(self) -> int:
         """Return the number of fetches that run or whose outcome was not taken yet."""
@@ -82,7 +86,7 @@ class BatchLookahead:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.on_end = lambda _index: None
+        self._left = True
         for task in self._tasks.values():
             task.cancel()
         outcomes = await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -112,4 +116,5 @@ class BatchLookahead:
 
     def _ended(self, index: int) -> None:
         self._running -= 1
-        self.on_end(index)
+        if not self._left:
+            self._on_end(index)

@@ -11,42 +11,41 @@ _log = structlog.get_logger(__name__)
 
 
 class OrderBuilder:
-    """Applies announced orders. Event loop only."""
+    """Applies announced orders of one hint registry. Event loop only."""
 
-    def __init__(self, orders: Orders, pool: Executor) -> None:
-        self._orders = orders
+    def __init__(self, pool: Executor) -> None:
         self._pool = pool
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seeking: set[asyncio.Task[None]] = set()
-        orders.on_lost = self._seek
 
-    async def settled(self, job: str) -> None:
+    async def settled(self, orders: Orders, job: str) -> None:
         """Wait until everything that ``job`` has announced so far is in use."""
         task = self._tasks.get(job)
         if task is None or task.done():
-            task = self._tasks[job] = asyncio.create_task(self._settle(job), name=f"order of {job}")
+            task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")
         # Shielded: another caller may wait for the same task.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]
 
-    def _seek(self, job: str) -> None:
-        task = asyncio.create_task(self._sought(job), name=f"search for {job}")
+    def seek(self, orders: Orders, job: str) -> None:
+        """Find ``job`` in its order again, in a task of its own: the ``on_lost`` of the registry."""
+        task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)
         task.add_done_callback(self._seeking.discard)
 
-    async def _sought(self, job: str) -> None:
+    async def _sought(self, orders: Orders, job: str) -> None:
         try:
-            await self.settled(job)
+            await self.settled(orders, job)
         except Exception:  # noqa: BLE001 - logged; the order goes on counting as it did
             _log.exception("a job was not sought in its order", job=job)
 
-    async def _settle(self, job: str) -> None:
+    async def _settle(self, orders: Orders, job: str) -> None:
         loop = asyncio.get_running_loop()
-        while (prepared := self._orders.begin(job)) is not None:
+        while (prepared := orders.begin(job)) is not None:
             try:
                 built = await loop.run_in_executor(self._pool, prepared.build.run)
             except BaseException:
-                self._orders.give_up(prepared)
+                orders.give_up(prepared)
                 raise
-            self._orders.finish(prepared, built)
+            orders.finish(prepared, built)

@@ -50,7 +50,7 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     now_s = context.clock.now_s()
     context.hints.orders.put(new, now_s)
     context.hints.jobs.touch(name, now_s)
-    await context.order_builder.settled(name)
+    await context.order_builder.settled(context.hints.orders, name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
 
 
@@ -60,7 +60,7 @@ async def delete_order(context: ControlContext, request: web.Request) -> web.Res
     sent = request.query.get("rank")
     rank = None if sent is None else number("rank", sent)
     context.hints.orders.withdraw(name, epoch, rank, context.clock.now_s())
-    await context.order_builder.settled(name)
+    await context.order_builder.settled(context.hints.orders, name)
     return web.Response(status=204)
 
 

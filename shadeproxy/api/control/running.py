@@ -7,13 +7,13 @@ an error text, never an unhandled exception. After ``aclose`` no task is left an
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, ShadeProxyError, ShuttingDown, UnknownName
-from shadeproxy.prefetch.warm import WarmProgress
+from shadeproxy.prefetch.warm import Warm
 
 _log = structlog.get_logger("shadeproxy.control")
 
@@ -24,23 +24,12 @@ KEPT_S = 3600.0
 State = Literal["running", "done", "failed", "cancelled"]
 
 
-class Work(Protocol):
-    """Work that runs once. Cancelling ``run`` is a normal end. ``progress`` may be read at any time."""
-
-    kind: str
-    uri: str
-    dry_run: bool
-    progress: WarmProgress
-
-    async def run(self) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class LongOperation:
     """``error``: the failure. ``ended_s``: by the monotonic clock."""
 
     id: str
-    work: Work
+    work: Warm
     state: State = "running"
     error: str = ""
     ended_s: float = 0.0
@@ -60,7 +49,7 @@ class Operations:
         self._known: dict[str, LongOperation] = {}  # oldest first
         self._closing = False
 
-    def start(self, work: Work) -> LongOperation:
+    def start(self, work: Warm) -> LongOperation:
         """Start ``work``. Raises Conflict if too many run, ShuttingDown."""
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")

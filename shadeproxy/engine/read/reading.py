@@ -119,7 +119,7 @@ class EngineReading:
         if not serves(read, self.request.range, span_needed(self.request, read.meta)):
             return None
         flight.passed = None
-        return read if read.pass_on.claim() else None
+        return read if read.pass_on.admit() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Find the source of ``span``, whose metadata is known, and start its first missing page."""

@@ -55,7 +55,9 @@ class Prepared(NamedTuple):
 
 
 class Orders:
-    """Orders of all jobs. ``dataset``: by name. ``dirty``: called with (kind, name) of changed state."""
+    """Orders of all jobs. ``dataset``: by name. ``dirty``: called with (kind, name) of changed state.
+    ``on_lost``: called with these orders and the name of a job whose reads no longer match its order.
+    """
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Orders:
         *,
         page_size: int,
         dirty: Dirty,
+        on_lost: Callable[["Orders", str], None],
         announcements: Announcements | None = None,
     ) -> None:
         self._jobs = jobs
@@ -76,8 +79,7 @@ class Orders:
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
-        self.on_lost: Callable[[str], None] = lambda _job: None
-        """Called with the name of a job whose reads no longer match its order."""
+        self._on_lost = on_lost
         self.now_s = -math.inf
         self.abandoned: Sequence[Abandoned] = ()
         self._lapsed: set[str] = set()
@@ -252,7 +254,7 @@ class Orders:
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
         if (tracker.is_lost or tracker.is_to_be_cut) and name not in self._unsettled:
             self._unsettle(name, None)
-            self.on_lost(name)
+            self._on_lost(self, name)
         self._changed()
 
     # ------------------------------------------------------------------ see upcoming.NextUses

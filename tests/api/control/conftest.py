@@ -19,6 +19,7 @@ from shadeproxy.api.control.context import (
     PinsNow,
     Purged,
 )
+from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
@@ -144,9 +145,11 @@ def clock():
 @pytest.fixture
 def context(backend, clock):
     with WorkPool(2, "control") as pool:
+        order_builder = OrderBuilder(pool)
         yield ControlContext(
             version="9.9.9",
-            hints=HintRegistry(),
+            hints=HintRegistry(on_lost=order_builder.seek),
+            order_builder=order_builder,
             stats=Stats(),
             clock=clock,
             pool=pool,

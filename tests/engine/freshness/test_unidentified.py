@@ -40,8 +40,7 @@ class Nameless(MemoryOrigin):
         self.open_now += 1
         try:
             async with super().open(ref, **options) as read:
-                pass_on = PassOn()
-                pass_on.claim = lambda: self.may_claim
+                pass_on = PassOn(lambda: self.may_claim)
                 meta = replace(read.meta, etag='W/"same"')
                 span = read.span
                 if not self.measured:

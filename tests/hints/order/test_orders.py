@@ -10,7 +10,7 @@ from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.jobs import Job, ignore
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.order.build import Build
 from shadeproxy.hints.order.orders import OrderState
@@ -25,12 +25,16 @@ class Training:
     """A job "j" that announces and reads whole epochs, a thousand samples a second."""
 
     def __init__(self, dataset) -> None:
-        self.hints = HintRegistry()
+        self.seek = ignore
+        self.hints = HintRegistry(on_lost=self._lost)
         self.hints.put_dataset(dataset)
         self.hints.put_job(Job("j", dataset=dataset.name), 0.0)
         self.orders = self.hints.orders
         self.hashes = [object_hash(dataset.ref(number)) for number in range(COUNT)]
         self.now_s = 1.0
+
+    def _lost(self, orders, job):
+        self.seek(orders, job)
 
     def announce(self, epoch: int) -> None:
         self.orders.put(self.hints.check_order("j", EPOCHS[epoch], epoch=epoch, rank=0), self.now_s)
@@ -96,7 +100,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
     monkeypatch.setattr(Build, "run", fail)
     training.orders.put(training.hints.check_order("j", EPOCHS[1], epoch=1, rank=0), training.now_s)
     with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError):
-        await OrderBuilder(training.orders, pool).settled("j")
+        await OrderBuilder(pool).settled(training.orders, "j")
     monkeypatch.undo()
     training.read(0, stop=500)
     (tracker,) = training.orders._trackers.values()
@@ -121,13 +125,14 @@ def test_reads_while_an_order_is_built_count_in_it(training):
 async def test_a_job_that_goes_on_elsewhere_is_sought_off_the_loop(training):
     training.announce(0)
     with ThreadPoolExecutor(1) as pool:
-        settling = OrderBuilder(training.orders, pool)
+        builder = OrderBuilder(pool)
+        training.seek = builder.seek
         training.read(0, stop=100)
         assert not training.read(0, start=1000, stop=1500).believed
         async with asyncio.timeout(60):
             while not training.state.believed:
                 await asyncio.sleep(0.01)
-        await settling.settled("j")
+        await builder.settled(training.orders, "j")
     state = training.read(0, start=1500)
     assert (state.believed, state.left) == (True, 0)
 
@@ -143,12 +148,13 @@ async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(Build, "run", fail)
     with ThreadPoolExecutor(1) as pool:
-        settling = OrderBuilder(training.orders, pool)
+        builder = OrderBuilder(pool)
+        training.seek = builder.seek
         training.read(0, stop=100)
         training.read(0, start=1000, stop=1500)
         async with asyncio.timeout(60):
             await tried.wait()
-            while settling._seeking:
+            while builder._seeking:
                 await asyncio.sleep(0.01)
     assert (training.state.believed, training.state.found) == (False, 100)
 

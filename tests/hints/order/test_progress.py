@@ -275,10 +275,9 @@ def test_a_job_that_goes_on_elsewhere_is_found_again(how, start):
 
 
 def test_a_false_order_is_sought_less_and_less_often():
-    job = Long()
-    job.announce()
     sought = []
-    job.orders.on_lost = sought.append
+    job = Long(on_lost=lambda _orders, name: sought.append(name))
+    job.announce()
     rng = np.random.default_rng(9)
     for _ in range(4):
         job.read_together(rng.permutation(4096))
@@ -292,8 +291,8 @@ def test_an_order_that_names_everything_many_times_is_found_out(count):
     """Whatever is read would be near some place of it, and every page would seem to be due soon. Nor is the
     job found elsewhere in it, where it would be believed again.
     """
-    job, random = Long(count=count), np.random.default_rng(9)
-    job.orders.on_lost = lambda _job: job.orders.settle()
+    job = Long(count=count, on_lost=lambda orders, _job: orders.settle())
+    random = np.random.default_rng(9)
     for epoch in range(2):
         job.announce(np.concatenate([random.permutation(count) for _ in range(6)]), epoch=epoch)
     for epoch in range(2):

@@ -12,8 +12,7 @@ COUNT, READ = 4096, 2000
 @pytest.fixture
 def job():
     """A job that reads about half of each epoch, and has just read that of the first."""
-    made = Long(COUNT)
-    made.orders.on_lost = lambda _job: made.orders.settle()
+    made = Long(COUNT, on_lost=lambda orders, _job: orders.settle())
     made.epochs = [np.random.default_rng(epoch).permutation(COUNT) for epoch in range(4)]
     for epoch in range(3):
         made.announce(made.epochs[epoch], epoch=epoch)
@@ -115,8 +114,7 @@ def test_a_job_whose_reads_name_no_epoch_is_cut_once_it_was_found_in_the_next(jo
 
 def announced(count, **known):
     """A job that announced three epochs of ``count`` samples, and them."""
-    job = Long(count, **known)
-    job.orders.on_lost = lambda _job: job.orders.settle()
+    job = Long(count, on_lost=lambda orders, _job: orders.settle(), **known)
     job.epochs = [np.random.default_rng(epoch).permutation(count) for epoch in range(3)]
     for epoch in range(3):
         job.announce(job.epochs[epoch], epoch=epoch)

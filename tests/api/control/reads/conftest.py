@@ -15,6 +15,7 @@ from aiohttp import web
 
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
@@ -171,9 +172,11 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             page_size=PAGE,
             upstreams=upstreams,
         )
+        order_builder = OrderBuilder(pool)
         context = ControlContext(
             version="1",
-            hints=HintRegistry(),
+            hints=HintRegistry(on_lost=order_builder.seek),
+            order_builder=order_builder,
             stats=stats,
             clock=clock,
             pool=pool,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.app.epochs import check_data_sets_by_epoch
+from shadeproxy.app.opening import check_data_set
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.manifest import ManifestBuilder
@@ -32,12 +32,12 @@ def engine():
 
 @pytest.fixture
 def hints(engine):
-    hints, builder = HintRegistry(), ManifestBuilder("train")
+    hints = HintRegistry(on_epoch=lambda job: check_data_set(job, hints, engine))
+    builder = ManifestBuilder("train")
     for number in range(1500):
         builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
     builder.add(ObjectRef("labels", "all.csv"), None, None)  # the last one is always compared
     hints.put_dataset(builder.finish())
-    check_data_sets_by_epoch(hints, engine)
     for name, dataset in (("trained", "train"), ("scored", None)):
         hints.put_job(Job(name, dataset=dataset, world_size=2), NOW_S)
     return hints
