@@ -257,7 +257,7 @@ class Proxy:
     ) -> None:
         """Open the S3 listener, and start the workers."""
         limiter = self._limit_connections(engine)
-        s3 = web.ServerRunner(S3Server(handler, lane, door=limiter), shutdown_timeout=_DRAIN_S)
+        s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, state)
         listens_at = self.settings.s3.listen
         if self._share is not None:
@@ -265,7 +265,7 @@ class Proxy:
         context = None if tls is None else tls.context
         self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=self._listener)
         if self._share is not None:
-            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, door=limiter)
+            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
             await self._start_workers(engine, terms, relay, observer)
         if tls is not None:
             self._run_until_stopped(tls.watch(self._clock), "certificate")
