@@ -321,16 +321,16 @@ class PageCache:
         slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
         if not prefix:
             return slots
-        matching = dict[int, int]()  # by slot: the generation of the page whose key was read
+        # Arrays by part: making them of all pages at the end would take a step for each page in one turn.
+        found, generations, table = [slots[:0]], [slots[:0]], self.residents
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
-            refs = await self._places.refs(part[self.residents.tier[part] != NO_TIER].tolist())
-            for slot, ref in refs.items():
-                if ref.is_under(bucket, prefix, namespace):
-                    matching[slot] = int(self.residents.generation[slot])
-        found, table = np.fromiter(matching, np.int64, len(matching)), self.residents
-        generations = np.fromiter(matching.values(), np.int64, len(matching))
-        there: Slots = found[(table.generation[found] == generations) & (table.tier[found] != NO_TIER)]
+            refs = await self._places.refs(part[table.tier[part] != NO_TIER].tolist())
+            under = [slot for slot, ref in refs.items() if ref.is_under(bucket, prefix, namespace)]
+            found.append(np.array(under, np.int64))
+            generations.append(table.generation[found[-1]])
+        every, then = np.concatenate(found), np.concatenate(generations)
+        there: Slots = every[(table.generation[every] == then) & (table.tier[every] != NO_TIER)]
         return there
 
     async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
