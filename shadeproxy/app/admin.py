@@ -94,7 +94,7 @@ class EngineAdmin:
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
         return Warm(
-            self._engine.ahead,
+            self._engine.prefetch_port,
             self._engine.list_objects,
             bucket=place.bucket,
             prefix=place.prefix,

@@ -159,7 +159,7 @@ class PartOpener:
             flying_bytes=settings.cache.inflight // 2,
             whole_bytes=settings.prefetch.whole_objects,
         )
-        prefetcher = Prefetcher(engine.ahead, orders, orders, clock=self._clock, limits=limits)
+        prefetcher = Prefetcher(engine.prefetch_port, orders, orders, clock=self._clock, limits=limits)
         self._stats.watch("prefetches", lambda: float(prefetcher.flying))
         prefetcher.start()
         self._stack.push_async_callback(prefetcher.aclose)
@@ -188,7 +188,7 @@ class PartOpener:
         self._stack.push_async_callback(state.pins.aclose)
         for index, medium in enumerate(media.media):
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
-        stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
+        stats.watch("recovering_segments", lambda: float(cache.pending_segments))
         return cache
 
     async def _recorder(self) -> Recorder | None:

@@ -64,7 +64,7 @@ class WorkerProcess:
             rules=self._rules,
             clock=clock,
             page_size=settings.cache.page_size,
-            noted=self._tell,
+            on_flush=self._tell,
         )
         authorizer = RequestAuthorizer(
             self._reader,

@@ -175,7 +175,7 @@ def _watch_books(board: Board) -> None:
     real_start = page_cache.PageCache.start_recovery
 
     def start(self: page_cache.PageCache) -> None:
-        board.cells[AWAITED] = self.awaited_segments
+        board.cells[AWAITED] = self.pending_segments
         real_start(self)
 
     page_cache.PageCache.start_recovery = start

@@ -175,6 +175,58 @@ async def test_what_is_known_of_objects_is_forgotten_in_slices():
     assert len(known) == 1
 
 
+class CountedRef(ObjectRef):
+    """A reference that counts how often any of them was hashed: each time is a lookup in cold memory."""
+
+    hashed = 0
+
+    def __hash__(self):
+        CountedRef.hashed += 1
+        return super().__hash__()
+
+
+def known_objects(count):
+    known = MetadataCache(count)
+    for n in range(count):
+        known.learn(CountedRef("b", f"p/{n}"), ObjectMeta('"e"', 1), 1.0)
+    return known
+
+
+async def test_a_turn_of_forgetting_looks_up_one_slice():
+    known = known_objects(20 * metadata.SLICE)
+    forgetting = asyncio.create_task(known.forget_prefix("b", "p/"))
+    while not forgetting.done():
+        CountedRef.hashed = 0
+        await asyncio.sleep(0)
+        assert CountedRef.hashed <= 2 * metadata.SLICE
+    assert len(known) == 0
+
+
+def test_a_bucket_is_forgotten_without_a_step_for_each_object():
+    known = known_objects(20 * metadata.SLICE)
+    known.learn(ObjectRef("other", "k"), ObjectMeta('"e"', 1), 1.0)
+    known.learn(ObjectRef("b", "k", "theirs"), ObjectMeta('"e"', 1), 1.0)
+    CountedRef.hashed = 0
+    known.forget_bucket("b")
+    assert CountedRef.hashed == 0
+    assert all(known.get(ObjectRef("b", f"p/{n}")) is None for n in range(20 * metadata.SLICE))
+    assert known.get(ObjectRef("other", "k")) is not None
+    assert known.get(ObjectRef("b", "k", "theirs")) is not None
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_an_answer_after_its_bucket_was_forgotten_counts(complete):
+    known, ref = MetadataCache(), ObjectRef("b", "k")
+    richer = ObjectMeta('"e"', 1, (("Content-Type", "text/old"), ("Cache-Control", "no-store")))
+    known.learn(ref, richer, 2.0)
+    known.forget_bucket("b")
+    learned = known.learn(ref, ObjectMeta('"e"', 1), 1.0, complete=complete)
+    assert known.get(ref) is learned
+    # Headers and the time of the check are those of the new answer alone.
+    assert learned.meta.headers == ()
+    assert learned.validated_s == 1.0
+
+
 async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"z" * 2000)

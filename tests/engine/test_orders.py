@@ -214,12 +214,12 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
     assert runs.hints.orders.coming("job0", 100).tolist() == []
     runs.announce(0, 1, np.arange(100))
     for number in range(50):
-        ticket = engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s)
-        assert engine.take(ticket, job, now_s) is not None
+        handle = engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s)
+        assert engine.take(handle, job, now_s) is not None
     runs.bench.stats.before_showing()
     assert len(runs.hints.orders.coming("job0", 100)) <= 55  # some are taken for the end of the epoch before
-    tickets = [engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
-    uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in tickets], dtype=USE)
+    handles = [engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
+    uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in handles], dtype=USE)
     engine.note_reads(uses, [Kind("b", Source.RAM, job)])
     assert not set(runs.hints.orders.coming("job0", 100).tolist()) & set(range(50, 60))
 

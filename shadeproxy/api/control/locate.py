@@ -155,7 +155,7 @@ class _Places:
 
     def _add_by_handle(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         engine = self._reader.context.engine
-        handle = engine.ticket(sample.ref, sample.offset, now_s)
+        handle = engine.find_handle(sample.ref, sample.offset, now_s)
         if handle is None:
             return None
         try:

@@ -64,7 +64,7 @@ class PieceReader:
         """
         ref, offset, length = sample
         engine = self.context.engine
-        handle = engine.ticket(ref, offset, now_s)
+        handle = engine.find_handle(ref, offset, now_s)
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
@@ -165,7 +165,7 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             outside = AT_CLIENTS_PACE.set(True)
             try:
-                read = await stack.enter_async_context(self.context.engine.pass_by(self._request(ref), span))
+                read = await stack.enter_async_context(self.context.engine.bypass(self._request(ref), span))
             finally:
                 AT_CLIENTS_PACE.reset(outside)
             yield read

@@ -35,7 +35,7 @@ _STEPS_TO_IDLE = 8
 # The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
 _OURS = 0
 """Between two requests, or answering one in the fast lane."""
-_LENT = 1
+_ONE_REQUEST = 1
 """aiohttp has one request; the bytes after it are held."""
 _GIVEN = 2
 """aiohttp has the connection until its end."""
@@ -132,8 +132,8 @@ class S3Protocol(RefusingHandler):
                 self._go_on()
             else:
                 self._serve(data)
-        elif self._lane == _LENT and data:
-            self._lend(data)
+        elif self._lane == _ONE_REQUEST and data:
+            self._pass_on(data)
         else:
             self._watch_head(data)
             if not self._refused:
@@ -355,24 +355,24 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's ``close`` lets it answer what it was lent.
+            # aiohttp's ``close`` lets it answer what it was given.
             self.force_close() if self._lane == _OURS else self.close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Lend aiohttp the request with the head ``raw``, or give it the connection."""
+        """Pass on to aiohttp the request with the head ``raw``, or give it the connection."""
         length = body_bytes(raw)
         if length is None:
             self._held = raw + rest
             self._give()
             return
-        self._lane, self._left_bytes = _LENT, length
+        self._lane, self._left_bytes = _ONE_REQUEST, length
         super().data_received(raw)
         if rest:
-            self._lend(rest)
+            self._pass_on(rest)
 
-    def _lend(self, data: bytes) -> None:
+    def _pass_on(self, data: bytes) -> None:
         if self._left_bytes:
             part, data = data[: self._left_bytes], data[self._left_bytes :]
             self._left_bytes -= len(part)
@@ -383,7 +383,7 @@ class S3Protocol(RefusingHandler):
 
     def _take_back(self, steps: int) -> None:
         """Take the lane back once aiohttp is done with its request: the next one has begun."""
-        if self._lane != _LENT or self._left_bytes or not self._held:
+        if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
             return  # an earlier call already did it
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS

@@ -14,6 +14,7 @@ from shadeproxy.api.s3.operations import MARKERS, RESPONSE_OVERRIDES
 from shadeproxy.api.s3.request import S3Request, parameter_name
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import (
+    AccessDenied,
     ClockSkew,
     MalformedAuth,
     NotSupported,
@@ -85,7 +86,9 @@ def parse_presigned(request: S3Request) -> Claim:
 
 
 def parse_header(request: S3Request) -> Claim:
-    """Parse the claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth."""
+    """Parse the claim of ``Authorization: AWS KEY:SIGNATURE``. Raises MalformedAuth or, for a date,
+    AccessDenied.
+    """
     access_key, colon, signature = (
         request.fields["authorization"].removeprefix("AWS ").strip().rpartition(":")
     )
@@ -93,9 +96,10 @@ def parse_header(request: S3Request) -> Claim:
         raise MalformedAuth("The Authorization header of Signature Version 2 must be AWS KEY:SIGNATURE")
     amz_date, date = request.fields.get("x-amz-date"), request.fields.get("date", "")
     signed = parse_http_date(date if amz_date is None else amz_date)
-    if signed is None:
-        raise MalformedAuth(
-            "The request needs a Date or x-amz-date header", hint="write it as RFC 9110 has dates"
+    if signed is None or signed.timestamp() < 0:
+        raise AccessDenied(
+            "AWS authentication requires a valid Date or x-amz-date header",
+            hint="write it as RFC 9110 has dates",
         )
     return Claim(
         access_key,
@@ -112,6 +116,12 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
         )
+    # As S3 does: a client whose clock is wrong is not sent to look for another fault.
+    if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
+        raise ClockSkew(
+            "The difference between the request time and the current time is too large",
+            hint="set the clock of the client",
+        )
     digest = hmac.digest(secret_key.encode(), string_to_sign(claim, request).encode(), hashlib.sha1)
     computed = base64.b64encode(digest).decode()
     if not hmac.compare_digest(computed.encode(), claim.signature.encode()):
@@ -121,11 +131,6 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
         )
     if claim.expires_s is not None and now_s > claim.expires_s:
         raise RequestExpired("Request has expired")
-    if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
-        raise ClockSkew(
-            "The difference between the request time and the current time is too large",
-            hint="set the clock of the client",
-        )
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:

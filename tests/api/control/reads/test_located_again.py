@@ -43,7 +43,7 @@ def forbid_tickets(listener, monkeypatch):
     def none(*_):
         raise AssertionError("looked for one by one")
 
-    monkeypatch.setattr(listener.engine.hits, "ticket", none)
+    monkeypatch.setattr(listener.engine.hits, "find_handle", none)
 
 
 async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch):
@@ -87,10 +87,10 @@ async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
 
 async def test_it_is_used_by_the_read(known):
     slot = known.cache.residents.first_page(object_hash(ObjectRef("b", "small")))
-    known.engine.notes.flush()
+    known.engine.access_log.flush()
     before = known.cache.residents.uses[slot]
     await by_id(known, 0, 0)
-    known.engine.notes.flush()
+    known.engine.access_log.flush()
     assert known.cache.residents.uses[slot] == before + 2
 
 

@@ -75,7 +75,12 @@ async def test_the_signature_covers_method_path_amz_fields_and_date(closed):
     ("date", "authorization", "code"),
     [
         ("Sat, 29 Oct 1994 19:43:31 GMT", None, b"RequestTimeTooSkewed"),
-        ("yesterday", None, b"AuthorizationHeaderMalformed"),
+        # The codes of S3 and Ceph RGW. A clock that is wrong is said before a signature that is wrong.
+        ("Sat, 29 Oct 1994 19:43:31 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
+        ("Fri, 07 Jul 9999 21:53:04 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
+        ("yesterday", None, b"AccessDenied"),
+        ("", None, b"AccessDenied"),
+        ("Fri, 07 Jul 1950 21:53:04 GMT", None, b"AccessDenied"),
         ("Sat, 29 Oct 1994 19:43:31 GMT", "AWS nothing", b"AuthorizationHeaderMalformed"),
         ("Sat, 29 Oct 1994 19:43:31 GMT", "AWS nobody:xyz", b"InvalidAccessKeyId"),
     ],
@@ -84,6 +89,9 @@ async def test_old_dates_and_nonsense_are_refused(closed, date, authorization, c
     line = f"Authorization: {authorization}" if authorization else by_hand("GET", "/b/a%20key", date)
     answer = await closed.get("/b/a%20key", f"Date: {date}", line)
     assert b"<Code>" + code + b"</Code>" in answer
+    if code == b"AccessDenied":
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert b"requires a valid Date or x-amz-date header: write it as RFC 9110 has dates" in answer
 
 
 async def test_a_sub_resource_that_version_2_does_not_cover_is_refused(closed):
