@@ -5,6 +5,7 @@ Law: nothing is created, changed or kept locked. A proxy that starts meanwhile w
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +14,15 @@ from shadeproxy.app.origins import origin_name
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.listeners import listens
 from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_full
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.directory import refuse_foreign
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version, why_unusable
+
+_PROCESSES = Path("/proc")
+_TABLES = ("tcp", "tcp6")
+_LISTENING = "0A"
 
 
 class Holder(NamedTuple):
@@ -46,7 +50,7 @@ def find_holders(settings: Settings) -> list[Holder]:
         if described not in found:
             pids = holders_of(path / LOCK_NAME)
             places = [
-                name for name, port in listeners.items() if port and any(listens(pid, port) for pid in pids)
+                name for name, port in listeners.items() if port and any(_listens(pid, port) for pid in pids)
             ]
             found[described] = Holder(described, {}, tuple(places))
         found[described].directories[setting] = path
@@ -144,3 +148,32 @@ def check_writable(name: str, path: Path) -> CheckRow:
 def _listed(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Return whether process ``pid`` has a TCP socket that listens at ``port``, whatever the address, as far
+    as this user may see (/proc, proc(5)).
+    """
+    process = _PROCESSES / str(pid)
+    try:
+        sockets = _listening(process, port)
+        return any(_target(file) in sockets for file in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+def _listening(process: Path, port: int) -> set[str]:
+    found = set()
+    for table in _TABLES:
+        with suppress(OSError):  # no IPv6 here
+            for line in (process / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def _target(file: Path) -> str:
+    with suppress(OSError):  # closed meanwhile
+        return str(file.readlink())
+    return ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import diskcache
+from xxhash import xxh3_64_digest
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import ConfigError, StateError
@@ -30,7 +31,6 @@ from shadeproxy.state.directory import (
 )
 from shadeproxy.state.disk import BytesDisk
 from shadeproxy.state.rescue import copied, has_no_room
-from shadeproxy.state.seal import seal, unseal
 
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
@@ -38,6 +38,10 @@ _T = TypeVar("_T")
 # Larger than any value: diskcache would otherwise put long ones into files, outside the transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
+# The mark of sealed values. A new form needs a new one: others are refused, and clients register again.
+_MARK = b"\x01"
+_HASH_BYTES = 8
+_START = len(_MARK) + _HASH_BYTES
 _PROBE = "probe/"
 
 
@@ -245,8 +249,8 @@ class StateStore:
         self._read("")
         with self._cache.transact():
             for value in (b"1", b"2"):
-                self._cache.set(_PROBE, seal(_PROBE, value))
-            unseal(_PROBE, self._cache[_PROBE])
+                self._cache.set(_PROBE, _seal(_PROBE, value))
+            _unseal(_PROBE, self._cache[_PROBE])
             self._cache.delete(_PROBE)
         self.refused_rows = 0
 
@@ -279,7 +283,7 @@ class StateStore:
                     self._refuse("a key", "it is no text")
                 elif key.startswith(prefix):
                     try:
-                        values[key] = unseal(key, self._cache[key])
+                        values[key] = _unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
                         # KeyError: diskcache hides the row, which has another form or counts as expired.
                         self._refuse(key, error)
@@ -305,7 +309,7 @@ class StateStore:
                     if value is None:
                         self._cache.delete(key)
                     else:
-                        self._cache.set(key, seal(key, value))
+                        self._cache.set(key, _seal(key, value))
         except (sqlite3.Error, diskcache.Timeout, OSError, ConfigError) as error:
             raise StateError(f"control state in {self.path} cannot be written: {error}") from error
 
@@ -314,3 +318,22 @@ def _key(kind: str, name: str) -> str:
     if "/" in kind or not kind:
         raise StateError(f"state kind {kind!r} must be a word without a slash")
     return f"{kind}/{name}"
+
+
+def _seal(key: str, value: bytes) -> bytes:
+    """Return the stored form of ``value`` under ``key``: a hash over both stands before it, because SQLite
+    checks the structure of its database, not the content of a row.
+    """
+    return b"".join((_MARK, _hash(key, value), value))
+
+
+def _unseal(key: str, sealed: bytes) -> bytes:
+    """Return the value given to ``_seal``. Raises StateError if the bytes or the key differ."""
+    value = sealed[_START:]
+    if not sealed.startswith(_MARK) or sealed[len(_MARK) : _START] != _hash(key, value):
+        raise StateError("a value of the state database is damaged, or of another version of this proxy")
+    return value
+
+
+def _hash(key: str, value: bytes) -> bytes:
+    return xxh3_64_digest(key.encode() + b"\0" + value)
