@@ -112,7 +112,7 @@ def require_memory(settings: Settings) -> None:
     """Raise ConfigError if the settings need more memory than the limit (blocking, tiny)."""
     verdict = judge_memory(settings, memory_limit())
     if not verdict.possible:
-        raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+        raise ConfigError(verdict.cause, remedy=verdict.remedy)
 
 
 class MemoryWatch:

@@ -52,14 +52,14 @@ class ControlClient:
             text = response.read()
         except ssl.SSLError as error:
             raise NoListener(
-                f"{self.url} does not speak TLS as it should ({error.reason}); the control listener itself"
-                " speaks plain HTTP: write --url http://..."
+                f"{self.url} does not speak TLS as it should ({error.reason})",
+                remedy="the control listener itself speaks plain HTTP: write --url http://...",
             ) from None
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
             raise NoListener(
-                f"no control listener answers at {self.url} ({reason});"
-                " start it with `shadeproxy serve`, or name another with --url",
+                f"no control listener answers at {self.url} ({reason})",
+                remedy="start it with `shadeproxy serve`, or name another with --url",
                 url=self.url,
                 reason=reason,
             ) from None

@@ -102,8 +102,7 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
         refuse_foreign(path, name)
         version = read_version(path)
     except ConfigError as error:
-        cause, _, remedy = str(error).removeprefix(f"{name}: ").rpartition("; ")
-        return CheckRow(name, ok=False, detail=cause, change=remedy)
+        return CheckRow(name, ok=False, detail=error.cause.removeprefix(f"{name}: "), change=error.remedy)
     except OSError as error:
         return CheckRow(
             name,

@@ -36,8 +36,7 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 def _stopped(error: NoListener) -> tuple[str, str]:
     """Return the finding about a control listener that does not answer, and what to do."""
     if not error.reason:
-        cause, _, remedy = str(error).partition("; ")
-        return cause, remedy
+        return error.cause, error.remedy
     remedy = (
         "start it: `shadeproxy serve` with its --config and --set (its log says why it ended); or name the"
         " control listener of another with --url"

@@ -231,15 +231,28 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers at ``url``, where the command line asked. ``reason``: the cause, "" where
-    the message alone says it.
+    """No control listener answers at ``url``, where the command line asked. ``reason``: the failure in a few
+    words, "" where the cause alone says it. ``remedy``: what to change.
     """
 
-    def __init__(self, message: str, *, url: str = "", reason: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, cause: str, *, remedy: str = "", url: str = "", reason: str = "") -> None:
+        super().__init__(_with_remedy(cause, remedy))
+        self.cause = cause
+        self.remedy = remedy
         self.url = url
         self.reason = reason
 
 
 class ConfigError(ShadeProxyError):
-    """The configuration cannot be used. The text names the key and says how to change it."""
+    """The configuration cannot be used. The text names the key and says how to change it: ``remedy`` where
+    that is apart from the cause, else within it.
+    """
+
+    def __init__(self, cause: str, *, remedy: str = "") -> None:
+        super().__init__(_with_remedy(cause, remedy))
+        self.cause = cause
+        self.remedy = remedy
+
+
+def _with_remedy(cause: str, remedy: str) -> str:
+    return f"{cause}; {remedy}" if remedy else cause

@@ -59,7 +59,7 @@ def refusal(path: Path, error: OSError) -> ConfigError:
         hint = "free space there or choose another directory"
     # mkdir says "File exists" if a file is in the way.
     reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
-    return ConfigError(f"state.path: cannot use {path}: {reason}; {hint}")
+    return ConfigError(f"state.path: cannot use {path}: {reason}", remedy=hint)
 
 
 def is_sound(path: Path) -> bool:

@@ -138,7 +138,7 @@ def check_medium(held: HeldDirectory, setting: str, capacity_bytes: int, min_fre
     key = setting.removesuffix(".path")
     verdict = judge(key, held.path, room, capacity_bytes=capacity_bytes, min_free_bytes=min_free_bytes)
     if not verdict.possible:
-        raise ConfigError(f"{verdict.cause}; {verdict.remedy}")
+        raise ConfigError(verdict.cause, remedy=verdict.remedy)
     if verdict.cause:
         _logger.warning("%s: %s; %s", setting, verdict.cause, verdict.remedy)
 
@@ -208,12 +208,14 @@ def refuse_foreign(path: Path, setting: str) -> None:
     status = path.stat()
     if status.st_uid != os.geteuid():
         raise ConfigError(
-            f"{setting}: {path} belongs to user id {status.st_uid}, but the proxy runs as "
-            f"{os.geteuid()}; change its owner or choose another directory"
+            f"{setting}: {path} belongs to user id {status.st_uid}, but the proxy runs as {os.geteuid()}",
+            remedy="change its owner or choose another directory",
         )
     names = {entry.name for entry in path.iterdir()} - _IGNORED
     if names and not names & {LOCK_NAME, VERSION_NAME}:
-        raise ConfigError(f"{setting}: {path} has files that are not a cache; choose an empty directory")
+        raise ConfigError(
+            f"{setting}: {path} has files that are not a cache", remedy="choose an empty directory"
+        )
 
 
 def lock_directory(path: Path, setting: str, *, remedy: str = "stop it or choose another directory") -> int:
@@ -223,4 +225,4 @@ def lock_directory(path: Path, setting: str, *, remedy: str = "stop it or choose
     try:
         return lock(path / LOCK_NAME)
     except Held as holder:
-        raise ConfigError(f"{setting}: {path} is in use by {holder}; {remedy}") from None
+        raise ConfigError(f"{setting}: {path} is in use by {holder}", remedy=remedy) from None

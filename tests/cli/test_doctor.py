@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.cli.doctor import examine
+from shadeproxy.core.errors import NoListener, OriginAnswer
 from tests.support.cli_origin import FakeOrigin
 
 
@@ -69,3 +70,17 @@ def test_the_report_for_machines_says_the_same(shade, check):
     assert (report["running"], report["healthy"]) == (False, False)
     assert report["findings"][0]["name"] == "not running"
     assert [one["severity"] for one in report["findings"] if one["name"] == "origin not tried"] == ["warning"]
+
+
+def test_a_cause_stays_whole_whatever_it_says():
+    """Its words may come from another program, here from the TLS library."""
+
+    class Mute:
+        def get(self, _path):
+            raise NoListener(
+                "https://h does not speak TLS (bad; very bad)", remedy="write --url; or start it"
+            )
+
+    (finding,) = examine(Mute(), None, elsewhere=True)["findings"]
+    assert finding["cause"] == "https://h does not speak TLS (bad; very bad)"
+    assert finding["remedy"] == "write --url; or start it"
