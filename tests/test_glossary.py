@@ -17,7 +17,7 @@ PLAIN_WORDS = """
     address admin aiohttp announce api app apply arrival ask authenticate bad base begin broken browser
     build built bulk busy collate companion compile config content context copy copysource cross
     decision decode delete direct document draw drop durable encode erase event field file flying
-    forbidden form found freeze from halt has header held host huggingface integer item jobstats kind
+    forbidden form found freeze from halt has header held host huggingface integer item kind
     known latency length level lightning limit line list load mds media meta meter mixin name
     not nothing now observe off once one openapi outgoing outlet overdue parameter pass path plain
     position post prepare protocol purge query readiness ready recent refuse remember report revalidate

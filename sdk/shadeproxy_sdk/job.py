@@ -10,32 +10,50 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy_sdk.announcements import Announcements
 from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.control import ControlSession
-from shadeproxy_sdk.jobstats import JobStats
+from shadeproxy_sdk.delivery import Delivery
+from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.open_jobs import OpenJobs
 from shadeproxy_sdk.progress import Progress
-from shadeproxy_sdk.registration import Registration, Sent
-from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
+from shadeproxy_sdk.registration import Registration
+from shadeproxy_sdk.scoreboard import Scoreboard
 from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
 from shadeproxy_sdk.stall import StallMeter
 from shadeproxy_sdk.waiting import LoaderWatch
 
 Batch = TypeVar("Batch")
 _LOG = logging.getLogger("shadeproxy_sdk")
-_SCORES_PER_POST = 131_072
-_SCORES_TYPE = "application/vnd.shadeproxy.scores"
-_ORDER_TYPE = "application/vnd.shadeproxy.ids"
 _MEAN_LOSS = "x-shade-mean-loss"
 _SHARE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStats:
+    """Counts since the job began.
+
+    ``reported``: batches given to ``report``; ``dropped``: of these, pushed out of a full queue;
+    ``rejected``: of these, invalid; ``not_finite``: samples whose loss was nan or inf, or of which no token
+    counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of orders
+    that the proxy took; ``failures``: calls to the proxy that failed.
+    """
+
+    reported: int
+    dropped: int
+    rejected: int
+    not_finite: int
+    sent: int
+    unsent: int
+    announced: int
+    failures: int
 
 
 class Job:
@@ -62,17 +80,16 @@ class Job:
         self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
         self._board_lock = threading.Lock()
-        self._reported = self._taken = self._rejected = self._not_finite = self._sent = 0
+        self._reported = self._taken = self._rejected = self._not_finite = 0
         self._complained = False
         self._snapshot = EpochSnapshot()
         self._ahead: Callable[[], None] | None = None
-        self._orders: Announcements | None = Announcements()
-        self._orders_entered = self._scores_entered = self._announced = 0
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated)
         body = {"world_size": world_size, "weight": weight}
         self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
+        self._delivery = Delivery(self._proxy, rank, self._board, self._board_lock, self._progress)
         answer = self._proxy.fetch("/scores") if resume_scores else None
         self._resumed = answer is not None and self._board.resume(answer.body)
         self._tag = manifest.tag = self._proxy.tag
@@ -181,15 +198,15 @@ class Job:
         with self._board_lock:
             self._snapshot.begin(epoch, start, length)
         self._ahead = ahead
-        if self._orders is not None:
-            self._orders.begin(epoch)
+        if self._delivery.orders is not None:
+            self._delivery.orders.begin(epoch)
 
     def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
         """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``: the proxy keeps and
         fetches them in time. Returns at once, never raises; the array must not change afterwards. Samplers
         call it.
         """
-        orders = self._orders
+        orders = self._delivery.orders
         # Each delivery announces known orders again: waking the thread for them would never end.
         if orders is not None and orders.put(epoch, order):
             self._sender.wake()
@@ -276,9 +293,9 @@ class Job:
                 dropped=max(self._reported - self._taken - len(self._queue), 0),
                 rejected=self._rejected,
                 not_finite=self._not_finite,
-                sent=self._sent,
+                sent=self._delivery.sent,
                 unsent=self._board.unsent,
-                announced=self._announced,
+                announced=self._delivery.announced,
                 failures=self._proxy.failures,
             )
 
@@ -319,74 +336,12 @@ class Job:
     def _deliver(self) -> bool:
         self._settle()
         if self._sender.closed:
-            said = self._send_progress() and self._send_scores() and self._withdraw_orders()
-            return said and self._proxy.delete(f"/ranks/{self.rank}")
-        # Orders first, because a position refers to one. Scores before orders that are drawn from them.
-        sent = self._send_orders() and self._send_progress() and self._send_scores()
+            return self._delivery.finish()
+        sent = self._delivery.send()
         if sent and self._ahead is not None:
             self._ahead()
-            sent = self._send_orders()
+            sent = self._delivery.send_orders()
         return sent
-
-    def _send_orders(self) -> bool:
-        while (orders := self._orders) is not None:
-            if self._orders_entered != self._proxy.entered:
-                self._orders_entered = self._proxy.entered
-                orders.again()
-            piece = orders.due()
-            if piece is None:
-                break
-            path = f"/epochs/{piece.epoch}/order?rank={self.rank}&offset={piece.offset}"
-            sent = self._proxy.put(path, piece.ids.astype("<u4", copy=False).tobytes(), _ORDER_TYPE)
-            if sent is Sent.LATER:
-                return False
-            if sent is Sent.ARRIVED:
-                orders.arrived(piece)
-                self._announced += piece.ids.size
-            elif sent is Sent.REFUSED:
-                orders.refused(piece)
-            else:
-                self._orders = None
-                _LOG.warning(
-                    "Job %s: this proxy takes no announced orders, so it cannot read ahead; training goes "
-                    "on. Update the proxy",
-                    self.name,
-                )
-        return True
-
-    def _withdraw_orders(self) -> bool:
-        """Withdraw the orders, so that the proxy neither keeps nor fetches for them until the job expires."""
-        orders = self._orders
-        for epoch in orders.told() if orders is not None else ():
-            if not self._proxy.delete(f"/epochs/{epoch}/order?rank={self.rank}"):
-                return False
-            if orders is not None:
-                orders.withdrawn(epoch)
-        return True
-
-    def _send_scores(self) -> bool:
-        while True:
-            with self._board_lock:
-                if self._scores_entered not in {0, self._proxy.entered}:
-                    self._board.again()
-                self._scores_entered = self._proxy.entered
-                ids, scores = self._board.take(_SCORES_PER_POST)
-            if not ids.size:
-                return True
-            sent = self._proxy.post("/scores", pack_scores(ids, scores), content_type=_SCORES_TYPE)
-            if sent is Sent.LATER:
-                with self._board_lock:
-                    self._board.put_back(ids)
-                return False
-            self._sent += ids.size if sent is Sent.ARRIVED else 0
-
-    def _send_progress(self) -> bool:
-        steps = self._progress.take()
-        for done, step in enumerate(steps):
-            if self._proxy.post("/progress", {**step._asdict(), "rank": self.rank}) is Sent.LATER:
-                self._progress.put_back(steps[done:])
-                return False
-        return True
 
     def _reject(self, error: Exception) -> None:
         self._rejected += 1
@@ -397,4 +352,40 @@ class Job:
             )
 
 
-OPEN_JOBS: OpenJobs[Job] = OpenJobs()
+class OpenJobs:
+    """The jobs that were made and not closed, by process: a fork inherits the list, not the jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: WeakSet[Job] = WeakSet()
+        self._pid = os.getpid()
+
+    def add(self, job: Job) -> None:
+        """Add ``job``. It replaces one of the same name and rank, because notebooks make jobs again."""
+        if self._pid != os.getpid():
+            self._jobs, self._pid = WeakSet(), os.getpid()
+        for other in [one for one in self._jobs if (one.name, one.rank) == (job.name, job.rank)]:
+            self._jobs.discard(other)
+        self._jobs.add(job)
+
+    def discard(self, job: Job) -> None:
+        """Remove ``job`` when it is closed."""
+        self._jobs.discard(job)
+
+    def only(self) -> Job:
+        """Return the one open job. Raises ConfigError when there is none, or more than one."""
+        jobs = list(self._jobs) if self._pid == os.getpid() else []
+        if len(jobs) == 1:
+            return jobs[0]
+        if not jobs:
+            raise ConfigError(
+                "announce(sampler) found no open job in this process: make it first, as in "
+                'job = client.job("NAME", dataset=client.manifest(bucket=..., prefix=...))'
+            )
+        names = ", ".join(sorted(job.name for job in jobs))
+        raise ConfigError(
+            f"{len(jobs)} jobs are open in this process ({names}): write announce(sampler, job), or close "
+            "those that are over"
+        )
+
+
+OPEN_JOBS = OpenJobs()

@@ -1,0 +1,114 @@
+"""Sends a job's orders, progress and scores to the proxy, and sends again what did not arrive.
+
+Law: only the background thread calls the methods; ``orders`` takes announcements from any thread. A proxy
+that forgot the job gets again everything that it had.
+"""
+
+import logging
+import threading
+
+from shadeproxy_sdk.announcements import Announcements
+from shadeproxy_sdk.progress import Progress
+from shadeproxy_sdk.registration import Registration, Sent
+from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+_SCORES_PER_POST = 131_072
+_SCORES_TYPE = "application/vnd.shadeproxy.scores"
+_ORDER_TYPE = "application/vnd.shadeproxy.ids"
+
+
+class Delivery:
+    """Deliveries of ``rank``. ``board_lock`` guards ``board``, and is never held during a call.
+
+    ``orders``: None once the proxy takes none. ``announced``: ids of orders that the proxy took; ``sent``:
+    scores.
+    """
+
+    def __init__(
+        self,
+        proxy: Registration,
+        rank: int,
+        board: Scoreboard,
+        board_lock: threading.Lock,
+        progress: Progress,
+    ) -> None:
+        self._proxy = proxy
+        self._rank = rank
+        self._board = board
+        self._board_lock = board_lock
+        self._progress = progress
+        self.orders: Announcements | None = Announcements()
+        self.announced = self.sent = 0
+        self._orders_entered = self._scores_entered = 0
+
+    def send(self) -> bool:
+        """Send what waits. Return whether all of it arrived."""
+        # Orders first, because a position refers to one. Scores before orders that are drawn from them.
+        return self.send_orders() and self._send_progress() and self._send_scores()
+
+    def finish(self) -> bool:
+        """Send progress and scores, withdraw the orders, report the end of the rank. Return like ``send``."""
+        said = self._send_progress() and self._send_scores() and self._withdraw_orders()
+        return said and self._proxy.delete(f"/ranks/{self._rank}")
+
+    def send_orders(self) -> bool:
+        """Send the orders that the proxy lacks. Return whether it has all now."""
+        while (orders := self.orders) is not None:
+            if self._orders_entered != self._proxy.entered:
+                self._orders_entered = self._proxy.entered
+                orders.again()
+            piece = orders.due()
+            if piece is None:
+                break
+            path = f"/epochs/{piece.epoch}/order?rank={self._rank}&offset={piece.offset}"
+            sent = self._proxy.put(path, piece.ids.astype("<u4", copy=False).tobytes(), _ORDER_TYPE)
+            if sent is Sent.LATER:
+                return False
+            if sent is Sent.ARRIVED:
+                orders.arrived(piece)
+                self.announced += piece.ids.size
+            elif sent is Sent.REFUSED:
+                orders.refused(piece)
+            else:
+                self.orders = None
+                _LOG.warning(
+                    "Job %s: this proxy takes no announced orders, so it cannot read ahead; training goes "
+                    "on. Update the proxy",
+                    self._proxy.name,
+                )
+        return True
+
+    def _withdraw_orders(self) -> bool:
+        """Withdraw the orders, so that the proxy neither keeps nor fetches for them until the job expires."""
+        orders = self.orders
+        for epoch in orders.told() if orders is not None else ():
+            if not self._proxy.delete(f"/epochs/{epoch}/order?rank={self._rank}"):
+                return False
+            if orders is not None:
+                orders.withdrawn(epoch)
+        return True
+
+    def _send_scores(self) -> bool:
+        while True:
+            with self._board_lock:
+                if self._scores_entered not in {0, self._proxy.entered}:
+                    self._board.again()
+                self._scores_entered = self._proxy.entered
+                ids, scores = self._board.take(_SCORES_PER_POST)
+            if not ids.size:
+                return True
+            sent = self._proxy.post("/scores", pack_scores(ids, scores), content_type=_SCORES_TYPE)
+            if sent is Sent.LATER:
+                with self._board_lock:
+                    self._board.put_back(ids)
+                return False
+            self.sent += ids.size if sent is Sent.ARRIVED else 0
+
+    def _send_progress(self) -> bool:
+        steps = self._progress.take()
+        for done, step in enumerate(steps):
+            if self._proxy.post("/progress", {**step._asdict(), "rank": self._rank}) is Sent.LATER:
+                self._progress.put_back(steps[done:])
+                return False
+        return True
