@@ -213,8 +213,8 @@ class Checkup:
             unidentified=self._stats.pages.unidentified,
             waits=self._reloader.needs_restart,
             reload_error=self._reloader.reload_error,
-            memory_error=self._reloader.memory.told.cause,
-            memory_remedy=self._reloader.memory.told.remedy,
+            memory_error=self._reloader.memory.verdict.cause,
+            memory_remedy=self._reloader.memory.verdict.remedy,
             silent_jobs=await self._silent_jobs(),
         )
 

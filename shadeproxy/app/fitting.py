@@ -123,7 +123,7 @@ class MemoryWatch:
         self._wanted: Settings | None = None
 
     @property
-    def told(self) -> Verdict:
+    def verdict(self) -> Verdict:
         """The more urgent of the two verdicts."""
         if not self._now.possible or self._after_restart.possible:
             return self._now
@@ -133,7 +133,7 @@ class MemoryWatch:
         """Return the warnings of ``/readyz`` about memory. They name no path."""
         if not self._now.possible:
             return ["the proxy may need more memory than its control group allows"]
-        return ["the new settings need more memory than there is to start with"] * (not self.told.possible)
+        return ["the new settings need more memory than there is to start with"] * (not self.verdict.possible)
 
     def look(self, settings: Settings) -> None:
         """Read the limits, which change while the proxy runs (blocking, tiny). Log each problem once."""

@@ -75,11 +75,11 @@ async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(
         assert reloader.settings.telemetry.log_level == "warning"
         assert reloader.reload_error == ""
         assert reloader.memory.warnings() == ["the proxy may need more memory than its control group allows"]
-        assert "but /memory.max allows 100.0 MiB" in reloader.memory.told.cause
+        assert "but /memory.max allows 100.0 MiB" in reloader.memory.verdict.cause
     machine["bytes"] = 1 << 50
     await reloader.reload(lambda: settings)
     assert reloader.memory.warnings() == []
-    assert reloader.memory.told.possible
+    assert reloader.memory.verdict.possible
 
 
 async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
@@ -94,8 +94,8 @@ async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
     assert "cache.inflight 2.0 TiB" in printed
     for _ in range(2):
         assert reloader.memory.warnings() == ["the new settings need more memory than there is to start with"]
-        assert reloader.memory.told.cause.startswith("after a restart, memory: ")
-        assert reloader.memory.told.remedy
+        assert reloader.memory.verdict.cause.startswith("after a restart, memory: ")
+        assert reloader.memory.verdict.remedy
         await asyncio.to_thread(reloader.memory.look, reloader.settings)  # as the watch does
     assert "too little memory" not in "".join(capfd.readouterr())
     await reloader.reload(lambda: settings)
