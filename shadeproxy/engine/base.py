@@ -157,6 +157,11 @@ class PageHandle:
         self.place: Place | None = None
         self.access_record: AccessRecord | None = None
 
+    def bounds(self, span: Span) -> tuple[int, int]:
+        """Return start and stop, in the window, of the part of the object's ``span`` that the page holds."""
+        offset = self.start - self.first
+        return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
+
     @property
     def whole(self) -> bool:
         """True if the page is all of its object."""

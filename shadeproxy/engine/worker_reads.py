@@ -7,6 +7,7 @@ mapping would allocate blocks punched meanwhile, and crash where a medium fails.
 
 import os
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +17,12 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.access_records import USE, Kind, Uses, pack_use
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
 from shadeproxy.engine.index.columns import NO_TIER, Share
-from shadeproxy.engine.read.hits import MOST_PAGES
+from shadeproxy.engine.read.hits import MOST_PAGES, is_good
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
@@ -113,16 +114,14 @@ class WorkerReads:
             handle = self._find(request.ref, number)
             if handle is None or handle.meta.etag != meta.etag:
                 return None
-            page = page_span(number, self._page_size, meta.size)
-            start = handle.start + max(span.start, page.start) - page.start
-            body = self._copy(handle, start, handle.start + min(span.stop, page.stop) - page.start)
+            body = self._copy(handle, *handle.bounds(span))
             if body is None:
                 return None
             pieces.append(body)
             used.append(handle)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
         # Check the stamps of all pieces again: together they must be one version.
-        if any(self._stamps[one.slot] != one.stamp for one in used):
+        if not all(is_good(one, self._stamps) for one in used):
             return None
         for number, one in enumerate(used):
             self._record(
@@ -151,12 +150,9 @@ class WorkerReads:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         assert isinstance(handle, SharedPageHandle)
-        if self._stamps[handle.slot] != handle.stamp or handle.fresh_until_s <= now_s:
+        if not is_good(handle, self._stamps, now_s):
             return None
-        start, stop = handle.start, handle.stop
-        if span is not None:
-            stop = start + span.stop - handle.first
-            start += span.start - handle.first
+        start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
         body = self._copy(handle, start, stop)
         if body is not None:
             first = handle.first if span is None else span.start
@@ -201,11 +197,8 @@ class WorkerReads:
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's rule."""
         handle = self._handles.get((ref, number))
-        if (
-            handle is not None
-            and self._stamps[handle.slot] == handle.stamp
-            and (number or handle.fresh_until_s > self._now_s())
-        ):
+        # The first page has the object's time of validation.
+        if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
         for slot in self._share.candidates(hashed, number):
@@ -260,7 +253,7 @@ class WorkerReads:
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
             len(raw) != stop - first
-            or self._stamps[handle.slot] != handle.stamp
+            or not is_good(handle, self._stamps)
             or not (first or raw.startswith(handle.header))
         ):
             return None

@@ -20,8 +20,16 @@ cdef struct Piece:
 
 
 cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
-    """Compiled ``Hits._is_good``."""
+    """Compiled engine/read/hits.py ``is_good``; ``is_hot`` then looks at the bytes that are sent."""
     return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
+
+
+cdef int bounds(handle, int64_t begin, int64_t end, Py_ssize_t* start, Py_ssize_t* stop) except -1:
+    """Compiled ``PageHandle.bounds``, for the object's bytes [begin, end)."""
+    cdef Py_ssize_t page_start = get(handle, HANDLE, START), page_stop = get(handle, HANDLE, STOP)
+    cdef int64_t offset = page_start - <int64_t>get(handle, HANDLE, FIRST)
+    start[0], stop[0] = max(begin + offset, page_start), min(end + offset, page_stop)
+    return 0
 
 
 cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
@@ -105,8 +113,7 @@ cdef bint send_slices(
     """
     cdef Py_ssize_t page_start = get(handle, HANDLE, START), page_stop = get(handle, HANDLE, STOP)
     cdef int64_t first = get(handle, HANDLE, FIRST), edge = first + page_stop - page_start
-    cdef Py_ssize_t start = page_start + begin - first, stop = start + min(end, edge) - begin
-    cdef Py_ssize_t start_after = 0, stop_after = 0, sent, position
+    cdef Py_ssize_t start = 0, stop = 0, start_after = 0, stop_after = 0, sent, position
     cdef const char* window
     cdef const char* window_after = NULL
     cdef Piece piece, piece_after
@@ -114,6 +121,7 @@ cdef bint send_slices(
     sendable, after, rest, file_after = get(handle, HANDLE, SENDABLE), None, (), None
     if sendable is None or get(handle, HANDLE, CAN_WAIT) or begin < first or begin >= edge:
         return False
+    bounds(handle, begin, end, &start, &stop)
     if min(stop, <Py_ssize_t>sendable[2]) - max(start, <Py_ssize_t>sendable[1]) < hits.sendfile_bytes:
         return False
     if end > edge:
@@ -123,10 +131,9 @@ cdef bint send_slices(
             or after.source is not handle.source or after.meta.etag != handle.meta.etag
         ):
             return False
-        start_after = get(after, HANDLE, START)
-        stop_after = start_after + end - edge
+        bounds(after, edge, end, &start_after, &stop_after)
         window_after = mapped(after, start_after, stop_after)
-        if window_after == NULL or stop_after > <Py_ssize_t>after.stop:
+        if window_after == NULL or stop_after - start_after != end - edge:
             return False
     window = mapped(handle, start, stop)
     descriptor = ready(out)

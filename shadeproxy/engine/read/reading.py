@@ -18,7 +18,7 @@ from shadeproxy.core.errors import (
     TierError,
     Unidentified,
 )
-from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.ranges import page_span, pages_of, span_within
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest, span_needed
 from shadeproxy.engine.freshness.unidentified import PassedBody, serves
@@ -283,9 +283,9 @@ class EngineReading:
         """Return the wanted span within a page; None: all of it, or not known yet."""
         if self._span is None or self._meta is None:
             return None
-        page = page_span(number, self._page_size, self._meta.size)
-        start, stop = max(self._span.start, page.start), min(self._span.stop, page.stop)
-        return None if (start, stop) == page else Span(start - page.start, stop - page.start)
+        part = span_within(self._span, number, self._page_size, self._meta.size)
+        whole = page_span(number, self._page_size, self._meta.size).length
+        return None if part == (0, whole) else part
 
     def _count_passed(self, size_bytes: int) -> None:
         if self.request.intent is Intent.DEMAND:
@@ -363,9 +363,7 @@ class Body:
             # The answer has begun: its next part has the same time again.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
-        within = page_span(number, self._page_size, self._reading.meta.size)
-        self._position = max(span.start, within.start) - within.start
-        self._stop = min(span.stop, within.stop) - within.start
+        self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
         try:
             return await self._reading.page(number, self._numbers.stop)
         except BaseException:
