@@ -27,11 +27,9 @@ from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, unit_of, unpack
-from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
+from shadeproxy.tiers.record import HEADER_BYTES, PEEK_BYTES, UNIT_BYTES, read_layout, unpack_header
 
 _MOST_HANDLES = 65_536
-# Enough for header and meta of nearly every record.
-_PEEK_BYTES = 512
 
 
 class TierFiles(NamedTuple):
@@ -226,7 +224,7 @@ class WorkerReads:
         raw = (
             b""
             if descriptor < 0
-            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, _PEEK_BYTES))
+            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, PEEK_BYTES))
         )
         if not raw:
             return None

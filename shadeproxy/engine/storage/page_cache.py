@@ -57,8 +57,6 @@ class PageCache:
     ) -> None:
         self.media = media
         self.residents = Residents(len(media), share=share)
-        self.before_deciding: Callable[[], None] = lambda: None
-        """Called before pages are ranked, to flush the access log."""
         self.hot = HotPages(self.residents, media)
         self.pins = Pins(Rules()) if pins is None else pins
         self._groups = PrefixGroups()
@@ -146,8 +144,7 @@ class PageCache:
     def fetches_part_only(
         self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool
     ) -> bool:
-        """See ``PartialReads.alone``."""
-        self.before_deciding()
+        """See ``PartialReads.alone``. Flush the access log first."""
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -220,6 +217,7 @@ class PageCache:
     ) -> bool:
         """Store a page if it earns a place. Return False when it was served without being stored.
 
+        Flush the access log first: it ranks pages by their reads.
         ``wanted`` is called again after every wait: an invalidated page is not placed.
         """
         try:
@@ -227,7 +225,6 @@ class PageCache:
         except TierError as error:  # a header that no record can hold
             self.transfers.note_failure(self.media[0].tier, "encode", error)
             return False
-        self.before_deciding()
         ref, hashed = page.ref, object_hash(page.ref)
         occupant = self.residents.occupant(hashed, page.number)
         if occupant is not None:
