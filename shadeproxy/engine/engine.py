@@ -117,8 +117,8 @@ class Engine:
         )
         self.hits = hits = Hits(cache, page_size, access_log=self.access_log, fresh=self._fresh)
         # These calls of ``ReadPath`` are those of ``Hits``.
-        self.find_handle, self.take, self.place = hits.find_handle, hits.take, hits.place
-        self.take_slice, self.take_slices = hits.take_slice, hits.take_slices
+        self.find_handle, self.place = hits.find_handle, hits.place
+        self.take, self.take_slices = hits.take, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()

@@ -157,13 +157,10 @@ class WorkerReads:
             self._record(handle, handle.source, job, first, len(body), reads=1)
         return body
 
-    def take_slice(
+    def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
-        """Return None: a worker neither marks blocks as lent nor pins a page until it is sent."""
-
-    def take_slices(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None, see ``take_slice``."""
+        """Return None: a worker neither marks blocks as sent nor pins a page until it is sent."""
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
         """Return None: the coordinator returns places, on the control listener."""

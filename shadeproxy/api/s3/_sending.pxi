@@ -107,7 +107,7 @@ cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* po
 cdef bint send_slices(
     CompiledHits hits, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
 ) except -1:
-    """Compiled ``ReadsNow.take_slice`` or ``take_slices``, and ``Sender.send`` of the result. The object's bytes
+    """Compiled ``ReadsNow.take_slices`` and ``Sender.send`` of the result. The object's bytes
     [begin, end) begin in the page and end in it or in the next. False: nothing happened, because those
     functions would act differently or not at all. ``handle`` was just found by ``handle_at``.
     """

@@ -88,7 +88,7 @@ class RequestCache:
         "_engine",
         "_jobs",
         "_take",
-        "_take_slice",
+        "_take_slices",
         "_touched",
         "now_s",
         "parts",
@@ -100,7 +100,7 @@ class RequestCache:
     def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
         self._engine = engine
         self._take = engine.take
-        self._take_slice = engine.take_slice
+        self._take_slices = engine.take_slices
         self.now_s = clock.now_s
         self._jobs = jobs
         self._touched: dict[str, float] = {}
@@ -237,15 +237,7 @@ class RequestCache:
         if part is None:
             return False
         head = part.of(span, next_request_id()) + self.end_of_head(handle.source, now_s)
-        if handle.holds(span):
-            return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
-        slices = self._engine.take_slices(handle, plan.job, now_s, span)
-        if slices is None:
-            return False
-        out.send(head, *slices)
-        if plan.job is not None:
-            self.touch(plan.job, now_s)
-        return True
+        return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
         """Return the asked span of ``ref``, and the handle of the page that it begins in."""
@@ -273,10 +265,15 @@ class RequestCache:
         now_s: float,
         span: Span | None = None,
     ) -> bool:
-        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle."""
-        file_slice = None if handle.sendable is None else self._take_slice(handle, job, now_s, span)
-        if file_slice is not None:
-            out.send(head, file_slice)
+        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle.
+
+        A ``span`` that ends in a later page is sent only if all of it can leave by sendfile.
+        """
+        slices = None if handle.sendable is None else self._take_slices(handle, job, now_s, span)
+        if slices is not None:
+            out.send(head, *slices)
+        elif span is not None and not handle.holds(span):
+            return False
         else:
             body = self._take(handle, job, now_s, span)
             if body is None:

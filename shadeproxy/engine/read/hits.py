@@ -20,7 +20,7 @@ from shadeproxy.engine.read.sample_lookup import SOURCES, SampleLookup
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset, Ids
-from shadeproxy.tiers.base import Place, SendableBlocks
+from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
 """More pages are streamed with back-pressure: pins would hold their memory as long as a client likes."""
@@ -151,23 +151,12 @@ class Hits:
         self._record(handle, job, span)
         return body
 
-    def take_slice(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> SendfileSlice | None:
-        """Do as ``take``, but return a slice for sendfile."""
-        sendable = handle.sendable
-        if sendable is None or not is_good(handle, self._residents.stamps, now_s, touch=True):
-            return None
-        start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
-        self._record(handle, job, span)
-        return _slice_of(handle, sendable, start, stop)
-
     def take_slices(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``take_slice``, for at most MOST_PAGES pages of one version and tier; it is one read."""
+        """Do as ``take``, for sendfile, over at most MOST_PAGES pages of one version and tier: one read."""
         handles = [handle]
-        while (first := handles[-1].first + self.page_size) < span.stop:
+        while span is not None and (first := handles[-1].first + self.page_size) < span.stop:
             after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES else None
             if after is None or after.meta.etag != handle.meta.etag or after.source is not handle.source:
                 return None
@@ -175,13 +164,10 @@ class Hits:
         stamps = self._residents.stamps
         if any(one.sendable is None or not is_good(one, stamps, now_s, touch=True) for one in handles):
             return None
-        slices = []
-        for one in handles:
-            assert one.sendable is not None, "just looked at"
-            slices.append(_slice_of(one, one.sendable, *one.bounds(span)))
         self._record(handle, job, span)
-        self.access_log.record_pages([one.slot for one in handles[1:]])
-        return tuple(slices)
+        if len(handles) > 1:
+            self.access_log.record_pages([one.slot for one in handles[1:]])
+        return tuple([_slice_of(one, span) for one in handles])
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the record's place. The page need not be in the page cache."""
@@ -243,8 +229,13 @@ class Hits:
         return Source.DISK if Source.DISK in sources else Source.RAM
 
 
-def _slice_of(handle: PageHandle, sendable: SendableBlocks, start: int, stop: int) -> SendfileSlice:
-    file = sendable.file
+def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
+    """Return the slice with the page's bytes of ``span``; None: all of them. Some block must be sendable."""
+    sendable = handle.sendable
+    assert sendable is not None, "just looked at"
+    file, start, stop = sendable.file, handle.start, handle.stop
+    if span is not None:
+        start, stop = handle.bounds(span)
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:

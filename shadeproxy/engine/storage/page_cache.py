@@ -33,7 +33,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.base import Location, RecordHeader
 
 _PROMOTIONS = 8  # for each batch of recorded reads
 _SLICE = 128  # pages dropped before other tasks may run
@@ -178,7 +178,8 @@ class PageCache:
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Return whether a page of another version than ``etag`` is resident or being written."""
         hashed, version = object_hash(ref), etag_hash(etag)
-        self._recovery.note_version(hashed, version)
+        if self._recovery.coming:
+            self._recovery.note_version(hashed, version)
         return self.residents.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -192,7 +193,7 @@ class PageCache:
         if slot is None:
             return None
         try:
-            return self.media[self.residents.tiers[slot]].tier.pin(self._places.of(slot).location)
+            return self.media[self.residents.tiers[slot]].tier.pin(Location(self.residents.locations[slot]))
         except TierError:
             return None
 

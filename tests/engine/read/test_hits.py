@@ -169,8 +169,8 @@ def found(engine, handles, now_s):
 ANSWERS = {
     "find_handle": lambda engine, handles, now_s: engine.find_handle(REF, 0, now_s) is handles[0],
     "take": lambda engine, handles, now_s: engine.take(handles[0], None, now_s) is not None,
-    "take_slice": lambda engine, handles, now_s: engine.take_slice(handles[0], None, now_s) is not None,
-    "take_slices": lambda engine, handles, now_s: (
+    "take_slices": lambda engine, handles, now_s: engine.take_slices(handles[0], None, now_s) is not None,
+    "take_slices over two pages": lambda engine, handles, now_s: (
         engine.take_slices(handles[0], None, now_s, Span(1, handles[1].first + 1)) is not None
     ),
     "place": lambda engine, handles, now_s: engine.place(handles[0], None, now_s, Span(0, 1)) is not None,
