@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
@@ -29,7 +30,6 @@ from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.transfers import Medium, Transfers
-from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
@@ -58,6 +58,8 @@ class PageCache:
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
+        # Every read asks for these.
+        self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self._groups = PrefixGroups()
         self.placement = Placement(
@@ -88,13 +90,6 @@ class PageCache:
         self._partial = PartialReads(self.placement, self.pins, self._groups)
 
     # ------------------------------------------------------------------ reading
-
-    def find(self, page: Page) -> int | None:
-        """Return the slot of a readable page."""
-        return self.residents.find(object_hash(page.ref), page.number, etag_hash(page.etag))
-
-    def source(self, slot: int) -> Source:
-        return self.media[self.residents.tiers[slot]].source
 
     async def view(self, slot: int) -> memoryview:
         """Return the body of a page, pinned while a view of it lives; never faults in the loop.
