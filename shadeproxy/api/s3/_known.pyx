@@ -259,7 +259,7 @@ cdef class CompiledHits:
             if not is_good(self, handle, now_s):
                 return False
             if end != WHOLE:
-                bounds(handle, begin, end, &start, &stop)
+                bounds(&start, &stop, get(handle, HANDLE, FIRST), begin, end)
             window = mapped(handle, start, stop)
             if window == NULL:
                 return False

@@ -155,19 +155,30 @@ class Hits:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
         """Do as ``take``, for sendfile, over at most MOST_PAGES pages of one version and tier: one read."""
-        handles = [handle]
-        while span is not None and (first := handles[-1].first + self.page_size) < span.stop:
-            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES else None
+        after: list[PageHandle] | None = []
+        if span is not None and span.stop > handle.first + self.page_size:
+            after = self._handles_after(handle, span.stop, now_s)
+        if after is None:
+            return None
+        stamps = self._residents.stamps
+        for one in (handle, *after):
+            if one.sendable is None or not is_good(one, stamps, now_s, touch=True):
+                return None
+        self._record(handle, job, span)
+        if not after:
+            return (_slice_of(handle, span),)
+        self.access_log.record_pages([one.slot for one in after])
+        return tuple([_slice_of(one, span) for one in (handle, *after)])
+
+    def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
+        """Return handles of the pages behind ``handle`` up to ``stop``, if they are few, and alike."""
+        handles: list[PageHandle] = []
+        for first in range(handle.first + self.page_size, stop, self.page_size):
+            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES - 1 else None
             if after is None or after.meta.etag != handle.meta.etag or after.source is not handle.source:
                 return None
             handles.append(after)
-        stamps = self._residents.stamps
-        if any(one.sendable is None or not is_good(one, stamps, now_s, touch=True) for one in handles):
-            return None
-        self._record(handle, job, span)
-        if len(handles) > 1:
-            self.access_log.record_pages([one.slot for one in handles[1:]])
-        return tuple([_slice_of(one, span) for one in handles])
+        return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the record's place. The page need not be in the page cache."""
