@@ -20,7 +20,7 @@ PLAIN_WORDS = """
     forbidden form found freeze from halt has header held host huggingface integer item kind
     known latency length level lightning limit line list load mds media meta meter mixin name
     not nothing now observe off once one openapi outgoing outlet overdue parameter pass path plain
-    position post prepare protocol purge query readiness ready recent refuse remember report revalidate
+    position post prepare protocol purge query readiness ready recent refuse report revalidate
     s3 scan sdk seed semantics sensible sent serve service setting shade shadeproxy side sign sigv2
     sigv4 silence silent site spec stack status step sum system tar tensor tfrecord touch train type
     unpack unreachable unsupported vector verify view wait want watch wire work

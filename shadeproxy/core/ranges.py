@@ -60,3 +60,9 @@ def pages_of(span: Span, page_size: int) -> range:
 def page_span(index: int, page_size: int, size_bytes: int) -> Span:
     """Return the span of page ``index`` in an object of ``size_bytes``."""
     return Span(index * page_size, min((index + 1) * page_size, size_bytes))
+
+
+def span_within(span: Span, index: int, page_size: int, size_bytes: int) -> Span:
+    """Return the part of ``span`` that lies in page ``index``, counted from the page's first byte."""
+    first = index * page_size
+    return Span(max(span.start - first, 0), min(span.stop - first, page_size, size_bytes - first))

@@ -157,6 +157,11 @@ class PageHandle:
         self.place: Place | None = None
         self.access_record: AccessRecord | None = None
 
+    def bounds(self, span: Span) -> tuple[int, int]:
+        """Return start and stop, in the window, of the part of the object's ``span`` that the page holds."""
+        offset = self.start - self.first
+        return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
+
     @property
     def whole(self) -> bool:
         """True if the page is all of its object."""
@@ -275,16 +280,13 @@ class ReadsNow(Protocol):
         """
         ...
 
-    def take_slice(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> SendfileSlice | None:
-        """Do as ``take``, but for sendfile; None also if the page is short or cannot be sent."""
-        ...
-
     def take_slices(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``take_slice`` for a ``span`` that ends in one of the next few pages. Return their slices."""
+        """Do as ``take``, but for sendfile; None also if a page is short or cannot be sent.
+
+        ``span`` begins in the page, and may end in one of the next few: there is one slice for each page.
+        """
         ...
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:

@@ -26,8 +26,7 @@ from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.read import upkeep
-from shadeproxy.engine.read.access_log import AccessLog
-from shadeproxy.engine.read.counting import Counting, JobsOf
+from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
@@ -75,8 +74,15 @@ class Engine:
         self._upstreams = upstreams
         self._ledger = ledger
         self._counting = Counting(
-            stats, clock, jobs_of=jobs_of, orders=orders or NothingAnnounced(), recording=recording
+            stats,
+            clock,
+            jobs_of=jobs_of,
+            orders=orders or NothingAnnounced(),
+            recording=recording,
+            before_recording=self._count_earlier,
         )
+        self.access_log = AccessLog(cache, count=self._counting.count_uses)
+        stats.before_showing = self.access_log.flush
         self._versions = Versions(
             origin,
             cache,
@@ -97,6 +103,7 @@ class Engine:
             page_size=page_size,
             outdated=self._outdated,
             bounds=bounds,
+            before_deciding=self.access_log.flush_many,
         )
         self.prefetch_port = PrefetchPort(
             cache,
@@ -108,15 +115,11 @@ class Engine:
             page_size=page_size,
             upstreams=upstreams,
         )
-        self.access_log = AccessLog(cache, count=self._counting.count_uses)
         self.hits = hits = Hits(cache, page_size, access_log=self.access_log, fresh=self._fresh)
         # These calls of ``ReadPath`` are those of ``Hits``.
-        self.find_handle, self.take, self.place = hits.find_handle, hits.take, hits.place
-        self.take_slice, self.take_slices = hits.take_slice, hits.take_slices
+        self.find_handle, self.place = hits.find_handle, hits.place
+        self.take, self.take_slices = hits.take, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
-        cache.before_deciding = self.access_log.flush_many
-        self._counting.before_recording = self.access_log.flush_to_statistics
-        stats.before_showing = self.access_log.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
@@ -273,6 +276,10 @@ class Engine:
         self.cache.assert_quiescent()
 
     # ------------------------------------------------------------------ inside
+
+    def _count_earlier(self) -> None:
+        """Count the reads in the access log, because a later one is about to be recorded."""
+        self.access_log.flush_to_statistics()
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)

@@ -7,6 +7,7 @@ mapping would allocate blocks punched meanwhile, and crash where a medium fails.
 
 import os
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,21 +17,19 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.access_records import USE, Kind, Uses, pack_use
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
 from shadeproxy.engine.index.columns import NO_TIER, Share
-from shadeproxy.engine.read.hits import MOST_PAGES
+from shadeproxy.engine.read.hits import MOST_PAGES, is_good
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, unit_of, unpack
-from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
+from shadeproxy.tiers.record import HEADER_BYTES, PEEK_BYTES, UNIT_BYTES, read_layout, unpack_header
 
 _MOST_HANDLES = 65_536
-# Enough for header and meta of nearly every record.
-_PEEK_BYTES = 512
 
 
 class TierFiles(NamedTuple):
@@ -113,16 +112,14 @@ class WorkerReads:
             handle = self._find(request.ref, number)
             if handle is None or handle.meta.etag != meta.etag:
                 return None
-            page = page_span(number, self._page_size, meta.size)
-            start = handle.start + max(span.start, page.start) - page.start
-            body = self._copy(handle, start, handle.start + min(span.stop, page.stop) - page.start)
+            body = self._copy(handle, *handle.bounds(span))
             if body is None:
                 return None
             pieces.append(body)
             used.append(handle)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
         # Check the stamps of all pieces again: together they must be one version.
-        if any(self._stamps[one.slot] != one.stamp for one in used):
+        if not all(is_good(one, self._stamps) for one in used):
             return None
         for number, one in enumerate(used):
             self._record(
@@ -151,25 +148,19 @@ class WorkerReads:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         assert isinstance(handle, SharedPageHandle)
-        if self._stamps[handle.slot] != handle.stamp or handle.fresh_until_s <= now_s:
+        if not is_good(handle, self._stamps, now_s):
             return None
-        start, stop = handle.start, handle.stop
-        if span is not None:
-            stop = start + span.stop - handle.first
-            start += span.start - handle.first
+        start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
         body = self._copy(handle, start, stop)
         if body is not None:
             first = handle.first if span is None else span.start
             self._record(handle, handle.source, job, first, len(body), reads=1)
         return body
 
-    def take_slice(
+    def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
-        """Return None: a worker neither marks blocks as lent nor pins a page until it is sent."""
-
-    def take_slices(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None, see ``take_slice``."""
+        """Return None: a worker neither marks blocks as sent nor pins a page until it is sent."""
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
         """Return None: the coordinator returns places, on the control listener."""
@@ -201,11 +192,8 @@ class WorkerReads:
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's rule."""
         handle = self._handles.get((ref, number))
-        if (
-            handle is not None
-            and self._stamps[handle.slot] == handle.stamp
-            and (number or handle.fresh_until_s > self._now_s())
-        ):
+        # The first page has the object's time of validation.
+        if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
         for slot in self._share.candidates(hashed, number):
@@ -233,7 +221,7 @@ class WorkerReads:
         raw = (
             b""
             if descriptor < 0
-            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, _PEEK_BYTES))
+            else self._read(tier, descriptor, offset, min(units * UNIT_BYTES, PEEK_BYTES))
         )
         if not raw:
             return None
@@ -260,7 +248,7 @@ class WorkerReads:
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
             len(raw) != stop - first
-            or self._stamps[handle.slot] != handle.stamp
+            or not is_good(handle, self._stamps)
             or not (first or raw.startswith(handle.header))
         ):
             return None

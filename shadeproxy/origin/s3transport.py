@@ -63,9 +63,9 @@ class Outgoing:
 
 
 class S3Transport:
-    """Two connection pools of ``max_connections`` each, and the credentials of each upstream.
+    """A pool of ``max_connections`` for forwarded requests, and the credentials of each upstream.
 
-    Reads have a pool of their own: uploads that stall with their clients must not starve them.
+    Reads have pools of their own (s3reads.py): uploads that stall with their clients must not starve them.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class S3Transport:
         self._tls = tls
         self._clock = clock
         self._health = health
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
     async def exchange(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -121,8 +121,8 @@ class S3Transport:
             await sending.stop()
 
     async def aclose(self) -> None:
-        for session in self._sessions.values():
-            await session.close()
+        if self._session is not None:
+            await self._session.close()
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
         """Return the credentials of ``upstream``; None: do not sign. Raises like ``exchange``."""
@@ -141,7 +141,7 @@ class S3Transport:
         query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
         try:
             async with sending.bounded(self._connect_s):
-                return await self._opened(forwarded=outgoing.forwarded).request(
+                return await self._opened().request(
                     outgoing.method,
                     URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
                     headers=headers,
@@ -185,10 +185,10 @@ class S3Transport:
                 hint="Encode header values as UTF-8 or, for metadata, as RFC 2047 words.",
             ) from None
 
-    def _opened(self, *, forwarded: bool) -> aiohttp.ClientSession:
+    def _opened(self) -> aiohttp.ClientSession:
         # Not in __init__: a session belongs to the running loop.
-        if forwarded not in self._sessions:
-            self._sessions[forwarded] = aiohttp.ClientSession(
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
                 connector=_Connector(limit=self._max_connections, ssl=self._tls or True),
                 timeout=self._timeout,
                 auto_decompress=False,
@@ -201,7 +201,7 @@ class S3Transport:
                 trust_env=False,
                 trace_configs=[_noting_what_is_sent()],
             )
-        return self._sessions[forwarded]
+        return self._session
 
 
 class _Connector(aiohttp.TCPConnector):

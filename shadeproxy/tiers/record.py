@@ -55,6 +55,8 @@ _NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, i
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
+PEEK_BYTES = 512
+"""Nearly every header with its meta fits into this; a longer one is read again."""
 
 # Part of the format: append only, and bump FORMAT_VERSION when anything else changes.
 _COMMON_TEXTS = (

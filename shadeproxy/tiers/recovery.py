@@ -26,6 +26,7 @@ from shadeproxy.tiers.record import (
     LEAST_UNITS,
     MAGIC,
     MOST_HEADER_BYTES,
+    PEEK_BYTES,
     UNIT_BYTES,
     WHOLE_BLOCKS_UNITS,
     read_facts,
@@ -35,8 +36,6 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Nearly every header with its meta fits into this; a longer one is read again.
-_PEEK_BYTES = 512
 # Read sizes where records lie close together, and where they do not: 64 small records cost one system call,
 # and a header between long bodies costs one page.
 _NEAR_BYTES = 64 * 1024
@@ -140,10 +139,10 @@ class SegmentScan:
 
     def _peek(self, offset: int) -> memoryview:
         start = offset - self._window_start
-        if not 0 <= start <= len(self._window) - _PEEK_BYTES:
+        if not 0 <= start <= len(self._window) - PEEK_BYTES:
             self._window = memoryview(self._read(offset, _NEAR_BYTES if self._near else _FAR_BYTES))
             self._window_start, start = offset, 0
-        return self._window[start : start + _PEEK_BYTES]
+        return self._window[start : start + PEEK_BYTES]
 
     def _read(self, offset: int, length: int) -> bytes:
         # The system call also releases the interpreter's lock, which the event loop waits for.

@@ -18,8 +18,18 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
+from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_resident
-from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, Body
+from shadeproxy.tiers.record import (
+    HEADER_BYTES,
+    MOST_HEADER_BYTES,
+    PEEK_BYTES,
+    UNIT_BYTES,
+    Body,
+    body_hash,
+    read_layout,
+    unpack_header,
+)
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
@@ -252,6 +262,27 @@ class Segment:
             return self.read(offset, length)
         except OSError as error:
             raise TierError(f"cannot read a record: {error.strerror}") from error
+
+    def read_header(self, offset: int, most_bytes: int, *, store_id: int, address: int) -> RecordHeader:
+        """Return the proven header of the record at ``offset``, which takes at most ``most_bytes``.
+
+        ``store_id``, ``address``: the values that the header must carry. Any thread; raises TierError.
+        """
+        raw = self.read_record(offset, min(most_bytes, PEEK_BYTES))
+        if read_layout(raw).body_start > len(raw):
+            raw = self.read_record(offset, min(most_bytes, MOST_HEADER_BYTES))
+        return unpack_header(raw, store_id=store_id, address=address)[0]
+
+    def read_whole(
+        self, offset: int, most_bytes: int, *, store_id: int, address: int, verify: bool
+    ) -> RecordHeader:
+        """Read all of a record and return its header; with ``verify`` check the hash of the body too."""
+        raw = self.read_record(offset, most_bytes)
+        header, layout = unpack_header(raw, store_id=store_id, address=address)
+        body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
+        if len(body) < layout.body_bytes or (verify and body_hash(body) != layout.body_hash):
+            raise TierError("the body of a record is damaged")
+        return header
 
     def punch(self, blocks: BlockRange) -> None:
         """Return blocks to the file system. Raises OSError."""

@@ -26,7 +26,6 @@ from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, by
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
 from shadeproxy.tiers.pins import ViewPins
-from shadeproxy.tiers.reading import read_header, read_whole
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
     LEAST_UNITS,
@@ -332,7 +331,7 @@ class SegmentStore:
     def header(self, location: Location) -> RecordHeader:
         """Return the proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
-        return read_header(segment, offset, most_bytes, store_id=self._store_id, address=address_at(location))
+        return segment.read_header(offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def is_hot(self, location: Location) -> bool:
         """Return whether header and body are in the page cache."""
@@ -344,8 +343,10 @@ class SegmentStore:
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
         """Read and prove the record; see ``Tier.load``."""
-        place = self._resolve(location)
-        return read_whole(*place, store_id=self._store_id, address=address_at(location), verify=verify)
+        segment, offset, most_bytes = self._resolve(location)
+        return segment.read_whole(
+            offset, most_bytes, store_id=self._store_id, address=address_at(location), verify=verify
+        )
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""

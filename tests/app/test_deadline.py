@@ -206,13 +206,13 @@ class Case:
     def _at_the_origin(self) -> int:
         """Slots and connections in use."""
         limited = self.engine._origin._inner._inner._inner._inner
-        transport = limited._inner._transport
+        session = limited._inner._transport._session
         return (
             limited.open_now
             + limited.forwarded_now
             + limited.waiting
             + limited._inner._pages.pool.in_use
-            + sum(len(session.connector._acquired) for session in transport._sessions.values())
+            + (0 if session is None else len(session.connector._acquired))
         )
 
 

@@ -114,6 +114,43 @@ async def test_a_change_counts_from_the_moment_it_is_decided(beside, change):
     assert hit(reader) == (b"new" * 800 if change is overwrite else None)
 
 
+ANSWERS = {
+    "find_handle": lambda reader, handle, now_s: reader.find_handle(SMALL, 0, now_s) is handle,
+    "take": lambda reader, handle, now_s: reader.take(handle, None, now_s) is not None,
+}
+
+
+@pytest.mark.parametrize("way", ANSWERS)
+@pytest.mark.parametrize("spoil", ["", "moved", "over"])
+async def test_only_a_good_handle_answers(beside, way, spoil):
+    bench, reader = await beside()
+    now_s = bench.clock.now_s()
+    handle = reader.find_handle(SMALL, 0, now_s)
+    if spoil == "moved":
+        handle.stamp += 1
+    elif spoil == "over":
+        handle.fresh_until_s = now_s
+    assert bool(ANSWERS[way](reader, handle, now_s)) is (spoil == "")
+
+
+async def test_pieces_of_a_hit_are_of_one_moment(beside, monkeypatch):
+    """The first page moves while the second one is copied."""
+    bench, reader = await beside()
+    span = Span(PAGE - 5, PAGE + 5)
+    first = reader.find_handle(BIG, 0, bench.clock.now_s())
+    copy = WorkerReads._copy
+
+    def disturbed(self, handle, start, stop):
+        body = copy(self, handle, start, stop)
+        if handle is not first:
+            first.stamp += 1
+        return body
+
+    monkeypatch.setattr(WorkerReads, "_copy", disturbed)
+    assert hit(reader, BIG, span) is None
+    assert hit(reader, BIG, span) is not None
+
+
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("when", ["proving", "copying"])
 async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, before, when):

@@ -240,7 +240,7 @@ cdef class CompiledHits:
 
         Send the object's bytes ``[begin, end)``, which lie within the page. ``end`` WHOLE: all of the page.
         """
-        cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP), first
+        cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP)
         cdef bint is_short = stop - start <= self.copy_bytes
         cdef const char* window
         cdef bytes head, ending
@@ -259,8 +259,7 @@ cdef class CompiledHits:
             if not is_good(self, handle, now_s):
                 return False
             if end != WHOLE:
-                first = start - <Py_ssize_t>get(handle, HANDLE, FIRST)
-                start, stop = first + begin, first + end
+                bounds(&start, &stop, get(handle, HANDLE, FIRST), begin, end)
             window = mapped(handle, start, stop)
             if window == NULL:
                 return False

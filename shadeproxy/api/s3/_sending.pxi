@@ -20,8 +20,19 @@ cdef struct Piece:
 
 
 cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
-    """Compiled ``Hits._is_good``."""
+    """Compiled engine/read/hits.py ``is_good``; ``is_hot`` then looks at the bytes that are sent."""
     return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
+
+
+cdef inline void bounds(
+    Py_ssize_t* start, Py_ssize_t* stop, int64_t first, int64_t begin, int64_t end
+) noexcept:
+    """Compiled ``PageHandle.bounds``: cut ``[start, stop)``, a page whose first byte is the object's byte
+    ``first``, to the object's bytes [begin, end).
+    """
+    cdef Py_ssize_t page_start = start[0]
+    start[0] = max(page_start + begin - first, page_start)
+    stop[0] = min(page_start + end - first, stop[0])
 
 
 cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
@@ -99,13 +110,12 @@ cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* po
 cdef bint send_slices(
     CompiledHits hits, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
 ) except -1:
-    """Compiled ``ReadsNow.take_slice`` or ``take_slices``, and ``Sender.send`` of the result. The object's bytes
+    """Compiled ``ReadsNow.take_slices`` and ``Sender.send`` of the result. The object's bytes
     [begin, end) begin in the page and end in it or in the next. False: nothing happened, because those
     functions would act differently or not at all. ``handle`` was just found by ``handle_at``.
     """
-    cdef Py_ssize_t page_start = get(handle, HANDLE, START), page_stop = get(handle, HANDLE, STOP)
-    cdef int64_t first = get(handle, HANDLE, FIRST), edge = first + page_stop - page_start
-    cdef Py_ssize_t start = page_start + begin - first, stop = start + min(end, edge) - begin
+    cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP)
+    cdef int64_t first = get(handle, HANDLE, FIRST), edge = first + stop - start
     cdef Py_ssize_t start_after = 0, stop_after = 0, sent, position
     cdef const char* window
     cdef const char* window_after = NULL
@@ -114,6 +124,7 @@ cdef bint send_slices(
     sendable, after, rest, file_after = get(handle, HANDLE, SENDABLE), None, (), None
     if sendable is None or get(handle, HANDLE, CAN_WAIT) or begin < first or begin >= edge:
         return False
+    bounds(&start, &stop, first, begin, end)
     if min(stop, <Py_ssize_t>sendable[2]) - max(start, <Py_ssize_t>sendable[1]) < hits.sendfile_bytes:
         return False
     if end > edge:
@@ -123,10 +134,10 @@ cdef bint send_slices(
             or after.source is not handle.source or after.meta.etag != handle.meta.etag
         ):
             return False
-        start_after = get(after, HANDLE, START)
-        stop_after = start_after + end - edge
+        start_after, stop_after = get(after, HANDLE, START), get(after, HANDLE, STOP)
+        bounds(&start_after, &stop_after, edge, edge, end)
         window_after = mapped(after, start_after, stop_after)
-        if window_after == NULL or stop_after > <Py_ssize_t>after.stop:
+        if window_after == NULL or stop_after - start_after != end - edge:
             return False
     window = mapped(handle, start, stop)
     descriptor = ready(out)

@@ -3,24 +3,25 @@
 Laws: nothing is decided here. It remembers results of the functions of the general lane
 (``RequestAuthorizer.identify``, ``answer_read``, ``with_own``) under the exact bytes that led to them. Every
 signature is verified again (signed.py). An unknown request is left untouched: nothing is written or recorded.
-``_known.pyx`` is ``RequestCache.answer`` compiled: change both together.
+A head is kept without its changing parts: the request id, the time, the span. It was made by ``answer_read``
+and ``render_head`` and cut there, so both lanes send the same bytes; if such a part cannot be told from the
+origin's fields, no head is kept. ``_known.pyx`` is ``RequestCache.answer`` compiled: change both together.
 """
 
 from typing import NamedTuple, Protocol
 
-from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.exchange import OWN_FIELDS, Call, with_own
 from shadeproxy.api.s3.head import Head
-from shadeproxy.api.s3.remembered import PartHead, part_head, whole_heads
-from shadeproxy.api.s3.response import http_date
-from shadeproxy.api.s3.semantics import answer_read
+from shadeproxy.api.s3.response import http_date, render_head
+from shadeproxy.api.s3.semantics import Answer, answer_read
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import parse_range
+from shadeproxy.core.ranges import content_range, parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import OWN, JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.core.types import OWN, Headers, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 
@@ -30,6 +31,9 @@ _MOST_PLANS = 1024
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
+_ID_MARK = "0123456789ABCDEF"
+# No server sends these characters in a field.
+_MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class Writer(Protocol):
@@ -59,6 +63,22 @@ class CachedTarget(NamedTuple):
     heads: tuple[bytes, bytes]
 
 
+class PartHead(NamedTuple):
+    """The head of a 206 for an object with ``meta``, around length and range, up to the request id."""
+
+    meta: ObjectMeta
+    before: bytes
+    between: bytes
+    after: bytes
+
+    def of(self, span: Span, request_id: str) -> bytes:
+        """Return the head for ``span``, up to and including the request id."""
+        shown = content_range(span, self.meta.size)
+        return b"%b%d%b%b%b%b" % (
+            self.before, span.length, self.between, shown.encode(), self.after, request_id.encode()
+        )  # fmt: skip
+
+
 class RequestCache:
     """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
 
@@ -68,7 +88,7 @@ class RequestCache:
         "_engine",
         "_jobs",
         "_take",
-        "_take_slice",
+        "_take_slices",
         "_touched",
         "now_s",
         "parts",
@@ -80,7 +100,7 @@ class RequestCache:
     def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
         self._engine = engine
         self._take = engine.take
-        self._take_slice = engine.take_slice
+        self._take_slices = engine.take_slices
         self.now_s = clock.now_s
         self._jobs = jobs
         self._touched: dict[str, float] = {}
@@ -217,15 +237,7 @@ class RequestCache:
         if part is None:
             return False
         head = part.of(span, next_request_id()) + self.end_of_head(handle.source, now_s)
-        if handle.holds(span):
-            return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
-        slices = self._engine.take_slices(handle, plan.job, now_s, span)
-        if slices is None:
-            return False
-        out.send(head, *slices)
-        if plan.job is not None:
-            self.touch(plan.job, now_s)
-        return True
+        return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
         """Return the asked span of ``ref``, and the handle of the page that it begins in."""
@@ -253,10 +265,15 @@ class RequestCache:
         now_s: float,
         span: Span | None = None,
     ) -> bool:
-        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle."""
-        file_slice = None if handle.sendable is None else self._take_slice(handle, job, now_s, span)
-        if file_slice is not None:
-            out.send(head, file_slice)
+        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle.
+
+        A ``span`` that ends in a later page is sent only if all of it can leave by sendfile.
+        """
+        slices = None if handle.sendable is None else self._take_slices(handle, job, now_s, span)
+        if slices is not None:
+            out.send(head, *slices)
+        elif span is not None and not handle.holds(span):
+            return False
         else:
             body = self._take(handle, job, now_s, span)
             if body is None:
@@ -268,3 +285,37 @@ class RequestCache:
         if job is not None:
             self.touch(job, now_s)
         return True
+
+
+def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
+    """Return the heads of a 200 for a whole object, up to the request id. The first is for clients that do
+    not ask for checksums, the second for those that do. None if the origin's own fields replace ours.
+    """
+    plain, full = (
+        answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
+        for shown in (False, True)
+    )
+    head = _up_to_id(200, plain)
+    return None if head is None else (head, head if full == plain else _up_to_id(200, full) or b"")
+
+
+def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
+    """Return the common parts of all 206 of an object, from one ``answer``; None as ``whole_heads``."""
+    if answer.status != 206:
+        return None
+    marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)
+    head = _up_to_id(206, marked) or b""
+    length, shown = (mark.encode() for mark in _MARKS.values())
+    if head.count(length) != 1 or head.count(shown) != 1:
+        return None
+    before, _, rest = head.partition(length)
+    between, _, after = rest.partition(shown)
+    return PartHead(meta, before, between, after)
+
+
+def _up_to_id(status: int, headers: Headers) -> bytes | None:
+    if any(name.lower() in OWN_FIELDS for name, _ in headers):
+        return None
+    fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
+    # The last mark: only our own fields follow the id, while an object's own fields may hold the mark.
+    return render_head(status, fields).rpartition(_ID_MARK.encode())[0]

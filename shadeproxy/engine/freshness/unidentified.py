@@ -30,22 +30,21 @@ class UnidentifiedObjects:
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        self._until_s: OrderedDict[ObjectRef, float] = OrderedDict()
+        self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
+        """The end of each one's time (monotonic); mostly empty, which a hit sees without a call."""
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))
 
     def __contains__(self, ref: ObjectRef) -> bool:
-        if not self._until_s:
-            return False
-        return self._until_s.get(ref, 0.0) > self._clock.monotonic_s()
+        return self.until_s.get(ref, 0.0) > self._clock.monotonic_s()
 
     def note(self, ref: ObjectRef) -> None:
         """Note that the origin just sent an answer without a version of ``ref``."""
         self._stats.record_unidentified()
-        self._until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
-        self._until_s.move_to_end(ref)
-        if len(self._until_s) > _MOST_OBJECTS:
-            self._until_s.popitem(last=False)
+        self.until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
+        self.until_s.move_to_end(ref)
+        if len(self.until_s) > _MOST_OBJECTS:
+            self.until_s.popitem(last=False)
         if ref.bucket not in self._said and len(self._said) < _MOST_BUCKETS:
             self._said.add(ref.bucket)
             _log.warning(
@@ -58,17 +57,17 @@ class UnidentifiedObjects:
 
     def forget(self, ref: ObjectRef) -> None:
         """Try the object again: it was written, or its version was identified."""
-        self._until_s.pop(ref, None)
+        self.until_s.pop(ref, None)
 
     def count(self) -> int:
         """Return the number of objects whose reads are forwarded now."""
         now_s = self._clock.monotonic_s()
-        while self._until_s:
-            ref, until_s = next(iter(self._until_s.items()))
+        while self.until_s:
+            ref, until_s = next(iter(self.until_s.items()))
             if until_s > now_s:
                 break
-            del self._until_s[ref]
-        return len(self._until_s)
+            del self.until_s[ref]
+        return len(self.until_s)
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:

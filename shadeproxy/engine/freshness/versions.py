@@ -111,7 +111,7 @@ class Versions:
 
     def may_keep(self, ref: ObjectRef) -> bool:
         """Return whether the origin's recent answers on ``ref`` named the version they sent."""
-        return ref not in self._passed
+        return not self._passed.until_s or ref not in self._passed
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer now, or None when there is none. Raises what ``check`` raises."""

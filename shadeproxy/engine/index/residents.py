@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import etag_hash, object_hash
+from shadeproxy.core.types import Page
 from shadeproxy.engine.index.columns import (
     NO_TIER,
     PAGE,
@@ -99,6 +100,10 @@ class Residents:
         if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
+
+    def find_page(self, page: Page) -> int | None:
+        """Return the slot of a page that is ready to be read."""
+        return self.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def first_page(self, object_hash: int) -> int | None:
         """Return the slot of page 0 of the resident version, whichever it is."""

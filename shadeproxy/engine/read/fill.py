@@ -53,7 +53,7 @@ class DetachedBuffers:
 
 
 class PageFiller:
-    """Implements reading.py ``Fills``. ``outdated(ref)``: called to drop a cached version that is old."""
+    """Joins readers to flights, and fills these. ``outdated(ref)`` is called to drop an old version."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class PageFiller:
         page_size: int,
         outdated: Callable[[ObjectRef], None],
         bounds: ReadBounds,
+        before_deciding: Callable[[], None],
     ) -> None:
+        """``before_deciding``: called before pages are ranked, to flush the access log."""
         self._origin = origin
         self._cache = cache
         self._versions = versions
@@ -76,6 +78,7 @@ class PageFiller:
         self._clock = clock
         self._page_size = page_size
         self._outdated = outdated
+        self._before_deciding = before_deciding
         self.on_late: Callable[[], None] = lambda: None
         """Called when a reader joins a prefetch."""
         self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
@@ -88,7 +91,7 @@ class PageFiller:
 
     @property
     def under_pressure(self) -> bool:
-        """True if detached buffers are above their limit, see reading.py ``Fills``."""
+        """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
         return self._detached.many
 
     def join(
@@ -157,11 +160,13 @@ class PageFiller:
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
+        self._before_deciding()
         return self._cache.fetches_part_only(
             ref, number, page_bytes=page_bytes, part_bytes=part.length, staged=staged
         )
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
+        """See ``SingleFlight.leave``."""
         self.flights.leave(flight, served=served)
 
     def _demand(self, flight: Flight) -> None:
@@ -273,6 +278,7 @@ class PageFiller:
         return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
 
     async def _store(self, flight: Flight, page: Page, meta: ObjectMeta) -> None:
+        self._before_deciding()
         stored = await self._cache.insert(
             page, meta, flight.buffer, self._clock.now_s(), lambda: flight.publishable
         )

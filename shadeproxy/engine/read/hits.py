@@ -5,13 +5,14 @@ None, never an error: ``Engine.open`` then finds out why. Answered reads go to t
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import page_span, pages_of
+from shadeproxy.core.ranges import pages_of, span_within
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import FoundSamples, Hit, Located, PageHandle, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
@@ -19,7 +20,7 @@ from shadeproxy.engine.read.sample_lookup import SOURCES, SampleLookup
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset, Ids
-from shadeproxy.tiers.base import Place, SendableBlocks
+from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
 """More pages are streamed with back-pressure: pins would hold their memory as long as a client likes."""
@@ -30,6 +31,20 @@ _MOST_HANDLES = 32_768
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
 """Metadata that may answer every client, and the time until it may (Unix time)."""
+
+
+def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touch: bool = False) -> bool:
+    """Return whether the page is still where ``handle`` says, and may answer at ``now_s`` without a check.
+
+    ``stamps``: a column of the index. ``now_s``: Unix time; left out, freshness is judged elsewhere.
+    ``touch``: its bytes must be readable without waiting, too. ``SampleLookup.find`` compares many handles
+    at once, and ``is_good`` of _sending.pxi does so in the compiled lane: change them together.
+    """
+    return (
+        stamps[handle.slot] == handle.stamp
+        and now_s < handle.fresh_until_s
+        and not (touch and handle.can_wait and not handle.tier.is_hot(handle.location))
+    )
 
 
 class _Piece(NamedTuple):
@@ -100,7 +115,7 @@ class Hits:
         """Return a handle for the page that holds byte ``first``, valid at ``now_s``, perhaps not hot."""
         number = first // self.page_size
         handle = self.handles.get((ref, number))
-        if handle is not None and self._is_good(handle, now_s):
+        if handle is not None and is_good(handle, self._residents.stamps, now_s):
             return handle
         fresh = self._fresh(ref)
         slot = None if fresh is None else self._cache.find(Page(ref, fresh[0].etag, number))
@@ -120,7 +135,7 @@ class Hits:
 
         The bytes of a page of up to COPY_BYTES are not pinned: copy them before anything else runs.
         """
-        if not self._is_readable(handle, now_s):
+        if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
         start, stop = handle.start, handle.stop
         if stop - start <= COPY_BYTES:
@@ -131,48 +146,43 @@ class Hits:
             except TierError:
                 return None
         if span is not None:
-            body = body[span.start - handle.first : span.stop - handle.first]
+            first, last = handle.bounds(span)
+            body = body[first - start : last - start]
         self._record(handle, job, span)
         return body
 
-    def take_slice(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
-    ) -> SendfileSlice | None:
-        """Do as ``take``, but return a slice for sendfile."""
-        if handle.sendable is None or not self._is_readable(handle, now_s):
-            return None
-        start, stop = handle.start, handle.stop
-        if span is not None:
-            stop = start + span.stop - handle.first
-            start += span.start - handle.first
-        self._record(handle, job, span)
-        return _slice_of(handle, handle.sendable, start, stop)
-
     def take_slices(
-        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``take_slice``, for at most MOST_PAGES pages of one version and tier; it is one read."""
-        handles = [handle]
-        while (first := handles[-1].first + self.page_size) < span.stop:
-            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES else None
+        """Do as ``take``, for sendfile, over at most MOST_PAGES pages of one version and tier: one read."""
+        after: list[PageHandle] | None = []
+        if span is not None and span.stop > handle.first + self.page_size:
+            after = self._handles_after(handle, span.stop, now_s)
+        if after is None:
+            return None
+        stamps = self._residents.stamps
+        for one in (handle, *after):
+            if one.sendable is None or not is_good(one, stamps, now_s, touch=True):
+                return None
+        self._record(handle, job, span)
+        if not after:
+            return (_slice_of(handle, span),)
+        self.access_log.record_pages([one.slot for one in after])
+        return tuple([_slice_of(one, span) for one in (handle, *after)])
+
+    def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
+        """Return handles of the pages behind ``handle`` up to ``stop``, if they are few, and alike."""
+        handles: list[PageHandle] = []
+        for first in range(handle.first + self.page_size, stop, self.page_size):
+            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES - 1 else None
             if after is None or after.meta.etag != handle.meta.etag or after.source is not handle.source:
                 return None
             handles.append(after)
-        if any(one.sendable is None or not self._is_readable(one, now_s) for one in handles):
-            return None
-        slices = []
-        for one in handles:
-            assert one.sendable is not None, "just looked at"
-            offset = one.start - one.first
-            start, stop = max(span.start + offset, one.start), min(span.stop + offset, one.stop)
-            slices.append(_slice_of(one, one.sendable, start, stop))
-        self._record(handle, job, span)
-        self.access_log.record_pages([one.slot for one in handles[1:]])
-        return tuple(slices)
+        return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the record's place. The page need not be in the page cache."""
-        if not self._is_good(handle, now_s):
+        if not is_good(handle, self._residents.stamps, now_s):
             return None
         if handle.place is None:
             # Locating reads the header through the mapping, and making the handle has just touched it.
@@ -208,17 +218,6 @@ class Hits:
         self.access_log.record_many(uses)
         return found
 
-    def _is_good(self, handle: PageHandle, now_s: float) -> bool:
-        return self._residents.stamps[handle.slot] == handle.stamp and now_s < handle.fresh_until_s
-
-    def _is_readable(self, handle: PageHandle, now_s: float) -> bool:
-        """Return whether the handle is valid, and its bytes can be touched without waiting."""
-        return (
-            self._residents.stamps[handle.slot] == handle.stamp
-            and now_s < handle.fresh_until_s
-            and (not handle.can_wait or handle.tier.is_hot(handle.location))
-        )
-
     def forget(self) -> None:
         """Drop every page handle: the answers of ``fresh`` changed."""
         self.handles.clear()
@@ -233,9 +232,7 @@ class Hits:
             slot = self._cache.find(Page(ref, meta.etag, number))
             if slot is None:
                 return None
-            page = page_span(number, self.page_size, meta.size)
-            within = Span(max(span.start, page.start) - page.start, min(span.stop, page.stop) - page.start)
-            pieces.append(_Piece(slot, within))
+            pieces.append(_Piece(slot, span_within(span, number, self.page_size, meta.size)))
         return pieces
 
     def _source(self, pieces: list[_Piece]) -> Source:
@@ -243,8 +240,13 @@ class Hits:
         return Source.DISK if Source.DISK in sources else Source.RAM
 
 
-def _slice_of(handle: PageHandle, sendable: SendableBlocks, start: int, stop: int) -> SendfileSlice:
-    file = sendable.file
+def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
+    """Return the slice with the page's bytes of ``span``; None: all of them. Some block must be sendable."""
+    sendable = handle.sendable
+    assert sendable is not None, "just looked at"
+    file, start, stop = sendable.file, handle.start, handle.stop
+    if span is not None:
+        start, stop = handle.bounds(span)
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:

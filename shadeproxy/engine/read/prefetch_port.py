@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
@@ -21,7 +22,6 @@ from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.hints.hashing import object_hash
 from shadeproxy.telemetry.stats import Stats
 
 _SHARE = 0.5  # share of the memory for pages on their way; the rest is left to demand reads

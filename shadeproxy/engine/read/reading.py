@@ -6,7 +6,7 @@ whatever happens; a read is counted once, when its bytes are requested.
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import (
@@ -18,10 +18,11 @@ from shadeproxy.core.errors import (
     TierError,
     Unidentified,
 )
-from shadeproxy.core.ranges import page_span, pages_of
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Source, Span, Upstream
+from shadeproxy.core.ranges import page_span, pages_of, span_within
+from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest, span_needed
 from shadeproxy.engine.freshness.unidentified import PassedBody, serves
+from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import OriginRead
@@ -29,35 +30,6 @@ from shadeproxy.origin.base import OriginRead
 _FIRST_READAHEAD_PAGES = 2
 _MOST_READAHEAD_PAGES = 16
 """64 MiB of 4-MiB pages: a link of 10 Gbit/s carries them in 50 ms."""
-
-
-class Fills(Protocol):
-    """Access of a reading to flights (the engine provides it)."""
-
-    def join(
-        self,
-        ref: ObjectRef,
-        number: int,
-        *,
-        upstream: Upstream,
-        intent: Intent,
-        meta: ObjectMeta | None,
-        part: Span | None,
-    ) -> tuple[Flight, bool]: ...
-
-    def join_readahead(
-        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
-    ) -> Flight | None: ...
-
-    def leave(self, flight: Flight, *, served: bool = False) -> None: ...
-
-    @property
-    def under_pressure(self) -> bool:
-        """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
-        ...
-
-    @property
-    def on_part(self) -> Callable[[ObjectRef, ObjectMeta, Span], None]: ...
 
 
 Count = Callable[[ReadRequest, Source, int], None]
@@ -68,7 +40,7 @@ class EngineReading:
     """Implements engine/base.py ``Reading``."""
 
     def __init__(
-        self, request: ReadRequest, *, cache: PageCache, fills: Fills, count: Count, page_size: int
+        self, request: ReadRequest, *, cache: PageCache, fills: PageFiller, count: Count, page_size: int
     ) -> None:
         self.request = request
         self._cache = cache
@@ -170,7 +142,7 @@ class EngineReading:
 
     @property
     def under_pressure(self) -> bool:
-        """True if pieces must be copied, see ``Fills.under_pressure``."""
+        """True if pieces must be copied, see ``PageFiller.under_pressure``."""
         return self._fills.under_pressure
 
     def reset(self) -> None:
@@ -283,9 +255,9 @@ class EngineReading:
         """Return the wanted span within a page; None: all of it, or not known yet."""
         if self._span is None or self._meta is None:
             return None
-        page = page_span(number, self._page_size, self._meta.size)
-        start, stop = max(self._span.start, page.start), min(self._span.stop, page.stop)
-        return None if (start, stop) == page else Span(start - page.start, stop - page.start)
+        part = span_within(self._span, number, self._page_size, self._meta.size)
+        whole = page_span(number, self._page_size, self._meta.size).length
+        return None if part == (0, whole) else part
 
     def _count_passed(self, size_bytes: int) -> None:
         if self.request.intent is Intent.DEMAND:
@@ -363,9 +335,7 @@ class Body:
             # The answer has begun: its next part has the same time again.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
-        within = page_span(number, self._page_size, self._reading.meta.size)
-        self._position = max(span.start, within.start) - within.start
-        self._stop = min(span.stop, within.stop) - within.start
+        self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
         try:
             return await self._reading.page(number, self._numbers.stop)
         except BaseException:

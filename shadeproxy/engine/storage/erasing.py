@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.storage.transfers import Medium, Transfers, run_io
-from shadeproxy.hints.hashing import object_hash
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0

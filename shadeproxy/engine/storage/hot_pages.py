@@ -7,7 +7,7 @@ out why.
 from collections.abc import Sequence
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Source
 from shadeproxy.engine.base import PageHandle
 from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.engine.storage.transfers import Medium
@@ -27,6 +27,10 @@ class HotPages:
     def is_ready(self, slot: int) -> bool:
         """Return whether ``view`` would answer."""
         return self._at(slot) is not None
+
+    def source(self, slot: int) -> Source:
+        """Return the tier of a resident page, as answers name it."""
+        return self._media[self._residents.tiers[slot]].source
 
     def view(self, slot: int) -> memoryview | None:
         """Return the body, pinned while the view or a slice of it lives."""

@@ -9,13 +9,13 @@ import asyncio
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
-from shadeproxy.hints.hashing import object_hash
 
 _SLICE = 1 << 15  # slots looked at in one step
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
@@ -29,11 +30,10 @@ from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.transfers import Medium, Transfers
-from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.base import Location, RecordHeader
 
 _PROMOTIONS = 8  # for each batch of recorded reads
 _SLICE = 128  # pages dropped before other tasks may run
@@ -57,9 +57,9 @@ class PageCache:
     ) -> None:
         self.media = media
         self.residents = Residents(len(media), share=share)
-        self.before_deciding: Callable[[], None] = lambda: None
-        """Called before pages are ranked, to flush the access log."""
         self.hot = HotPages(self.residents, media)
+        # Every read asks for these.
+        self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self._groups = PrefixGroups()
         self.placement = Placement(
@@ -90,13 +90,6 @@ class PageCache:
         self._partial = PartialReads(self.placement, self.pins, self._groups)
 
     # ------------------------------------------------------------------ reading
-
-    def find(self, page: Page) -> int | None:
-        """Return the slot of a readable page."""
-        return self.residents.find(object_hash(page.ref), page.number, etag_hash(page.etag))
-
-    def source(self, slot: int) -> Source:
-        return self.media[self.residents.tiers[slot]].source
 
     async def view(self, slot: int) -> memoryview:
         """Return the body of a page, pinned while a view of it lives; never faults in the loop.
@@ -146,8 +139,7 @@ class PageCache:
     def fetches_part_only(
         self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool
     ) -> bool:
-        """See ``PartialReads.alone``."""
-        self.before_deciding()
+        """See ``PartialReads.alone``. Flush the access log first."""
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -181,7 +173,8 @@ class PageCache:
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Return whether a page of another version than ``etag`` is resident or being written."""
         hashed, version = object_hash(ref), etag_hash(etag)
-        self._recovery.note_version(hashed, version)
+        if self._recovery.coming:
+            self._recovery.note_version(hashed, version)
         return self.residents.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -195,7 +188,7 @@ class PageCache:
         if slot is None:
             return None
         try:
-            return self.media[self.residents.tiers[slot]].tier.pin(self._places.of(slot).location)
+            return self.media[self.residents.tiers[slot]].tier.pin(Location(self.residents.locations[slot]))
         except TierError:
             return None
 
@@ -220,6 +213,7 @@ class PageCache:
     ) -> bool:
         """Store a page if it earns a place. Return False when it was served without being stored.
 
+        Flush the access log first: it ranks pages by their reads.
         ``wanted`` is called again after every wait: an invalidated page is not placed.
         """
         try:
@@ -227,7 +221,6 @@ class PageCache:
         except TierError as error:  # a header that no record can hold
             self.transfers.note_failure(self.media[0].tier, "encode", error)
             return False
-        self.before_deciding()
         ref, hashed = page.ref, object_hash(page.ref)
         occupant = self.residents.occupant(hashed, page.number)
         if occupant is not None:

@@ -45,7 +45,8 @@ class Recovery:
         self._tick = tick
         self._pinned = pinned
         self._erasing = erasing
-        self._coming = False  # true while this process recovers more pages
+        self.coming = False
+        """True while this process recovers more pages. A miss looks at it without a call."""
         self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
         self._stale_buckets: set[tuple[str, str]] = set()  # buckets with their namespaces
@@ -63,7 +64,7 @@ class Recovery:
         """Open the tiers (blocking). Raises ConfigError."""
         for medium in self._media:
             medium.tier.open()
-        self._coming, self._halted = self.pending_segments > 0, False
+        self.coming, self._halted = self.pending_segments > 0, False
 
     def run(self) -> None:
         """Recover everything now (blocking)."""
@@ -104,7 +105,7 @@ class Recovery:
 
     def _end(self) -> None:
         # Segments that could not be read are left for the next start: nothing of them is recovered now.
-        self._coming = False
+        self.coming = False
         self._news.clear()
         self._stale_buckets.clear()
         self._all_stale = False
@@ -118,18 +119,17 @@ class Recovery:
             self._erasing()
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
-        """Note the version of an object that the origin has."""
-        if self._coming:
-            self._news[object_hash] = etag_hash
+        """Note the version of an object that the origin has, for the pages that are ``coming``."""
+        self._news[object_hash] = etag_hash
 
     def mark_stale(self, bucket: str, namespace: str) -> None:
         """Mark pages of a bucket stale when they are recovered from now on."""
-        if self._coming:
+        if self.coming:
             self._stale_buckets.add((bucket, namespace))
 
     def mark_all_stale(self) -> None:
         """Mark pages of all buckets stale when they are recovered from now on."""
-        self._all_stale = self._coming
+        self._all_stale = self.coming
 
     # ------------------------------------------------------------------ pages
 

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.api.s3.known import CachedTarget
-from shadeproxy.api.s3.remembered import PartHead
+from shadeproxy.api.s3.known import CachedTarget, PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.access_records import USE, AccessRecord

@@ -119,7 +119,7 @@ async def test_both_pages_are_lent_before_they_are_sent(wide):
     assert both.compiled(over_two_pages(*SPANS[0])) is not None
     wide.engine.hits.forget()
     for segment in tier._space.segments.values():
-        segment._lent[:] = bytes(len(segment._lent))
+        segment._sent[:] = bytes(len(segment._sent))
     out = Narrow(1 << 22)
     assert both._compiled(over_two_pages(*SPANS[0]), out)
     out.arrived()
@@ -127,7 +127,7 @@ async def test_both_pages_are_lent_before_they_are_sent(wide):
         handle = wide.engine.find_handle(ObjectRef("b", "wide"), first, wide.clock.now_s())
         file, start, stop = handle.sendable
         assert handle.marked_sent
-        assert all(file._lent[start // 4096 : stop // 4096])
+        assert all(file._sent[start // 4096 : stop // 4096])
 
 
 @pytest.mark.parametrize("span", [(EDGE - 30_000, 2 * EDGE + 1), (EDGE - 30_000, 2_600_000), (0, 2_600_000)])

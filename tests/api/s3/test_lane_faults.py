@@ -250,7 +250,7 @@ async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     monkeypatch.setattr(access_log, "most_waiting_bytes", 4 * USE.itemsize)
     handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):
-        assert proxy.engine.take_slice(handle, None, proxy.clock.now_s()) is not None
+        assert proxy.engine.take_slices(handle, None, proxy.clock.now_s()) is not None
         assert proxy.engine.take(handle, None, proxy.clock.now_s()) is not None
     assert noted == []
     await asyncio.sleep(0.01)

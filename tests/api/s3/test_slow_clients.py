@@ -6,8 +6,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from shadeproxy.api.s3.upload import patience
-from shadeproxy.api.s3.upload.patience import GRACE_S, LEAST_BYTES_PER_S, Patience
+from shadeproxy.api.s3.upload import body as upload_body
+from shadeproxy.api.s3.upload.body import GRACE_S, LEAST_BYTES_PER_S, Patience
 from tests.support.s3.answer import split, until
 from tests.support.s3.lane import Watched
 
@@ -46,7 +46,7 @@ STOPPED = {
 @pytest.mark.parametrize("how", STOPPED)
 async def test_an_upload_that_stops_is_told_so_and_leaves_nothing(proxy, monkeypatch, how):
     fields, sent = STOPPED[how]
-    monkeypatch.setattr(patience, "GRACE_S", 0.2)
+    monkeypatch.setattr(upload_body, "GRACE_S", 0.2)
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(f"PUT /b/new HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n".encode() + sent)
     head = await reader.readuntil(b"\r\n\r\n")

@@ -36,7 +36,7 @@ _SLOW = {
     "origin slower than demand": Pace(1.0, 16),
 }
 _SLOW_WRITERS_S = 100.0
-"""Longer than the proxy waits for a body (``api.s3.upload.patience``) and for a head (its keep-alive)."""
+"""Longer than the proxy waits for a body (``api.s3.upload.body``) and for a head (its keep-alive)."""
 
 
 _WARM_S = 3.0
