@@ -18,13 +18,13 @@ from shadeproxy_bench.reliability.chaos.boto import Stock
 from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.patience import Patience
 from shadeproxy_bench.reliability.chaos.session import HardenedSession
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak import reads, writes
 from shadeproxy_bench.reliability.soak.bulk import Trainer
 from shadeproxy_bench.reliability.soak.client import run_threads
-from shadeproxy_bench.reliability.soak.link import Link
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_sdk.errors import Busy, Unreachable
 
 LIMITS_S = {"http": 75.0, "sdk": 150.0, "boto": 200.0}

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, sign_request
+from shadeproxy_bench.reliability.kit.tally import Tally
 from shadeproxy_bench.reliability.memory.stream import BUCKET, PIECE_BYTES, Pace, Stream, key_of, tag_of
-from shadeproxy_bench.reliability.soak.tally import Tally
 from shadeproxy_bench.requests import CLIENT, REGION
 
 _TRAILED = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from shadeproxy_bench.reliability.kit.bodies import DataSet
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak import reads, writes
-from shadeproxy_bench.reliability.soak.bodies import DataSet
 from shadeproxy_bench.reliability.soak.bulk import Trainer
-from shadeproxy_bench.reliability.soak.link import Link
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
 
 _FAST, _SLOW = 5, 3
 _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, DataSet
-from shadeproxy_bench.reliability.soak.link import FULL_SPEED, Answer, Cut, Link, Pace
-from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, DataSet
+from shadeproxy_bench.reliability.kit.link import FULL_SPEED, Answer, Cut, Link, Pace
+from shadeproxy_bench.reliability.kit.tally import FAULTS, Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.requests import CLIENT, REGION
 
 _HOT_SHARE = 0.06
