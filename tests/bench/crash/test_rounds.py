@@ -15,9 +15,10 @@ from shadeproxy_bench.reliability.crash.truth import Truth
 
 @pytest.mark.harness
 def test_a_short_run_finds_nothing(tmp_path):
-    found = crash(5, 5, tmp_path, lives_each=3)
+    # A few more kills than are needed: on a busy machine little is read before each.
+    found = crash(12, 5, tmp_path, lives_each=3)
     assert found.failures == []
-    assert found.kills >= 5
+    assert found.kills >= 12
     assert found.compared > 100
     page = markdown(found, "a machine")
     assert f"**Passed**: {found.kills} proxies killed" in page

@@ -2,9 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from shadeproxy_bench.listening import serve
 from shadeproxy_bench.reliability.kit.origin import Fields, described, document, fields_of, head_of, span_of
+
+
+class Exchange(NamedTuple):
+    """A request, and where its answer goes. ``reader`` is behind the head."""
+
+    method: str
+    target: str
+    fields: Fields
+    reader: asyncio.StreamReader
+    out: asyncio.StreamWriter
+
+    @property
+    def length(self) -> int:
+        """Length of the request's body."""
+        return int(self.fields.get("content-length", 0))
 
 
 class StreamingOrigin:
@@ -12,15 +28,8 @@ class StreamingOrigin:
 
     piece_bytes = 1 << 20
 
-    async def answer(
-        self,
-        method: str,
-        target: str,
-        fields: Fields,
-        reader: asyncio.StreamReader,
-        out: asyncio.StreamWriter,
-    ) -> None:
-        """Answer one request; ``reader`` is behind its head."""
+    async def answer(self, asked: Exchange) -> None:
+        """Answer one request."""
         raise NotImplementedError
 
     async def serve_connection(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
@@ -29,7 +38,7 @@ class StreamingOrigin:
             while True:
                 first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
                 method, target, _ = first.split(" ", 2)
-                await self.answer(method, target, fields_of(lines), reader, out)
+                await self.answer(Exchange(method, target, fields_of(lines), reader, out))
                 await out.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -46,11 +55,11 @@ class StreamingOrigin:
         await serve(connection)
 
 
-async def pieces_of(reader: asyncio.StreamReader, length: int, piece_bytes: int) -> AsyncIterator[bytes]:
-    """Yield a body as it arrives. Raises ConnectionResetError where it ends early."""
-    left = length
+async def pieces_of(asked: Exchange, piece_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the body of a request as it arrives. Raises ConnectionResetError where it ends early."""
+    left = asked.length
     while left:
-        piece = await reader.read(min(piece_bytes, left))
+        piece = await asked.reader.read(min(piece_bytes, left))
         if not piece:
             raise ConnectionResetError("the upload was given up")
         left -= len(piece)

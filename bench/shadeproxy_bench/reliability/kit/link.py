@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from shadeproxy_bench.reliability.kit.bodies import LARGEST_BYTES, MIB
+from shadeproxy_bench.reliability.kit.origin import fields_of
 
 _ROOM_BYTES = LARGEST_BYTES + 64 * 1024
 _SILENCE_S = 60.0
@@ -96,8 +97,9 @@ class Link:
                 raise Cut("the head of the answer has no end")
             self._take(pace)
         status, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = 0 if without_body or status[9:12] == "304" else int(fields["content-length"])
+        fields = fields_of(lines)
+        bodiless = without_body or status[9:12] in {"204", "304"}
+        length = 0 if bodiless else int(fields["content-length"])
         while self._stop < end + 4 + length:
             self._take(pace)
         self._start = end + 4 + length

@@ -11,8 +11,15 @@ import re
 
 import uvloop
 
-from shadeproxy_bench.reliability.kit.exchanges import StreamingOrigin, begin_object, pieces_of, refuse, say
-from shadeproxy_bench.reliability.kit.origin import Fields, created_of, list_buckets_of, result_of
+from shadeproxy_bench.reliability.kit.exchanges import (
+    Exchange,
+    StreamingOrigin,
+    begin_object,
+    pieces_of,
+    refuse,
+    say,
+)
+from shadeproxy_bench.reliability.kit.origin import created_of, list_buckets_of, result_of
 from shadeproxy_bench.reliability.memory.stream import BUCKET, PIECE_BYTES, Pace, Stream, tag_of
 
 _TARGET = re.compile(rf"/{BUCKET}/(\d{{4}})\.bin(?:\?(.*))?")
@@ -31,38 +38,31 @@ class Origin(StreamingOrigin):
         self._bytes_per_s = bytes_per_s
         self._stream = Stream()
 
-    async def answer(
-        self,
-        method: str,
-        target: str,
-        fields: Fields,
-        reader: asyncio.StreamReader,
-        out: asyncio.StreamWriter,
-    ) -> None:
-        length = int(fields.get("content-length", 0))
+    async def answer(self, asked: Exchange) -> None:
+        method, target, out = asked.method, asked.target, asked.out
         if target.partition("?")[0] == "/":
             say(out, "200 OK", list_buckets_of(BUCKET), _XML)
         elif (found := _TARGET.fullmatch(target)) is None:
             refuse(out, "404 Not Found", "NoSuchKey")
         elif method in {"GET", "HEAD"}:
-            await self._send(int(found[1]), fields.get("range"), out, with_body=method == "GET")
+            await self._send(int(found[1]), asked.fields.get("range"), out, with_body=method == "GET")
         elif method == "PUT":
             part = _PART.search(found[2] or "")
             offset = (int(part[1]) - 1) * self._part_bytes if part else 0
-            if await self._take(int(found[1]), offset, length, reader):
+            if await self._take(int(found[1]), offset, asked):
                 say(out, "200 OK", more={"ETag": tag_of(int(found[1]))})
             else:
                 refuse(out, "400 Bad Request", "BadDigest")
         elif method == "POST":
-            await reader.readexactly(length)
+            await asked.reader.readexactly(asked.length)
             say(out, "200 OK", _multipart_document(int(found[1]), found[2] or ""), _XML)
         else:
             refuse(out, "501 Not Implemented", "NotImplemented")
 
-    async def _take(self, number: int, offset: int, length: int, reader: asyncio.StreamReader) -> bool:
-        """Return whether the next ``length`` bytes received are those at ``offset``."""
+    async def _take(self, number: int, offset: int, asked: Exchange) -> bool:
+        """Return whether the body received is that at ``offset``."""
         right, pace, taken = True, Pace(self._bytes_per_s), 0
-        async for piece in pieces_of(reader, length, PIECE_BYTES):
+        async for piece in pieces_of(asked, PIECE_BYTES):
             right = right and self._stream.is_at(number, offset + taken, piece)
             taken += len(piece)
             await asyncio.sleep(pace.rest_s(len(piece)))

@@ -13,8 +13,15 @@ import msgspec
 import uvloop
 
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
-from shadeproxy_bench.reliability.kit.exchanges import StreamingOrigin, begin_object, pieces_of, refuse, say
-from shadeproxy_bench.reliability.kit.origin import Fields, list_buckets_of
+from shadeproxy_bench.reliability.kit.exchanges import (
+    Exchange,
+    StreamingOrigin,
+    begin_object,
+    pieces_of,
+    refuse,
+    say,
+)
+from shadeproxy_bench.reliability.kit.origin import list_buckets_of
 
 
 class Pace(msgspec.Struct):
@@ -45,31 +52,24 @@ class Origin(StreamingOrigin):
         self._reads: Counter[str] = Counter()
         self._uploads: dict[str, Upload] = {}
 
-    async def answer(
-        self,
-        method: str,
-        target: str,
-        fields: Fields,
-        reader: asyncio.StreamReader,
-        out: asyncio.StreamWriter,
-    ) -> None:
-        span, length = fields.get("range"), int(fields.get("content-length", 0))
-        path = target.partition("?")[0]
+    async def answer(self, asked: Exchange) -> None:
+        method, out = asked.method, asked.out
+        path = asked.target.partition("?")[0]
         key = path.removeprefix(f"/{BUCKET}/")
         if path == "/":
             say(out, "200 OK", list_buckets_of(BUCKET))
         elif path == "/-/counts":
             say(out, "200 OK", msgspec.json.encode(Asked(dict(self._reads), self._uploads)))
         elif path == "/-/set":
-            self._pace = msgspec.json.decode(await reader.readexactly(length), type=Pace)
+            self._pace = msgspec.json.decode(await asked.reader.readexactly(asked.length), type=Pace)
             self._turns = asyncio.Semaphore(self._pace.at_once or 1)
             say(out, "200 OK")
         elif method == "PUT":
-            self._uploads[key] = await self._take(length, reader)
+            self._uploads[key] = await self._take(asked)
             say(out, "200 OK", more={"ETag": f'"{self._uploads[key].sha256[:32]}"'})
         elif (found := parse_key(key)) is not None:
             await self._work()
-            self._send(key, *found, span, out, with_body=method == "GET")
+            self._send(key, *found, asked)
         else:
             refuse(out, "404 Not Found", "NoSuchKey")
 
@@ -80,24 +80,16 @@ class Origin(StreamingOrigin):
         elif self._pace.latency_s:
             await asyncio.sleep(self._pace.latency_s)
 
-    def _send(
-        self,
-        key: str,
-        size: int,
-        number: int,
-        span: str | None,
-        out: asyncio.StreamWriter,
-        *,
-        with_body: bool,
-    ) -> None:
-        start, stop = begin_object(out, span, size, f'"{size:016x}{number:016x}"')
-        self._reads[f"{key} {start}"] += with_body
-        if with_body:
-            out.write(body_of(size, number)[start:stop])
+    def _send(self, key: str, size: int, number: int, asked: Exchange) -> None:
+        tag, span = f'"{size:016x}{number:016x}"', asked.fields.get("range")
+        start, stop = begin_object(asked.out, span, size, tag)
+        self._reads[f"{key} {start}"] += asked.method == "GET"
+        if asked.method == "GET":
+            asked.out.write(body_of(size, number)[start:stop])
 
-    async def _take(self, length: int, reader: asyncio.StreamReader) -> Upload:
+    async def _take(self, asked: Exchange) -> Upload:
         digest, taken = hashlib.sha256(), 0
-        async for piece in pieces_of(reader, length, self.piece_bytes):
+        async for piece in pieces_of(asked, self.piece_bytes):
             digest.update(piece)
             taken += len(piece)
         return Upload(taken, digest.hexdigest())
