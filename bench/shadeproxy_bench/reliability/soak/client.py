@@ -111,9 +111,10 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
     return threads
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A client process of a soak.")
-    parser.add_argument("--role", choices=("http", "sdk"), required=True)
+def parser_of(description: str, roles: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the arguments that a client process of a soak or of chaos takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--role", choices=tuple(roles), required=True)
     parser.add_argument("--turn", type=int, required=True, help="which of the client processes")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--bytes", type=int, required=True, help="of the data set")
@@ -121,7 +122,11 @@ def main() -> None:
     parser.add_argument("--control", required=True, help="URL of the control listener")
     parser.add_argument("--versions", type=Path, required=True)
     parser.add_argument("--tally", type=Path, required=True)
-    client = Client(parser.parse_args())
+    return parser
+
+
+def main() -> None:
+    client = Client(parser_of("A client process of a soak.", ("http", "sdk")).parse_args())
     failed = threading.Event()
 
     threads = run_threads(client.loops(), failed)
